@@ -1,0 +1,44 @@
+# `make venv` builds .venv; `make test` runs all that CI checks; `make demo SEED=n` runs FactWorld from scratch.
+PYTHON ?= python3
+SEED ?= 0
+WORKERS ?= 2
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
+test lint types imports unit scripts: export OMP_NUM_THREADS = 1
+test lint types imports unit scripts: export WANDB_MODE = offline
+test lint types imports unit scripts: export HF_HUB_OFFLINE = 1
+
+.PHONY: venv test lint types imports unit scripts demo
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tracking,plots]'
+	@touch $@
+
+test: lint types imports unit scripts
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not scripts"
+
+# The shortest end-to-end run of every script.
+scripts: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m scripts
+
+demo: $(STAMP)
+	$(BIN)/python scripts/run_experiment.py experiment=factworld_demo seed=$(SEED)

@@ -1,0 +1,1 @@
+"""Fine-grained RLHF: a language model learns from feedback on which part of a text has which kind of error."""
