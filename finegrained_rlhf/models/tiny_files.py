@@ -1,0 +1,142 @@
+"""Tiny models on disk: which words a data file holds, and the directories that are written from them.
+
+Knows JSON, JSON lines and plain text, not their schemas: every string in a data file is corpus. Knows no training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
+from finegrained_rlhf.models.tiny import (
+    TinyGPT2Config,
+    TinyLongformerConfig,
+    TinyT5Config,
+    TokenizerKind,
+    build_gpt2,
+    build_longformer,
+    build_t5,
+    build_tokenizer,
+    causal_tokenizer,
+    encoder_tokenizer,
+)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string inside a JSON value; object keys are no text."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def read_corpus(files: str | Path | Sequence[str | Path]) -> list[str]:
+    """The texts of data files: every string of a `.json` or `.jsonl` file, every line of any other file.
+
+    Raises:
+        DataError: a file is missing, damaged or holds no text.
+    """
+    paths = [files] if isinstance(files, (str, Path)) else list(files)
+    texts: list[str] = []
+    for path in map(Path, paths):
+        before = len(texts)
+        if path.suffix == ".jsonl":
+            texts.extend(text for row in read_jsonl(path) for text in _strings(row))
+        elif path.suffix == ".json":
+            texts.extend(_strings(read_json(path)))
+        else:
+            try:
+                texts.extend(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+            except (FileNotFoundError, IsADirectoryError):
+                raise DataError("no such file", file=path) from None
+            except UnicodeDecodeError as error:
+                raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+        if len(texts) == before:
+            raise DataError("holds no text to build a vocabulary from", file=path)
+    if not texts:
+        raise ConfigError("building a tokenizer needs at least one corpus file, got none")
+    return texts
+
+
+def make_tiny_models(
+    corpus: Iterable[str],
+    output_dir: str | Path,
+    seed: int,
+    *,
+    tokenizer: TokenizerKind = "word",
+    vocab_size: int = 8000,
+    t5: TinyT5Config | None = None,
+    gpt2: TinyGPT2Config | None = None,
+    longformer: TinyLongformerConfig | None = None,
+) -> dict[str, Path]:
+    """Write `t5/`, `gpt2/` and `longformer/` under `output_dir`, each a model with its tokenizer.
+
+    The three share one vocabulary.
+
+    Returns:
+        The directory of each model by name.
+    """
+    output_dir = Path(output_dir)
+    gpt2, longformer = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig()
+    base = build_tokenizer(corpus, tokenizer, vocab_size)
+    built = {
+        "t5": (build_t5(base, t5, seed), base),
+        "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),
+        "longformer": (build_longformer(base, longformer, seed), encoder_tokenizer(base, longformer.max_length)),
+    }
+    for name, (model, its_tokenizer) in built.items():
+        with atomic_directory(output_dir / name) as directory:
+            model.save_pretrained(directory)
+            its_tokenizer.save_pretrained(directory)
+    return {name: output_dir / name for name in built}
+
+
+@dataclass(frozen=True)
+class MakeTinyModels:
+    """What `scripts/make_tiny_models.py` runs.
+
+    Attributes:
+        data: corpus file or files (QA-FEEDBACK or FactWorld JSON, JSON lines or plain text).
+        output_dir: where `t5/`, `gpt2/` and `longformer/` are written.
+        seed: of the random weights.
+        tokenizer: `word` or `bpe`.
+        vocab_size: upper limit of the vocabulary in tokens.
+        t5: sizes of the T5.
+        gpt2: sizes of the GPT-2.
+        longformer: sizes of the Longformer.
+    """
+
+    data: str | Path | Sequence[str | Path]
+    output_dir: str | Path
+    seed: int = 0
+    tokenizer: TokenizerKind = "word"
+    vocab_size: int = 8000
+    t5: TinyT5Config = field(default_factory=TinyT5Config)
+    gpt2: TinyGPT2Config = field(default_factory=TinyGPT2Config)
+    longformer: TinyLongformerConfig = field(default_factory=TinyLongformerConfig)
+
+    def run(self) -> dict[str, Path]:
+        """Build and write the models; prints where they lie and how large they are."""
+        directories = make_tiny_models(
+            read_corpus(self.data),
+            self.output_dir,
+            self.seed,
+            tokenizer=self.tokenizer,
+            vocab_size=self.vocab_size,
+            t5=self.t5,
+            gpt2=self.gpt2,
+            longformer=self.longformer,
+        )
+        for name, directory in directories.items():
+            config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+            print(f"{name}: {directory} (vocabulary {config['vocab_size']})")
+        return directories
