@@ -1,0 +1,1 @@
+"""QA-FEEDBACK records, their files and files of outputs."""

@@ -1,0 +1,140 @@
+"""Files of sampled or generated answers: JSONL, one question with its N outputs a line.
+
+Knows the format that `sample_outputs.py` writes and that `annotate_factworld.py` and `evaluate.py` read. Does not know
+who wrote the outputs or what will judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.feedback.records import Passage, QAExample, derived_id, require, require_text
+
+
+@dataclass(frozen=True)
+class OutputRecord:
+    """N answers to one question.
+
+    Attributes:
+        id: the question's id, unique within a file.
+        question: the question.
+        passages: the passages with their sentences; may be empty.
+        references: human answers; empty where there are none.
+        text: the task text that the policy read.
+        outputs: N >= 1 answers. An answer may be empty: a policy can stop at once.
+    """
+
+    id: str
+    question: str
+    passages: tuple[Passage, ...]
+    references: tuple[str, ...]
+    text: str
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_text(self.id, "id")
+        require_text(self.question, "question")
+        require_text(self.text, "text", empty=True)
+        for i, reference in enumerate(self.references):
+            require_text(reference, f"answer[{i}]")
+        require(len(self.outputs) > 0, "expected at least one output, got none", "outputs")
+        for i, output in enumerate(self.outputs):
+            require_text(output, f"outputs[{i}]", empty=True)
+
+    @classmethod
+    def of(cls, example: QAExample, outputs: Iterable[str]) -> OutputRecord:
+        """The record of `outputs` sampled for `example`."""
+        return cls(example.id, example.question, example.passages, example.references, example.text, tuple(outputs))
+
+
+def text_list(value: Any, field: str) -> list[str]:
+    """`value` as a list of strings (blank ones allowed)."""
+    require(isinstance(value, list), f"expected a list of texts, got {type(value).__name__}", field)
+    return [require_text(item, f"{field}[{i}]", empty=True) for i, item in enumerate(value)]
+
+
+def get_field(row: Mapping[str, Any], key: str, prefix: str = "") -> Any:
+    """`row[key]`, or a DataError that names the field and the ones that are there."""
+    if key not in row:
+        present = ", ".join(map(str, row)) or "none"
+        raise DataError(f"missing field (fields present: {present})", field=f"{prefix}{key}")
+    return row[key]
+
+
+def passages_of_lists(value: Any, field: str = "passages") -> tuple[Passage, ...]:
+    """Passages from `[[title, sentence 1, …], …]`."""
+    require(isinstance(value, list), f"expected a list of passages, got {type(value).__name__}", field)
+    passages = []
+    for i, item in enumerate(value):
+        parts = text_list(item, f"{field}[{i}]")
+        require(len(parts) > 0, "expected [title, sentence 1, …], got an empty list", f"{field}[{i}]")
+        passages.append(Passage(parts[0], tuple(parts[1:])))
+    return tuple(passages)
+
+
+def passages_to_lists(passages: Iterable[Passage]) -> list[list[str]]:
+    """The inverse of `passages_of_lists`."""
+    return [[passage.title, *passage.sentences] for passage in passages]
+
+
+def _parse(row: Mapping[str, Any]) -> OutputRecord:
+    question = require_text(get_field(row, "question"), "question")
+    passages = passages_of_lists(get_field(row, "passages"))
+    return OutputRecord(
+        id=row["id"] if row.get("id") is not None else derived_id(question, passages),
+        question=question,
+        passages=passages,
+        references=tuple(text_list(row.get("answer", []), "answer")),
+        text=row.get("text", ""),
+        outputs=tuple(text_list(get_field(row, "outputs"), "outputs")),
+    )
+
+
+def read_outputs(path: str | Path) -> list[OutputRecord]:
+    """Read a file of outputs.
+
+    `id`, `answer` and `text` may be absent (a stranger's file): the id is then derived from question and passages.
+
+    Raises:
+        DataError: the file is missing or damaged, a record breaks the format, or an id occurs twice.
+    """
+    records: list[OutputRecord] = []
+    seen: set[str] = set()
+    for i, row in enumerate(read_jsonl(path)):
+        try:
+            record = _parse(row)
+            require(record.id not in seen, f"id {record.id!r} occurs twice", "id")
+        except DataError as error:
+            raise error.at(file=path, record=i) from None
+        seen.add(record.id)
+        records.append(record)
+    require_records(records, path)
+    return records
+
+
+def require_records(records: list[Any], path: str | Path) -> None:
+    """Raise DataError when a file holds no record at all."""
+    if not records:
+        raise DataError("holds no records, expected at least one", file=path)
+
+
+def output_row(record: OutputRecord) -> dict[str, Any]:
+    """The JSON object of one record."""
+    return {
+        "id": record.id,
+        "question": record.question,
+        "text": record.text,
+        "passages": passages_to_lists(record.passages),
+        "answer": list(record.references),
+        "outputs": list(record.outputs),
+    }
+
+
+def write_outputs(path: str | Path, records: Iterable[OutputRecord]) -> None:
+    """Write a file of outputs atomically, one JSON object a line."""
+    write_jsonl(path, (output_row(record) for record in records))

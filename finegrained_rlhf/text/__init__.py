@@ -1,0 +1,1 @@
+"""Text without a model: segmentation, alignment with tokens, prompt templates, scores."""
