@@ -239,10 +239,10 @@ def _check_missing(missing: MissingInfo, passages: Sequence[Passage], field: str
 
 
 def _check_preferences(preferences: Sequence[int]) -> None:
-    expected = len(PAIR_ORDER)
+    count = len(PAIR_ORDER)
     require(
-        len(preferences) == expected,
-        f"expected {expected} judgements (1v2 … 3v4), got {len(preferences)}",
+        len(preferences) == count,
+        f"expected {count} judgements (1v2 … 3v4), got {len(preferences)}",
         "preference",
     )
     for i, value in enumerate(preferences):

@@ -29,7 +29,8 @@ _WORD = re.compile(r"\S+")
 
 class Segmenter(Protocol):
     """Cuts a text. Spans are in order, do not overlap, hold every character that is not white space, and neither
-    begin nor end with white space; a text without words has none."""
+    begin nor end with white space; a text without words has none.
+    """
 
     def sentences(self, text: str) -> list[Span]:
         """Character spans of the sentences."""
