@@ -1,0 +1,78 @@
+"""The arithmetic of the metrics, without `evaluate`. Knows texts, flags and numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+
+
+def _lines(text: str, segmenter: Segmenter) -> str:
+    """The sentences of a text, one a line; white space inside a sentence becomes single spaces."""
+    return "\n".join(" ".join(text[start:end].split()) for start, end in segmenter.sentences(text))
+
+
+def rouge_lsum_scores(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], segmenter: Segmenter | None = None
+) -> list[float]:
+    """RougeLSum F-measure of each prediction, in [0, 1]: the maximum over its references.
+
+    Summary-level ROUGE-L (Lin 2004, union of longest common subsequences over newline-joined sentences) with Porter
+    stemming, by `rouge_score`. Sentences are cut by the project's own segmenter.
+
+    Raises:
+        ValueError: the numbers of predictions and references differ, or a prediction has no reference.
+        ConfigError: `rouge_score` is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise ConfigError("RougeLSum needs rouge_score: pip install rouge-score") from None
+    if len(predictions) != len(references) or any(not group for group in references):
+        raise ValueError(f"need one or more references a prediction, got {len(predictions)} and {len(references)}")
+    scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
+    segmenter = segmenter or SpacySegmenter()
+    scores = []
+    for prediction, group in zip(predictions, references, strict=True):
+        answer = _lines(prediction, segmenter)
+        found = (scorer.score(_lines(reference, segmenter), answer)["rougeLsum"].fmeasure for reference in group)
+        scores.append(float(max(found)))
+    return scores
+
+
+def rouge_lsum(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], segmenter: Segmenter | None = None
+) -> float:
+    """Mean of `rouge_lsum_scores`, in [0, 1]; 0 without predictions."""
+    return finite_mean(rouge_lsum_scores(predictions, references, segmenter))
+
+
+def error_free_share(flags: Sequence[Sequence[int]]) -> float:
+    """Share of segments without error over all responses, each segment counting once, in [0, 1].
+
+    Args:
+        flags: for each response the flags of its segments, 1 = no error, 0 = error.
+
+    Returns:
+        0 where no response has a segment: an empty answer earns no credit.
+
+    Raises:
+        ValueError: a flag is neither 0 nor 1.
+    """
+    values = [int(flag) for row in flags for flag in row]
+    if any(value not in (0, 1) for value in values):
+        raise ValueError("segment flags must be 0 (error) or 1 (no error)")
+    return finite_mean(values)
+
+
+def finite_mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; 0 of nothing.
+
+    Raises:
+        ValueError: a value is infinite or not a number.
+    """
+    if any(not math.isfinite(value) for value in values):
+        raise ValueError("the mean of infinite or undefined values was asked for")
+    return math.fsum(values) / len(values) if values else 0.0
