@@ -95,7 +95,7 @@ class AlignmentAudit:
 
     @property
     def share(self) -> float:
-        """exact / segments; 1.0 when there is no segment."""
+        """Share of exact segments; 1.0 when there is no segment."""
         return self.exact / self.segments if self.segments else 1.0
 
     def __add__(self, other: AlignmentAudit) -> AlignmentAudit:
