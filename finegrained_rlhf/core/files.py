@@ -1,0 +1,117 @@
+"""Files that are either whole or absent: written under a temporary name, flushed, renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` that replaces it when the block ends well and is removed when it does not."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: str | Path) -> Iterator[Path]:
+    """A temporary directory beside `path` that takes its place when the block ends well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    old = temporary.with_suffix(".old")
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as stream:
+                    os.fsync(stream.fileno())
+        if path.exists():
+            os.replace(path, old)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` atomically as UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write one JSON document atomically (indented, UTF-8, no NaN)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read one JSON document.
+
+    Raises:
+        DataError: the file is missing or is not JSON (a truncated file says where it ends).
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); is the file truncated?",
+            file=path,
+        ) from None
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Read one JSON object a line; blank lines are skipped.
+
+    Raises:
+        DataError: the file is missing, or a line is not a JSON object (records count from 0).
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    rows = []
+    for line in (line for line in lines if line.strip()):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"not valid JSON ({error.msg}); is the file truncated?", file=path, record=len(rows)
+            ) from None
+        if not isinstance(row, dict):
+            raise DataError(f"expected a JSON object, got {type(row).__name__}", file=path, record=len(rows))
+        rows.append(row)
+    return rows

@@ -1,0 +1,50 @@
+"""Sampling noise that depends on names, not on order.
+
+A rollout must not change when batches are cut differently or spread over more processes. Each uniform number is
+therefore a hash of (seed, step, prompt id, sample number, position) and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.core.seeding import stable_hash
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The output function of SplitMix64 (Steele et al., 2014): a bijection of 64-bit words with full avalanche."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniform_noise(
+    seed: int, step: int, prompt_ids: Sequence[str], sample_index: Sequence[int], positions: int
+) -> NDArray[np.float64]:
+    """One uniform number in (0, 1) for each response row and position.
+
+    Args:
+        seed: of the run.
+        step: training step, or any number that tells draws apart.
+        prompt_ids: R prompt ids, one a row.
+        sample_index: R sample numbers within the prompt.
+        positions: T, how many positions.
+
+    Returns:
+        float64 [R, T].
+    """
+    if len(prompt_ids) != len(sample_index):
+        raise ValueError(f"{len(prompt_ids)} prompt ids but {len(sample_index)} sample numbers")
+    keys = np.array(
+        [stable_hash(seed, step, name, sample) for name, sample in zip(prompt_ids, sample_index, strict=True)],
+        dtype=np.uint64,
+    ).reshape(-1, 1)
+    counters = np.arange(1, positions + 1, dtype=np.uint64).reshape(1, -1)
+    with np.errstate(over="ignore"):
+        bits = _splitmix64(keys + counters * _GOLDEN)
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -1,0 +1,210 @@
+"""The records that travel between the floors.
+
+Shapes use P = prompts, N = samples a prompt, R = response rows (P·N when every prompt has N samples),
+L = padded prompt length, T = padded response length, all in tokens. Masks are 1 at real tokens, 0 at padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One input of the policy.
+
+    Attributes:
+        id: unique within a data set; sampling noise is derived from it.
+        text: the task text exactly as tokenised.
+        input_ids: token ids of `text`, special tokens included.
+        metadata: what scorers may need beside the text (`question`, `passages`, `references`).
+    """
+
+    id: str
+    text: str
+    input_ids: tuple[int, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Decoding that takes the most probable token. One response a prompt."""
+
+    @property
+    def samples(self) -> int:
+        """Responses a prompt."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seeded sampling.
+
+    Attributes:
+        n: responses a prompt.
+        temperature: divides the logits; > 0.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches p; 1.0 keeps all.
+    """
+
+    n: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"need n >= 1, temperature > 0, top_k >= 0 and 0 < top_p <= 1, got {self}")
+
+    @property
+    def samples(self) -> int:
+        """Responses a prompt."""
+        return self.n
+
+
+Decoding = Greedy | Sample
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Responses to a batch of prompts.
+
+    Attributes:
+        prompts: the P prompts.
+        prompt_ids: int64 [P, L], padded.
+        prompt_mask: int64 [P, L].
+        prompt_index: int64 [R], the prompt of each row; rows of one prompt are contiguous.
+        sample_index: int64 [R], the number of the sample within (prompt, decoding).
+        decoding_index: int64 [R], which entry of `decodings` made the row.
+        decodings: the decodings that were asked for, in order.
+        response_ids: int64 [R, T], the sampled ids (EOS included where it was reached), padded.
+        response_mask: int64 [R, T].
+        logprobs: fp32 [R, T], log-probability of each sampled token under the policy that sampled (the plain softmax
+            unless the policy scores the tempered one); 0 at padding.
+        texts: R decoded responses without special tokens.
+        token_ends: R tuples; `token_ends[r][t]` is the character offset in `texts[r]` at which token t ends.
+    """
+
+    prompts: Sequence[Prompt]
+    prompt_ids: Tensor
+    prompt_mask: Tensor
+    prompt_index: Tensor
+    sample_index: Tensor
+    decoding_index: Tensor
+    decodings: Sequence[Decoding]
+    response_ids: Tensor
+    response_mask: Tensor
+    logprobs: Tensor
+    texts: Sequence[str]
+    token_ends: Sequence[tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        rows = self.response_ids.shape[0]
+        if not (len(self.texts) == len(self.token_ends) == self.prompt_index.shape[0] == rows):
+            raise ValueError(f"a rollout of {rows} rows needs as many texts, token_ends and prompt indices")
+        if self.response_ids.shape != self.response_mask.shape or self.response_ids.shape != self.logprobs.shape:
+            raise ValueError("response_ids, response_mask and logprobs must have one shape [R, T]")
+
+    def row_prompts(self) -> list[Prompt]:
+        """The prompt of each of the R rows."""
+        return [self.prompts[i] for i in self.prompt_index.tolist()]
+
+    def lengths(self) -> Tensor:
+        """int64 [R]: real tokens of each response."""
+        return self.response_mask.sum(dim=1)
+
+
+@dataclass(frozen=True)
+class SegmentScores:
+    """What one reward component says about R responses.
+
+    Attributes:
+        spans: R tuples of (start, end) character offsets into the response text, end exclusive, in order. A scorer of
+            whole responses gives one span (0, len(text)).
+        values: R tuples of floats, one value a span, unweighted and in the component's own unit.
+        whole_response: True when the value belongs to the whole response and goes on its last real token.
+    """
+
+    spans: Sequence[tuple[tuple[int, int], ...]]
+    values: Sequence[tuple[float, ...]]
+    whole_response: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.spans) != len(self.values):
+            raise ValueError(f"{len(self.spans)} responses have spans, {len(self.values)} have values")
+        for row, (spans, values) in enumerate(zip(self.spans, self.values, strict=True)):
+            if len(spans) != len(values):
+                raise ValueError(f"response {row} has {len(spans)} spans and {len(values)} values")
+
+
+@dataclass(frozen=True)
+class ComponentTrace:
+    """One component's share of the reward.
+
+    Attributes:
+        scores: the component's own output.
+        weight: its weight.
+        raw: fp32 [R, T], values as the scorer gave them, at the token that ends each segment.
+        normalised: fp32 [R, T], after the component's normaliser (equal to `raw` without one).
+        weighted: fp32 [R, T], weight · normalised.
+        weighted_values: R tuples, weight · normalised of each segment.
+    """
+
+    scores: SegmentScores
+    weight: float
+    raw: Tensor
+    normalised: Tensor
+    weighted: Tensor
+    weighted_values: Sequence[tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class RewardTrace:
+    """Token rewards of R responses with everything they are made of.
+
+    Attributes:
+        components: one trace a reward component, by name.
+        total: fp32 [R, T], the sum of the weighted components; no KL.
+    """
+
+    components: Mapping[str, ComponentTrace]
+    total: Tensor
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What PPO learns from: a rollout with everything that is held fixed during its epochs.
+
+    Attributes:
+        rollout: the responses and their behaviour log-probabilities.
+        trace: their rewards.
+        reference_logprobs: fp32 [R, T] under the frozen reference policy.
+        values: fp32 [R, T], V(s_t) before the update.
+        rewards: fp32 [R, T], trained token rewards: components − β·KL, whitened where the config says so.
+        advantages: fp32 [R, T], whitened over all ranks, 0 at padding.
+        returns: fp32 [R, T], value targets.
+    """
+
+    rollout: Rollout
+    trace: RewardTrace
+    reference_logprobs: Tensor
+    values: Tensor
+    rewards: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Right-pad ragged id lists to int64 ids [R, T] and mask [R, T] (1 = real); T is at least 1."""
+    width = max((len(row) for row in rows), default=0) or 1
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+        mask[i, : len(row)] = 1
+    return ids.to(device), mask.to(device)

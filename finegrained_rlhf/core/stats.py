@@ -1,0 +1,115 @@
+"""Statistics over masked token tensors, from sufficient statistics that can be summed over processes.
+
+Knows nothing of processes: the caller passes `reduce`, which sums a small tensor over all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Reduce = Callable[[Tensor], Tensor]
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _check(values: Tensor, mask: Tensor) -> None:
+    if values.shape != mask.shape:
+        raise ValueError(f"values {tuple(values.shape)} and mask {tuple(mask.shape)} must have one shape")
+
+
+def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = _identity) -> Tensor:
+    """Mean of `values` where `mask` is 1; 0 when nothing is.
+
+    Args:
+        values: float, any shape.
+        mask: same shape, 1 = counted.
+        reduce: sums a 1-d tensor over all processes.
+
+    Returns:
+        fp64 scalar.
+    """
+    _check(values, mask)
+    real = values.double()[mask.bool()]
+    total, count = reduce(torch.stack([real.sum(), torch.as_tensor(real.numel(), device=real.device).double()]))
+    return total / count.clamp(min=1.0)
+
+
+def masked_var(values: Tensor, mask: Tensor, mean: Tensor, reduce: Reduce = _identity) -> Tensor:
+    """Population variance Σ (x − mean)² / n of `values` where `mask` is 1, about a `mean` computed before.
+
+    The squares are taken after the mean is subtracted, in fp64: E[x²] − E[x]² cancels in low precision.
+
+    Returns:
+        fp64 scalar; 0 when nothing is counted.
+    """
+    _check(values, mask)
+    squares = (values.double()[mask.bool()] - mean) ** 2
+    count = torch.as_tensor(squares.numel(), device=squares.device).double()
+    total, count = reduce(torch.stack([squares.sum(), count]))
+    return total / count.clamp(min=1.0)
+
+
+def masked_whiten(
+    values: Tensor, mask: Tensor, *, shift_mean: bool = True, epsilon: float = 1e-8, reduce: Reduce = _identity
+) -> Tensor:
+    """Scale to unit variance over all real tokens of all processes: (x − μ) / √(σ² + ε), plus μ back if not shifted.
+
+    Source: Ziegler et al. (2019); the original fine-grained code divides by the square root of the standard deviation
+    (DEVIATIONS.md). Padding is set to 0 again afterwards, so it cannot enter what is computed from the result.
+
+    Args:
+        values: float [..., T].
+        mask: same shape, 1 = real token.
+        shift_mean: True returns mean 0; False keeps the mean.
+        epsilon: added to the variance.
+        reduce: sums a 1-d tensor over all processes.
+
+    Returns:
+        Same shape and dtype as `values`, 0 at padding.
+    """
+    mean = masked_mean(values, mask, reduce)
+    variance = masked_var(values, mask, mean, reduce)
+    whitened = (values.double() - mean) * torch.rsqrt(variance + epsilon)
+    if not shift_mean:
+        whitened = whitened + mean
+    return torch.where(mask.bool(), whitened, 0.0).to(values.dtype)
+
+
+@dataclass
+class RunningMoments:
+    """Mean and variance of a stream of numbers, merged batch by batch (Chan et al., 1979).
+
+    Attributes:
+        count: numbers seen.
+        mean: their mean.
+        m2: their summed squared deviation from the mean.
+    """
+
+    count: float = 0.0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def update(self, values: Tensor, reduce: Reduce = _identity) -> None:
+        """Merge a 1-d batch, the same on every rank when `reduce` sums over ranks."""
+        ones = torch.ones_like(values)
+        count = float(reduce(ones.double().sum()[None])[0])
+        if count == 0:
+            return
+        mean = masked_mean(values, ones, reduce)
+        variance = float(masked_var(values, ones, mean, reduce))
+        delta, total = float(mean) - self.mean, self.count + count
+        self.m2 += variance * count + delta**2 * self.count * count / total
+        self.mean += delta * count / total
+        self.count = total
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation; 1.0 until two different numbers were seen."""
+        deviation = (self.m2 / self.count) ** 0.5 if self.count > 1 else 0.0
+        return deviation if deviation > 0 else 1.0

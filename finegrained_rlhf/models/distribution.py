@@ -1,0 +1,55 @@
+"""The sampling distribution: temperature, top-k and top-p over logits, and inverse-CDF sampling from uniform noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.records import Sample
+
+
+def warp_logits(logits: Tensor, decoding: Sample, keep: Tensor | None = None) -> Tensor:
+    """Temperature, then top-k, then top-p; what is cut off becomes −inf.
+
+    Args:
+        logits: float [..., V].
+        decoding: the sampling parameters.
+        keep: int64 [...], a token id that is never cut off (an already sampled token whose log-probability is asked
+            under a policy that has moved since); None keeps nothing by force.
+
+    Returns:
+        fp32 [..., V].
+    """
+    warped = logits.float() / decoding.temperature
+    cut = torch.zeros_like(warped, dtype=torch.bool)
+    if 0 < decoding.top_k < warped.shape[-1]:
+        threshold = torch.topk(warped, decoding.top_k, dim=-1).values[..., -1:]
+        cut = warped < threshold
+    if decoding.top_p < 1.0:
+        ordered, order = torch.sort(warped.masked_fill(cut, -torch.inf), dim=-1, descending=True)
+        probabilities = ordered.softmax(dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        beyond = before >= decoding.top_p
+        cut = cut | torch.zeros_like(cut).scatter(-1, order, beyond)
+    if keep is not None:
+        cut = cut.scatter(-1, keep.unsqueeze(-1), False)
+    return warped.masked_fill(cut, -torch.inf)
+
+
+def sample_tokens(warped: Tensor, uniform: Tensor) -> Tensor:
+    """The token whose interval of the cumulative distribution, in order of token id, holds the uniform number.
+
+    Order of id rather than of probability: two nearly equal probabilities may change places with the shape of the
+    batch, ids do not.
+
+    Args:
+        warped: fp32 [R, V] logits, −inf where cut off.
+        uniform: fp64 [R] in (0, 1).
+
+    Returns:
+        int64 [R].
+    """
+    cumulative = warped.double().softmax(dim=-1).cumsum(dim=-1)
+    targets = (uniform.to(cumulative) * cumulative[:, -1]).unsqueeze(-1)
+    tokens = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
+    return tokens.clamp(max=warped.shape[-1] - 1)

@@ -1,0 +1,218 @@
+"""Policies and value models from directories, and back into them, in the ordinary Hugging Face layout."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+)
+
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
+from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, merged_state
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
+from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+
+
+def model_directory(path: str | Path, export: str = "policy") -> Path:
+    """The directory that holds a model: `path` itself, or `path/policy` where `path` is a run directory.
+
+    Raises:
+        ModelError: neither holds a `config.json`.
+    """
+    path = Path(path)
+    for candidate in (path, path / export):
+        if (candidate / "config.json").is_file():
+            return candidate
+    raise ModelError(
+        f"{path}: no model here (expected {path}/config.json or a run directory with {export}/config.json)"
+    )
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer saved beside a model.
+
+    Raises:
+        ModelError: it is missing or unreadable.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{directory}: no readable tokenizer ({_first_line(error)})") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
+    try:
+        return auto.from_pretrained(directory, dtype=dtype)
+    except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
+        raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
+    except Exception as error:  # safetensors raises its own type for damaged files
+        if type(error).__module__.startswith("safetensors"):
+            raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
+        raise
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Where a policy comes from.
+
+    Attributes:
+        path: model directory or run directory.
+        lora: train low-rank adapters instead of all weights; None trains all.
+        adapter: directory of a saved adapter to continue from (needs no `lora`).
+        gradient_checkpointing: trade a second forward pass for activation memory.
+    """
+
+    path: str
+    lora: LoraConfig | None = None
+    adapter: str | None = None
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lora is not None and self.adapter is not None:
+            raise ConfigError("policy.lora starts a new adapter, policy.adapter continues one: set one of them")
+
+    def load(self, device: torch.device | str = "cpu") -> Policy:
+        """Read weights (fp32 master copies) and tokenizer.
+
+        Raises:
+            ModelError: missing, damaged, or not a sequence-to-sequence or causal language model.
+        """
+        policy = open_policy(self.path, lora=self.lora, adapter=self.adapter)
+        if self.gradient_checkpointing:
+            policy.model.gradient_checkpointing_enable()
+        return policy.to(device)
+
+
+def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str | None = None) -> Policy:
+    """A policy from a model directory or run directory, in evaluation mode, fp32, on the CPU."""
+    directory = model_directory(path)
+    try:
+        config = AutoConfig.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = _load(auto, directory, torch.float32)
+    tokenizer = load_tokenizer(directory)
+    wrapper = None
+    if adapter is not None:
+        wrapper = load_adapter(model, adapter)
+    elif lora is not None:
+        wrapper = add_lora(model, lora)
+    policy: Policy
+    if config.is_encoder_decoder:
+        policy = Seq2SeqPolicy(model, tokenizer, wrapper)
+    else:
+        policy = CausalPolicy(model, tokenizer, wrapper)
+    return policy.eval()
+
+
+def save_policy(policy: Policy, directory: Path) -> None:
+    """Save weights (adapters merged in), configuration and tokenizer so that `from_pretrained` opens them.
+
+    A LoRA policy's adapter is saved beside, in `adapter/`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if policy.adapter is None:
+        policy.model.save_pretrained(directory)
+    else:
+        with torch.device("meta"):
+            shell = type(policy.model)(copy.deepcopy(policy.model.config))
+        shell.load_state_dict(merged_state(policy.model), assign=True)
+        shell.tie_weights()
+        shell.generation_config = policy.model.generation_config
+        shell.save_pretrained(directory)
+        policy.adapter.save_pretrained(directory / "adapter", selected_adapters=["default"])
+    policy.tokenizer.save_pretrained(directory)
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """Where the value model comes from.
+
+    Attributes:
+        kind: `separate` (a model of its own, as in the paper) or `shared` (a head on the policy's trunk).
+        path: model directory of the separate backbone; None for `shared`.
+    """
+
+    kind: Literal["separate", "shared"] = "separate"
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("separate", "shared"):
+            raise ConfigError(f"value.kind must be separate or shared, got {self.kind!r}")
+        if (self.kind == "separate") != (self.path is not None):
+            raise ConfigError("value.path is needed for value.kind=separate and must be null for shared")
+
+    def load(self, policy: Policy) -> ValueModel:
+        """Build the value model for `policy`, on its device; a new head is drawn from the global generator.
+
+        Raises:
+            ModelError: the backbone is missing or does not fit the policy.
+        """
+        if self.kind == "shared":
+            return SharedTrunkValueModel(policy).to(policy.device)
+        assert self.path is not None
+        backbone = _load(AutoModel, model_directory(self.path), torch.float32)
+        return SeparateValueModel(backbone, policy).to(policy.device).eval()
+
+
+def check_vocabulary(policy: Policy, prompts_ids: Sequence[Sequence[int]]) -> None:
+    """Require every prompt id to have an embedding row.
+
+    Raises:
+        ModelError: the tokenizer knows ids that the model has no embedding for.
+    """
+    rows = policy.model.get_input_embeddings().weight.shape[0]
+    largest = max((max(ids) for ids in prompts_ids if len(ids)), default=0)
+    if largest >= rows:
+        raise ModelError(
+            f"the tokenizer gives id {largest} but the model has {rows} embeddings: they do not belong together"
+        )
+
+
+def restore_weights(module: torch.nn.Module, path: Path) -> None:
+    """Copy the exact weights of a checkpoint into a model that exists.
+
+    Args:
+        module: the model.
+        path: a safetensors file of its state, or a directory in the Hugging Face layout (one file or several).
+
+    Raises:
+        CheckpointError: the weights are missing, damaged, or belong to another architecture.
+    """
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    state: dict[str, torch.Tensor] = {}
+    try:
+        for file in files:
+            state.update(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({_first_line(error)})") from None
+    own = module.state_dict()
+    strange = sorted(set(state) - set(own)) or [k for k in state if state[k].shape != own[k].shape]
+    addresses = {own[name].data_ptr() for name in state if name in own}
+    absent = sorted(name for name, tensor in own.items() if tensor.numel() and tensor.data_ptr() not in addresses)
+    if not state or strange or absent:
+        what = f"unexpected {strange[0]}" if strange else f"missing {absent[0]}" if absent else "no weights"
+        raise CheckpointError(
+            f"{path}: belongs to another architecture than this run's {type(module).__name__} ({what})"
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)

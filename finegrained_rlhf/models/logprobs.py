@@ -1,0 +1,80 @@
+"""The one function that turns hidden states into log-probabilities of chosen tokens.
+
+Rollout, reference and update all call it, so the ratio at the first update is 1. Logits exist for one chunk of tokens
+at a time and are computed again in the backward pass instead of being stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from finegrained_rlhf.core.records import Sample
+from finegrained_rlhf.models.distribution import warp_logits
+
+Head = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities of given tokens.
+
+    Attributes:
+        logprobs: fp32 [R, T], 0 at padding.
+        entropy: fp32 [R, T] of the distribution at each token in nats, detached, 0 at padding.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+def _chunk(hidden: Tensor, tokens: Tensor, head: Head, scored: Sample | None) -> tuple[Tensor, Tensor]:
+    logits = head(hidden).float()
+    if scored is not None:
+        logits = warp_logits(logits, scored, keep=tokens)
+    normaliser = logits.logsumexp(dim=-1)
+    chosen = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    with torch.no_grad():
+        log_p = logits - normaliser.unsqueeze(-1)
+        entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(dim=-1)
+    return chosen - normaliser, entropy
+
+
+def token_logprobs(
+    hidden: Tensor, tokens: Tensor, mask: Tensor, head: Head, *, scored: Sample | None = None, chunk_tokens: int = 2048
+) -> TokenLogprobs:
+    """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
+
+    Args:
+        hidden: float [R, T, D], the state that predicts each token.
+        tokens: int64 [R, T].
+        mask: int [R, T]; padding is neither computed nor returned.
+        head: maps [n, D] to logits [n, V].
+        scored: None scores the plain softmax (the paper's choice, the default); a `Sample` scores the tempered and
+            truncated distribution that sampling uses.
+        chunk_tokens: how many tokens have their logits in memory at once.
+
+    Returns:
+        Log-probabilities and entropy.
+    """
+    if hidden.shape[:2] != tokens.shape or tokens.shape != mask.shape:
+        raise ValueError(f"hidden {tuple(hidden.shape)}, tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} differ")
+    real = mask.bool()
+    states, chosen = hidden[real], tokens[real]
+    pieces: list[tuple[Tensor, Tensor]] = []
+    for start in range(0, states.shape[0], chunk_tokens):
+        arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored)
+        if torch.is_grad_enabled() and states.requires_grad:
+            pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))
+        else:
+            pieces.append(_chunk(*arguments))
+    logprobs = torch.zeros(tokens.shape, dtype=torch.float32, device=hidden.device)
+    entropy = torch.zeros_like(logprobs)
+    if pieces:
+        logprobs = logprobs.masked_scatter(real, torch.cat([piece[0] for piece in pieces]))
+        entropy = entropy.masked_scatter(real, torch.cat([piece[1] for piece in pieces]))
+    return TokenLogprobs(logprobs=logprobs, entropy=entropy)

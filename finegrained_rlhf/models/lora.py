@@ -1,0 +1,115 @@
+"""LoRA policies by peft: adding adapters, scoring with them off, and merged weights for saving."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters on a policy.
+
+    Attributes:
+        rank: r, inner width of each adapter.
+        alpha: the update is scaled by alpha / rank.
+        dropout: on the adapter's input; 0 keeps rollout and update alike.
+        target_modules: names of the linear layers that get one; None uses peft's choice for the architecture.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
+            raise ConfigError(f"LoRA needs rank >= 1, alpha > 0 and 0 <= dropout < 1, got {self}")
+
+
+def add_lora(model: Any, config: LoraConfig) -> Any:
+    """Insert adapters into `model` in place and return the peft wrapper; only the adapters require gradients.
+
+    Raises:
+        ConfigError: peft is not installed, or no layer has one of the target names.
+    """
+    try:
+        import peft
+    except ImportError:
+        raise ConfigError("policy.lora needs peft: pip install peft") from None
+    task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    try:
+        return peft.get_peft_model(
+            model,
+            peft.LoraConfig(
+                r=config.rank,
+                lora_alpha=config.alpha,
+                lora_dropout=config.dropout,
+                target_modules=list(config.target_modules) if config.target_modules else None,
+                task_type=task,
+            ),
+        )
+    except ValueError as error:
+        raise ConfigError(f"policy.lora: {error}") from None
+
+
+@contextmanager
+def adapter_off(adapter: Any) -> Iterator[None]:
+    """The policy as it was before its adapter: the LoRA reference costs no second copy of the weights."""
+    with adapter.disable_adapter():
+        yield
+
+
+def load_adapter(model: Any, directory: str) -> Any:
+    """Continue from a saved adapter. The wrapper holds it twice: `default` is trained, `reference` stays frozen.
+
+    Raises:
+        ModelError: the directory holds no adapter that fits.
+    """
+    import peft
+
+    try:
+        wrapped = peft.PeftModel.from_pretrained(model, directory, is_trainable=True)
+        wrapped.load_adapter(directory, adapter_name="reference", is_trainable=False)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise ModelError(f"{directory}: no adapter that fits this model ({error})") from None
+    wrapped.set_adapter("default")
+    return wrapped
+
+
+@contextmanager
+def reference_adapter(adapter: Any) -> Iterator[None]:
+    """Score with the reference: the frozen starting adapter where there is one, else no adapter at all."""
+    if "reference" not in adapter.peft_config:
+        with adapter_off(adapter):
+            yield
+        return
+    adapter.set_adapter("reference")
+    try:
+        yield
+    finally:
+        adapter.set_adapter("default")
+        for name, parameter in adapter.named_parameters():
+            parameter.requires_grad_(".default." in name)
+
+
+def merged_state(model: Any) -> dict[str, Tensor]:
+    """Plain weights with the active adapter added in: W + (alpha / r) · B A, under the names of the plain model."""
+    state = {
+        name.replace(".base_layer.", "."): tensor.detach().clone()
+        for name, tensor in model.state_dict().items()
+        if not re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name)
+    }
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
+                state[f"{name}.weight"] += module.get_delta_weight("default").to(state[f"{name}.weight"])
+    return state

@@ -1,0 +1,191 @@
+"""Policies: encoder–decoder (T5 family) and causal language models behind one interface.
+
+A policy encodes prompts once and scores any number of responses to each. It knows no reward, no algorithm and no
+sampling loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
+from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
+
+
+@dataclass(frozen=True)
+class PromptMemory:
+    """What a policy keeps of a batch of prompts.
+
+    Attributes:
+        prompts: the P prompts.
+        prompt_ids: int64 [P, L], right-padded.
+        prompt_mask: int64 [P, L].
+        states: float [P, L, D] encoder output, or None for causal models.
+    """
+
+    prompts: Sequence[Prompt]
+    prompt_ids: Tensor
+    prompt_mask: Tensor
+    states: Tensor | None
+
+
+class Policy(nn.Module, ABC):
+    """A language model with its tokenizer.
+
+    Attributes:
+        model: the Hugging Face model (with LoRA layers inside where `adapter` is set).
+        tokenizer: its tokenizer.
+        adapter: the peft wrapper around `model`, or None.
+        scored: None scores the plain softmax; a `Sample` scores the distribution that sampling uses.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        # Not a submodule: the wrapper holds the same parameters under other names.
+        object.__setattr__(self, "adapter", adapter)
+        self.scored: Sample | None = None
+        self.eos_ids = _as_ids(model.generation_config.eos_token_id, tokenizer.eos_token_id)
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        if pad is None or not self.eos_ids:
+            raise ModelError("the tokenizer needs an end-of-sequence token")
+        self.pad_id: int = int(pad)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once. Gradients flow unless the caller switched them off."""
+        ids, mask = pad_rows([prompt.input_ids for prompt in prompts], self.pad_id, self.device)
+        return PromptMemory(prompts, ids, mask, self._encode(ids, mask))
+
+    @abstractmethod
+    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+        """Encoder output [P, L, D], or None."""
+
+    @abstractmethod
+    def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
+        """The state that predicts each response token.
+
+        Args:
+            memory: P encoded prompts.
+            prompt_index: int64 [R], the prompt of each row.
+            response_ids: int64 [R, T], right-padded.
+
+        Returns:
+            float [R, T, D], meaningful at real tokens.
+        """
+
+    @abstractmethod
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [n, V] of states [n, D]."""
+
+    def logprobs(
+        self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, response_mask: Tensor
+    ) -> TokenLogprobs:
+        """Teacher-forced log-probabilities and entropy [R, T] of responses (see `token_logprobs`)."""
+        hidden = self.hidden(memory, prompt_index, response_ids)
+        return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored)
+
+
+def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:
+    ids: list[int] = []
+    for source in sources:
+        if source is not None:
+            ids.extend([source] if isinstance(source, int) else source)
+    return tuple(dict.fromkeys(ids))
+
+
+def t5_head(model: Any, hidden: Tensor) -> Tensor:
+    """Logits of a T5 decoder's last hidden state; tied heads scale it by d_model^−½ first, as T5 was trained."""
+    config = model.config
+    if getattr(config, "scale_decoder_outputs", config.tie_word_embeddings):
+        hidden = hidden * config.d_model**-0.5
+    return model.lm_head(hidden)
+
+
+def t5_decoder_states(
+    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, response_ids: Tensor, start_id: int
+) -> Tensor:
+    """Last decoder hidden states [R, T, D] under teacher forcing, responses shifted right by the start token.
+
+    Padding needs no decoder mask: it comes last, and real tokens look back only.
+    """
+    start = torch.full_like(response_ids[:, :1], start_id)
+    inputs = torch.cat([start, response_ids[:, :-1]], dim=1)
+    output = model.decoder(
+        input_ids=inputs,
+        encoder_hidden_states=states[prompt_index],
+        encoder_attention_mask=mask[prompt_index],
+        use_cache=False,
+    )
+    return output.last_hidden_state
+
+
+class Seq2SeqPolicy(Policy):
+    """An encoder–decoder policy of the T5 family (T5, T5 v1.1, Flan-T5, mT5)."""
+
+    def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
+        if not (hasattr(model, "encoder") and hasattr(model, "decoder") and hasattr(model, "lm_head")):
+            raise ModelError(f"expected an encoder-decoder of the T5 family, got {type(model).__name__}")
+        super().__init__(model, tokenizer, adapter)
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
+        """See `Policy.hidden`."""
+        assert memory.states is not None
+        start = self.model.config.decoder_start_token_id
+        return t5_decoder_states(self.model, memory.states, memory.prompt_mask, prompt_index, response_ids, start)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `Policy.head`."""
+        return t5_head(self.model, hidden)
+
+
+def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """Move the padding of right-padded ids [P, L] and mask to the left, where causal generation needs it."""
+    width = ids.shape[1]
+    shift = width - mask.sum(dim=1, keepdim=True)
+    source = torch.arange(width, device=ids.device).unsqueeze(0) - shift
+    moved = ids.gather(1, source.clamp(min=0))
+    return torch.where(source >= 0, moved, pad), (source >= 0).long()
+
+
+def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, pad: int) -> Tensor:
+    """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response."""
+    prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
+    ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
+    mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    output = backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    before = prompt_ids.shape[1] - 1
+    return output.last_hidden_state[:, before : before + response_ids.shape[1]]
+
+
+class CausalPolicy(Policy):
+    """A decoder-only policy (GPT-2 and other models with a `lm_head` over one backbone)."""
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> None:
+        if bool((mask.sum(dim=1) == 0).any()):
+            raise ModelError("a causal policy needs at least one prompt token")
+        return None
+
+    def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
+        """See `Policy.hidden`."""
+        return causal_states(self.model.base_model, memory, prompt_index, response_ids, self.pad_id)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `Policy.head`."""
+        return self.model.lm_head(hidden)

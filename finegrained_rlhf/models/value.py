@@ -1,0 +1,86 @@
+"""Value models: V(s_t) for each response token, from a model of their own or on the policy's trunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states, t5_decoder_states
+
+
+class ValueHead(nn.Module):
+    """MLP d→d, GELU, d→1 on a hidden state. Source: original code, `fgrlhf/value.py`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, width)
+        self.activation = nn.GELU()
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Values [R, T] of states [R, T, D]."""
+        return self.output(self.activation(self.hidden(states))).squeeze(-1)
+
+
+class SeparateValueModel(nn.Module):
+    """A language-model backbone of its own with a value head on the last decoder hidden state.
+
+    Args:
+        backbone: a T5-class model or a causal one, without language-model head.
+        policy: only to check that the two fit (same kind of architecture, same vocabulary).
+
+    Raises:
+        ModelError: the backbone cannot read the policy's tokens.
+    """
+
+    def __init__(self, backbone: Any, policy: Policy) -> None:
+        super().__init__()
+        theirs, ours = policy.model.config, backbone.config
+        if theirs.is_encoder_decoder != ours.is_encoder_decoder:
+            raise ModelError("policy and value model must both be encoder-decoders or both be causal")
+        if ours.vocab_size < len(policy.tokenizer):
+            raise ModelError(
+                f"the value model has {ours.vocab_size} embeddings, the policy's tokenizer {len(policy.tokenizer)} tokens"
+            )
+        self.backbone = backbone
+        self.head = ValueHead(ours.d_model if ours.is_encoder_decoder else ours.hidden_size)
+        self.start_id = theirs.decoder_start_token_id if ours.is_encoder_decoder else None
+        self.pad_id = policy.pad_id
+
+    def forward(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
+        """V(s_t) for each response token; encodes each prompt once.
+
+        Args:
+            memory: P prompts (their ids and mask are used, not the policy's states).
+            prompt_index: int64 [R].
+            response_ids: int64 [R, T].
+
+        Returns:
+            fp32 [R, T], meaningful at real tokens.
+        """
+        if self.start_id is None:
+            states = causal_states(self.backbone, memory, prompt_index, response_ids, self.pad_id)
+        else:
+            encoded = self.backbone.encoder(input_ids=memory.prompt_ids, attention_mask=memory.prompt_mask)
+            states = t5_decoder_states(
+                self.backbone, encoded.last_hidden_state, memory.prompt_mask, prompt_index, response_ids, self.start_id
+            )
+        return self.head(states).float()
+
+
+class SharedTrunkValueModel(nn.Module):
+    """A value head on the policy's own hidden states; the value loss then trains the policy's trunk too."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        config = policy.model.config
+        self.head = ValueHead(config.d_model if config.is_encoder_decoder else config.hidden_size)
+
+    def from_hidden(self, hidden: Tensor) -> Tensor:
+        """V(s_t) fp32 [R, T] from the policy's states [R, T, D]."""
+        return self.head(hidden).float()
+
+
+ValueModel = SeparateValueModel | SharedTrunkValueModel

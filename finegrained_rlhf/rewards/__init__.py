@@ -1,0 +1,6 @@
+"""Floor 3: from segment scores to token rewards. Knows no rollout engine, algorithm or reward model."""
+
+from finegrained_rlhf.rewards.composition import ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.protocol import BaseScorer, Scorer
+
+__all__ = ["BaseScorer", "ComponentConfig", "RewardComposer", "RewardConfig", "Scorer"]

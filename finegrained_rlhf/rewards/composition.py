@@ -1,0 +1,147 @@
+"""Weighted composition of reward components, with the share of each kept apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.stats import Reduce, RunningMoments
+from finegrained_rlhf.rewards.placement import place_scores
+from finegrained_rlhf.rewards.protocol import Scorer
+
+Normalisation = Literal["none", "running"]
+
+
+@dataclass(frozen=True)
+class ComponentConfig:
+    """How one component enters the sum.
+
+    Attributes:
+        normalisation: `none` uses the scorer's values (the paper's choice); `running` divides by the standard deviation
+            and subtracts the mean of all values this component gave so far, over all processes.
+    """
+
+    normalisation: Normalisation = "none"
+
+    def __post_init__(self) -> None:
+        if self.normalisation not in ("none", "running"):
+            raise ConfigError(f"reward normalisation must be none or running, got {self.normalisation!r}")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """The reward of a run.
+
+    Attributes:
+        components: scorers by name.
+        weights: weight of each component by name; every component has one and no name is unknown.
+        settings: further settings by component name.
+    """
+
+    components: Mapping[str, Scorer]
+    weights: Mapping[str, float]
+    settings: Mapping[str, ComponentConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.components:
+            raise ConfigError("reward.components is empty: name at least one scorer")
+        for place, names in (("weights", self.weights), ("settings", self.settings)):
+            unknown = sorted(set(names) - set(self.components))
+            if unknown:
+                known = ", ".join(sorted(self.components))
+                raise ConfigError(f"reward.{place}.{unknown[0]}: no such component; the reward has {known}")
+        for name, scorer in self.components.items():
+            if not isinstance(scorer, Scorer):
+                raise ConfigError(f"reward.components.{name}: {type(scorer).__name__} has no setup() and score()")
+            weight = self.weights.get(name)
+            if weight is None or not math.isfinite(weight):
+                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
+
+
+class RewardComposer:
+    """Scores rollouts with every component and adds the weighted results up.
+
+    Args:
+        config: scorers and weights.
+        reduce: sums a small tensor over all processes (for `running` normalisation).
+    """
+
+    def __init__(self, config: RewardConfig, reduce: Reduce = lambda tensor: tensor) -> None:
+        self.config = config
+        self._reduce = reduce
+        self._moments = {
+            name: RunningMoments()
+            for name in config.components
+            if config.settings.get(name, ComponentConfig()).normalisation == "running"
+        }
+
+    def setup(self, device: torch.device) -> None:
+        """Load every scorer."""
+        for scorer in self.config.components.values():
+            scorer.setup(device)
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
+        """Raw scores of every component.
+
+        Raises:
+            ConfigError: a component gave a value that is not finite, or not one entry a response.
+        """
+        if not responses:
+            return {name: SegmentScores((), ()) for name in self.config.components}
+        scores = {name: scorer.score(prompts, responses) for name, scorer in self.config.components.items()}
+        for name, result in scores.items():
+            if len(result.values) != len(responses):
+                raise ConfigError(
+                    f"reward component {name} scored {len(result.values)} responses, {len(responses)} were given"
+                )
+            if not all(math.isfinite(value) for row in result.values for value in row):
+                raise ConfigError(f"reward component {name} gave a value that is not finite")
+        return scores
+
+    def compose(self, rollout: Rollout, scores: Mapping[str, SegmentScores], *, train: bool = True) -> RewardTrace:
+        """Place scores on tokens, normalise, weigh, add up.
+
+        Args:
+            rollout: R responses.
+            scores: of the same responses, by component name.
+            train: True lets `running` normalisers take the values in first.
+
+        Returns:
+            The trace; `total` is exactly the sum of the `weighted` tensors in the order of the components.
+        """
+        components = {}
+        total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
+        for name, result in scores.items():
+            values = self._normalise(name, result, train)
+            raw = place_scores(result, rollout)
+            normalised = raw if values is result.values else place_scores(replace(result, values=values), rollout)
+            weight = float(self.config.weights[name])
+            weighted = weight * normalised
+            total = total + weighted
+            weighted_values = [tuple(weight * value for value in row) for row in values]
+            components[name] = ComponentTrace(result, weight, raw, normalised, weighted, weighted_values)
+        return RewardTrace(components=components, total=total)
+
+    def _normalise(self, name: str, scores: SegmentScores, train: bool) -> Sequence[tuple[float, ...]]:
+        moments = self._moments.get(name)
+        if moments is None:
+            return scores.values
+        if train:
+            moments.update(torch.tensor([value for row in scores.values for value in row]), self._reduce)
+        return [tuple((value - moments.mean) / moments.std for value in row) for row in scores.values]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep: the running moments."""
+        return {name: [m.count, m.mean, m.m2] for name, m in self._moments.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        for name, (count, mean, m2) in state.items():
+            if name in self._moments:
+                self._moments[name] = RunningMoments(count, mean, m2)

@@ -1,0 +1,75 @@
+"""Generalised advantage estimation over token rewards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.rl.checks import check_token_tensors
+
+
+def generalised_advantages(
+    r_t: Tensor, v_t: Tensor, mask: Tensor, *, discount: float, lambda_: float
+) -> tuple[Tensor, Tensor]:
+    """GAE(γ, λ) for episodes that end at their last real token.
+
+    δ_t = r_t + γ v_{t+1} − v_t,   A_t = δ_t + γ λ A_{t+1},   G_t = A_t + v_t,
+    where v_{t+1} and A_{t+1} are 0 after the last real token, so padding never enters.
+
+    Source: Schulman et al. (2016); thesis appendix A.1.1. The value target A + V is the original code's
+    (`fgrlhf/ppo.py`); `truncated_returns` gives the thesis's.
+
+    Args:
+        r_t: fp [R, T] reward after the action at t.
+        v_t: fp [R, T] value of the state before the action at t.
+        mask: int [R, T]; real tokens are a prefix of each row.
+        discount: γ.
+        lambda_: λ.
+
+    Returns:
+        (advantages, returns), both [R, T], 0 at padding.
+
+    Raises:
+        ValueError: shapes, dtypes, or a mask with real tokens after padding.
+    """
+    check_token_tensors(mask, r_t=r_t, v_t=v_t)
+    if mask.shape[1] > 1 and bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise ValueError("mask must be a prefix of ones in every row")
+    real = mask.to(v_t.dtype)
+    values, rewards = v_t * real, r_t * real
+    advantage_tp1 = torch.zeros_like(values[:, 0])
+    v_tp1 = torch.zeros_like(advantage_tp1)
+    columns = []
+    for t in reversed(range(mask.shape[1])):
+        delta = rewards[:, t] + discount * v_tp1 - values[:, t]
+        advantage_tp1 = (delta + discount * lambda_ * advantage_tp1) * real[:, t]
+        v_tp1 = values[:, t]
+        columns.append(advantage_tp1)
+    advantages = torch.stack(columns[::-1], dim=1)
+    return advantages, (advantages + values) * real
+
+
+def truncated_returns(r_t: Tensor, v_t: Tensor, mask: Tensor, *, discount: float) -> Tensor:
+    """The thesis's value target Σ_{t'=t}^{T−1} γ^{t'−t} r_{t'} + γ^{T−t} V_old(s_T).
+
+    s_T is the state before the last real token, whose own reward the formula leaves to V_old(s_T). Source: thesis
+    appendix A.1.1.
+
+    Args:
+        r_t: fp [R, T] reward after the action at t.
+        v_t: fp [R, T] value of the state before the action at t.
+        mask: int [R, T], a prefix of ones in each row.
+        discount: γ.
+
+    Returns:
+        [R, T], 0 at padding.
+    """
+    check_token_tensors(mask, r_t=r_t, v_t=v_t)
+    last = mask.sum(dim=1) - 1
+    return_tp1 = torch.zeros_like(v_t[:, 0])
+    columns = []
+    for t in reversed(range(mask.shape[1])):
+        return_t = torch.where(last == t, v_t[:, t], r_t[:, t] + discount * return_tp1)
+        return_tp1 = torch.where(mask[:, t].bool(), return_t, torch.zeros_like(return_t))
+        columns.append(return_tp1)
+    return torch.stack(columns[::-1], dim=1)

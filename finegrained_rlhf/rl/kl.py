@@ -1,0 +1,103 @@
+"""KL between the policy and its reference: the per-token estimate, and controllers of its coefficient β."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.rl.checks import check_token_tensors
+
+
+def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """Log π(a_t|s_t) − log π_ref(a_t|s_t): the one-sample estimate of KL(π‖π_ref) that eq. 6.1 of the thesis uses.
+
+    It is a penalty inside the reward and carries no gradient.
+
+    Args:
+        logprobs: fp32 [R, T] of the behaviour policy.
+        reference_logprobs: fp32 [R, T].
+        mask: int [R, T].
+
+    Returns:
+        fp32 [R, T], 0 at padding, detached.
+    """
+    check_token_tensors(mask, logprobs=logprobs, reference_logprobs=reference_logprobs)
+    return torch.where(mask.bool(), logprobs - reference_logprobs, 0.0).detach()
+
+
+class KLController(Protocol):
+    """Holds β and may move it after each step."""
+
+    beta: float
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Take in the mean KL of a step (nats an episode, summed over tokens) and its number of episodes."""
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint must keep."""
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Take back what `state` gave."""
+
+
+@dataclass
+class FixedKL:
+    """β never changes.
+
+    Attributes:
+        beta: coefficient of the KL penalty, ≥ 0.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        if self.beta < 0:
+            raise ConfigError(f"kl.beta must be >= 0, got {self.beta}")
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Nothing to do."""
+
+    def state(self) -> dict[str, float]:
+        """β, so that a resumed run can be compared."""
+        return {"beta": self.beta}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Keeps the configured β: a fixed coefficient is the user's to change."""
+
+
+@dataclass
+class AdaptiveKL:
+    """Proportional controller: β ← β · (1 + clamp(kl / target − 1, −0.2, 0.2) · episodes / horizon).
+
+    Source: Ziegler et al. (2019), section 2.2.
+
+    Attributes:
+        beta: starting coefficient, > 0.
+        target: wanted KL in nats an episode.
+        horizon: episodes over which the controller acts.
+    """
+
+    beta: float
+    target: float
+    horizon: float
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0 or self.target <= 0 or self.horizon <= 0:
+            raise ConfigError(f"adaptive KL needs beta, target and horizon > 0, got {self}")
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Move β toward the target."""
+        error = min(max(kl / self.target - 1.0, -0.2), 0.2)
+        self.beta *= 1.0 + error * episodes / self.horizon
+
+    def state(self) -> dict[str, float]:
+        """The current β."""
+        return {"beta": self.beta}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Continue from the saved β."""
+        self.beta = state["beta"]

@@ -1,0 +1,6 @@
+"""Floor 3: prompts → Rollout. Knows no reward and no algorithm."""
+
+from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
+from finegrained_rlhf.rollout.generate import GenerateEngine
+
+__all__ = ["GenerateEngine", "RolloutConfig", "RolloutEngine"]

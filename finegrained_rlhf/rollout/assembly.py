@@ -1,0 +1,91 @@
+"""From raw generated ids to a Rollout: cut after the end of sequence, order rows, decode text, join batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.records import Decoding, Rollout
+from finegrained_rlhf.models.policy import PromptMemory
+from finegrained_rlhf.text.alignment import token_ends
+
+
+def mask_after_eos(ids: Tensor, eos_ids: Sequence[int]) -> Tensor:
+    """int64 mask [R, T] that is 1 up to and including the first end-of-sequence token.
+
+    Decided by the end-of-sequence id alone, so a pad token that equals it needs no special care.
+    """
+    ended = torch.isin(ids, torch.as_tensor(list(eos_ids), device=ids.device)).long()
+    return ((ended.cumsum(dim=1) - ended) == 0).long()
+
+
+def row_order(prompts: int, decodings: Sequence[Decoding], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(prompt_index, sample_index, decoding_index), int64 [R]: rows of one prompt contiguous, decodings in order."""
+    block = [(sample, which) for which, decoding in enumerate(decodings) for sample in range(decoding.samples)]
+    sample_index = torch.tensor([sample for sample, _ in block], device=device).repeat(prompts)
+    decoding_index = torch.tensor([which for _, which in block], device=device).repeat(prompts)
+    prompt_index = torch.arange(prompts, device=device).repeat_interleave(len(block))
+    return prompt_index, sample_index, decoding_index
+
+
+def assemble(
+    memory: PromptMemory, decodings: Sequence[Decoding], ids: Tensor, mask: Tensor, logprobs: Tensor, tokenizer: Any
+) -> Rollout:
+    """A Rollout from rows in `row_order`, trimmed to the longest response, with texts and character offsets."""
+    width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
+    ids, mask, logprobs = ids[:, :width], mask[:, :width], logprobs[:, :width]
+    prompt_index, sample_index, decoding_index = row_order(len(memory.prompts), decodings, ids.device)
+    decoded = [
+        token_ends(tokenizer, row[:length]) for row, length in zip(ids.tolist(), mask.sum(dim=1).tolist(), strict=True)
+    ]
+    return Rollout(
+        prompts=memory.prompts,
+        prompt_ids=memory.prompt_ids,
+        prompt_mask=memory.prompt_mask,
+        prompt_index=prompt_index,
+        sample_index=sample_index,
+        decoding_index=decoding_index,
+        decodings=tuple(decodings),
+        response_ids=ids,
+        response_mask=mask,
+        logprobs=logprobs,
+        texts=[text for text, _ in decoded],
+        token_ends=[ends for _, ends in decoded],
+    )
+
+
+def _join(tensors: Sequence[Tensor], fill: int) -> Tensor:
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=fill) for t in tensors])
+
+
+def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
+    """One Rollout from batches that were decoded one after the other with the same decodings.
+
+    Raises:
+        ValueError: no batch, or batches of different decodings.
+    """
+    if not rollouts or any(r.decodings != rollouts[0].decodings for r in rollouts):
+        raise ValueError("need at least one rollout, all with the same decodings")
+    if len(rollouts) == 1:
+        return rollouts[0]
+    offsets = [0]
+    for rollout in rollouts:
+        offsets.append(offsets[-1] + len(rollout.prompts))
+    return Rollout(
+        prompts=[prompt for r in rollouts for prompt in r.prompts],
+        prompt_ids=_join([r.prompt_ids for r in rollouts], pad_id),
+        prompt_mask=_join([r.prompt_mask for r in rollouts], 0),
+        prompt_index=torch.cat([r.prompt_index + offset for r, offset in zip(rollouts, offsets, strict=False)]),
+        sample_index=torch.cat([r.sample_index for r in rollouts]),
+        decoding_index=torch.cat([r.decoding_index for r in rollouts]),
+        decodings=rollouts[0].decodings,
+        response_ids=_join([r.response_ids for r in rollouts], pad_id),
+        response_mask=_join([r.response_mask for r in rollouts], 0),
+        logprobs=_join([r.logprobs for r in rollouts], 0),
+        texts=[text for r in rollouts for text in r.texts],
+        token_ends=[ends for r in rollouts for ends in r.token_ends],
+    )

@@ -1,0 +1,85 @@
+"""The interface of a rollout engine: encode prompts, then decode the encoding in one or several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample
+from finegrained_rlhf.models.policy import PromptMemory
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How responses are drawn in training.
+
+    Attributes:
+        prompts_per_step: prompts of one training step, counted over all processes.
+        samples_per_prompt: N responses to each.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        temperature: divides the logits.
+        top_k: 0 keeps all tokens.
+        top_p: 1.0 keeps all tokens.
+        prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+    """
+
+    prompts_per_step: int
+    samples_per_prompt: int = 4
+    max_new_tokens: int = 200
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 1.0
+    prompts_per_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompts_per_step < 1 or self.max_new_tokens < 1 or (self.prompts_per_batch or 1) < 1:
+            raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
+        try:
+            self.decoding()
+        except ValueError as error:
+            raise ConfigError(f"rollout: {error}") from None
+
+    def decoding(self) -> Sample:
+        """The sampling that these settings ask for."""
+        return Sample(self.samples_per_prompt, self.temperature, self.top_k, self.top_p)
+
+
+class RolloutEngine(Protocol):
+    """Draws responses from a policy."""
+
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once; several decodings may share the result."""
+
+    def decode(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
+    ) -> Rollout:
+        """Draw responses. Rows of one prompt are contiguous, in the order of `decodings`.
+
+        Args:
+            memory: encoded prompts.
+            decodings: for example `[Greedy(), Sample(5, top_k=20)]`.
+            max_new_tokens: longest response, end of sequence included.
+            seed: of the run.
+            step: tells draws of one prompt apart. Noise is a function of (seed, step, prompt id, sample, position).
+        """
+
+
+def rollout_in_batches(
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    decodings: Sequence[Decoding],
+    *,
+    max_new_tokens: int,
+    prompts_per_batch: int | None = None,
+    seed: int = 0,
+    step: int = 0,
+) -> list[Rollout]:
+    """Encode and decode `prompts` in batches of at most `prompts_per_batch`; one Rollout a batch, in order."""
+    size = prompts_per_batch or max(len(prompts), 1)
+    rollouts = []
+    for start in range(0, len(prompts), size):
+        memory = engine.encode(prompts[start : start + size])
+        rollouts.append(engine.decode(memory, decodings, max_new_tokens=max_new_tokens, seed=seed, step=step))
+    return rollouts

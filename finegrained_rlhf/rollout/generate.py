@@ -1,0 +1,100 @@
+"""A rollout engine over transformers' `generate`: plain, and right for every model that `generate` serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.modeling_outputs import BaseModelOutput
+
+from finegrained_rlhf.core.noise import uniform_noise
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
+from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
+from finegrained_rlhf.models.policy import Policy, PromptMemory, left_pad
+from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos
+
+
+class _NamedNoise(LogitsProcessor):
+    """Samples with given uniform numbers and leaves the chosen token as the only finite logit."""
+
+    def __init__(self, decoding: Sample, noise: Tensor, start: int) -> None:
+        self.decoding, self.noise, self.start = decoding, noise, start
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Called by `generate` with ids [R, t] and logits [R, V] of position t."""
+        tokens = sample_tokens(warp_logits(scores, self.decoding), self.noise[:, input_ids.shape[1] - self.start])
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0.0)
+
+
+class GenerateEngine:
+    """Draws responses with transformers' `generate`; see `RolloutEngine` for the contract.
+
+    Args:
+        policy: its model generates, its tokenizer decodes, its log-probability function scores what was drawn.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    @torch.no_grad()
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once."""
+        return self.policy.encode(prompts)
+
+    @torch.no_grad()
+    def decode(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
+    ) -> Rollout:
+        """See `RolloutEngine.decode`."""
+        if not decodings:
+            raise ValueError("need at least one decoding")
+        prompts, blocks, drawn = len(memory.prompts), [], 0
+        for decoding in decodings:
+            ids = self._generate(memory, decoding, max_new_tokens, seed, step, first_sample=drawn)
+            drawn += 0 if isinstance(decoding, Greedy) else decoding.samples
+            ids = torch.nn.functional.pad(ids, (0, max_new_tokens - ids.shape[1]), value=self.policy.eos_ids[0])
+            blocks.append(ids.view(prompts, decoding.samples, max_new_tokens))
+        ids = torch.cat(blocks, dim=1).flatten(0, 1)
+        mask = mask_after_eos(ids, self.policy.eos_ids)
+        width = max(int(mask.sum(dim=1).max()), 1)
+        ids, mask = torch.where(mask.bool(), ids, self.policy.pad_id)[:, :width], mask[:, :width]
+        rows = sum(decoding.samples for decoding in decodings)
+        prompt_index = torch.arange(prompts, device=ids.device).repeat_interleave(rows)
+        scored = self.policy.logprobs(memory, prompt_index, ids, mask)
+        return assemble(memory, decodings, ids, mask, scored.logprobs, self.policy.tokenizer)
+
+    def _generate(
+        self, memory: PromptMemory, decoding: Decoding, max_new_tokens: int, seed: int, step: int, first_sample: int
+    ) -> Tensor:
+        """Raw response ids [P·N, ≤ max_new_tokens], whatever follows the end of sequence included."""
+        policy, n = self.policy, decoding.samples
+        config = policy.model.config
+        settings = GenerationConfig(
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=list(policy.eos_ids),
+            pad_token_id=policy.pad_id,
+            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+        )
+        if memory.states is not None:
+            states = memory.states.repeat_interleave(n, dim=0)
+            inputs = {
+                "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+                "attention_mask": memory.prompt_mask.repeat_interleave(n, dim=0),
+            }
+            start = 1
+        else:
+            ids, mask = left_pad(memory.prompt_ids, memory.prompt_mask, policy.pad_id)
+            inputs = {"input_ids": ids.repeat_interleave(n, dim=0), "attention_mask": mask.repeat_interleave(n, dim=0)}
+            start = ids.shape[1]
+        processors = LogitsProcessorList()
+        if isinstance(decoding, Sample):
+            names = [prompt.id for prompt in memory.prompts for _ in range(n)]
+            numbers = [first_sample + sample for _ in memory.prompts for sample in range(n)]
+            noise = torch.from_numpy(uniform_noise(seed, step, names, numbers, max_new_tokens))
+            processors.append(_NamedNoise(decoding, noise.to(policy.device), start))
+        output = policy.model.generate(**inputs, generation_config=settings, logits_processor=processors)
+        return output[:, start:]

@@ -1,0 +1,308 @@
+"""PPO with fine-grained rewards: one training step, validation, and what a checkpoint keeps.
+
+Knows rollouts and rewards through their interfaces; which reward models stand behind them is the configuration's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
+from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout
+from finegrained_rlhf.core.stats import masked_mean, masked_var
+from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rl.kl import log_ratio_kl
+from finegrained_rlhf.rollout.assembly import join_rollouts
+from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.training.experience import make_experience
+from finegrained_rlhf.training.measure import PhaseTimer, StepMetrics, repetition
+from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.ppo_config import PPOConfig
+from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.ppo_update import PPOUpdate, prompt_groups, rows_of, token_statistics
+
+
+@dataclass(frozen=True)
+class PPOData:
+    """Prompts of a run.
+
+    Attributes:
+        train: drawn from in a seeded order, epoch after epoch.
+        validation: answered greedily at every validation; may be empty.
+    """
+
+    train: Sequence[Prompt]
+    validation: Sequence[Prompt]
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ConfigError("data: there are no training prompts")
+
+
+class PPOTrainer:
+    """Trains a policy on token rewards. Satisfies the training loop's `Trainable`.
+
+    Args:
+        models: policy, value model, reference and optimizer.
+        engine: draws responses from the policy.
+        composer: turns responses into token rewards.
+        data: prompts.
+        config: PPO settings.
+        rollout: sampling settings.
+        processes: of the run.
+        run: where samples are written.
+        seed: of the run.
+        samples_every: write the responses of every n-th step with their segment rewards.
+        samples_rows: at most so many of them.
+    """
+
+    def __init__(
+        self,
+        models: PPOModels,
+        engine: RolloutEngine,
+        composer: RewardComposer,
+        data: PPOData,
+        config: PPOConfig,
+        rollout: RolloutConfig,
+        processes: Processes,
+        run: RunDirectory,
+        *,
+        seed: int,
+        samples_every: int = 10,
+        samples_rows: int = 64,
+    ) -> None:
+        self.models, self.engine, self.composer, self.data = models, engine, composer, data
+        self.config, self.rollout_config, self.processes, self.run = config, rollout, processes, run
+        self.seed, self.samples_every, self.samples_rows = seed, samples_every, samples_rows
+        self.kl_controller = config.kl.build()
+        self.kl_exceeded = 0
+        self.stop_reason: str | None = None
+        self.fresh = True
+        self._update = PPOUpdate(models.policy, models.value, self._optimizer_step, processes, config)
+
+    # One training step -----------------------------------------------------------------------------------------
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """Roll out, score, update. Returns the metrics of this step, the same on every process."""
+        timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
+        count = self.rollout_config.prompts_per_step
+        prompts = items_of_step(self.data.train, step, count, self.seed)
+        mine = [prompts[i] for i in self.processes.share(count)]
+        with timer.phase("total"):
+            with timer.phase("rollout"):
+                rollout = self._rollout(mine, [self.rollout_config.decoding()], step)
+            with timer.phase("rewards"):
+                trace = self._rewards(rollout, train=True)
+            with timer.phase("scoring"):
+                reference, values, entropy = self._score(rollout)
+            beta = self.kl_controller.beta
+            experience = make_experience(
+                rollout, trace, reference, values, beta=beta, config=self.config, reduce=self.processes.sum_
+            )
+            first = self.fresh and step == 1
+            if first:
+                self._check_start(rollout, reference)
+            with timer.phase("update"):
+                self._update.run(step, experience, metrics, self._check_ratio if first else None)
+        result = self._describe(experience, entropy, beta, metrics, step)
+        self._after_step(result["kl"], int(result["episodes_per_step"]))
+        if step % self.samples_every == 0 or first:
+            self._write_samples(step, rollout, trace)
+        tokens = result.pop("response_tokens")
+        for phase, seconds in timer.seconds.items():
+            result[f"time/{phase}_s"] = seconds
+            result[f"time/{phase}_tokens_per_s"] = tokens / max(seconds, 1e-9)
+        return result
+
+    def _rollout(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
+        if not prompts:
+            return empty_rollout(decodings, self.processes.device)
+        with self.processes.autocast():
+            batches = rollout_in_batches(
+                self.engine,
+                prompts,
+                decodings,
+                max_new_tokens=self.rollout_config.max_new_tokens,
+                prompts_per_batch=self.rollout_config.prompts_per_batch,
+                seed=self.seed,
+                step=step,
+            )
+        return join_rollouts(batches, self.models.policy.pad_id)
+
+    @torch.no_grad()
+    def _rewards(self, rollout: Rollout, train: bool) -> RewardTrace:
+        with self.processes.autocast():
+            scores = self.composer.score(rollout.row_prompts(), rollout.texts)
+        return self.composer.compose(rollout, scores, train=train)
+
+    @torch.no_grad()
+    def _score(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """(reference log-probabilities, values, entropy), each fp32 [R, T]."""
+        reference, values, entropy = (torch.zeros_like(rollout.logprobs) for _ in range(3))
+        for group in prompt_groups(len(rollout.prompts), self.config.micro_batch_prompts):
+            rows = rows_of(group, rollout.prompt_index)
+            with self.processes.autocast():
+                now = token_statistics(self.models.policy, self.models.value, rollout, group, rows)
+                width = now.values.shape[1]
+                reference[rows, :width] = self.models.reference_logprobs(rollout, group, rows)[:, :width]
+            values[rows, :width], entropy[rows, :width] = now.values, now.entropy
+        return reference, values, entropy
+
+    def _optimizer_step(self, step: int) -> float:
+        self.processes.all_reduce_gradients(self.models.trained)
+        return self.models.optimizer.step(step)
+
+    # Checks ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _tolerance(self) -> float:
+        return 1e-5 if self.processes.precision == "fp32" else 0.1
+
+    def _check_start(self, rollout: Rollout, reference: Tensor) -> None:
+        kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs()
+        largest = max(self.processes.gather_objects([float(kl.max()) if kl.numel() else 0.0]))
+        if largest > self._tolerance:
+            raise ConsistencyError(
+                f"before the first update the policy differs from its reference by {largest:.3g} in log-probability"
+            )
+
+    def _check_ratio(self, largest: float) -> None:
+        if largest > self._tolerance:
+            raise ConsistencyError(
+                f"before the first update a probability ratio differs from 1: |log ratio| = {largest:.3g}"
+            )
+
+    def _after_step(self, kl: float, episodes: int) -> None:
+        self.kl_controller.update(kl, episodes)
+        limits = self.config.kl
+        if limits.limit is not None and kl > limits.limit:
+            self.kl_exceeded += 1
+            if self.kl_exceeded >= limits.patience:
+                self.stop_reason = f"KL exceeded {limits.limit} nats an episode in {self.kl_exceeded} steps"
+
+    # Metrics -----------------------------------------------------------------------------------------------------
+
+    def _describe(
+        self, experience: Experience, entropy: Tensor, beta: float, metrics: StepMetrics, step: int
+    ) -> dict[str, float]:
+        rollout, mask = experience.rollout, experience.rollout.response_mask
+        episodes, tokens = mask.shape[0], mask.sum()
+        kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
+        metrics.add("kl", kl.sum(), episodes)
+        metrics.add("entropy", entropy.sum(), tokens)
+        metrics.add("return", experience.returns.sum(), tokens)
+        metrics.add("value", experience.values.sum(), tokens)
+        self._describe_responses(experience.rollout, experience.trace, metrics)
+        means = metrics.reduce(self.processes)
+        totals = self.processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
+        return {
+            "episodes": step * totals[0],
+            "episodes_per_step": totals[0],
+            "processes": self.processes.count,
+            "kl": means.pop("kl"),
+            "beta": beta,
+            **means,
+            "explained_variance": self._explained_variance(experience),
+            "learning_rate": self.models.optimizer.lr(step),
+            "response_tokens": totals[1],
+        }
+
+    def _describe_responses(self, rollout: Rollout, trace: RewardTrace, metrics: StepMetrics) -> None:
+        mask = rollout.response_mask
+        rows = mask.shape[0]
+        for name, component in trace.components.items():
+            metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
+            metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
+            metrics.add(f"segments/{name}", sum(len(values) for values in component.scores.values), rows)
+        metrics.add("reward/total", trace.total.sum(), rows)
+        metrics.add("response_length", mask.sum(), rows)
+        eos = torch.as_tensor(self.models.policy.eos_ids, device=mask.device)
+        metrics.add("eos_rate", (torch.isin(rollout.response_ids, eos) & mask.bool()).any(dim=1).sum(), rows)
+        metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
+
+    def _explained_variance(self, experience: Experience) -> float:
+        """1 − Var(G − V) / Var(G) over all response tokens."""
+        mask, reduce = experience.rollout.response_mask, self.processes.sum_
+        error = experience.returns - experience.values
+        of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)
+        returns = experience.returns
+        of_returns = masked_var(returns, mask, masked_mean(returns, mask, reduce), reduce)
+        return float(1.0 - of_error / of_returns) if float(of_returns) > 0 else 0.0
+
+    def _write_samples(self, step: int, rollout: Rollout, trace: RewardTrace) -> None:
+        share = -(-self.samples_rows // self.processes.count)
+        rows = self.processes.gather_objects(sample_rows(rollout, trace)[:share])
+        if self.processes.is_main:
+            write_jsonl(self.run.samples_path(step), rows[: self.samples_rows])
+
+    # The loop's interface ----------------------------------------------------------------------------------------
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Greedy responses to the validation prompts; `score` is their mean total reward."""
+        prompts = self.data.validation
+        if not prompts:
+            return {}
+        metrics = StepMetrics()
+        mine = [prompts[i] for i in self.processes.share(len(prompts))]
+        size = max(
+            self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt // self.processes.count, 1
+        )
+        batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
+        for batch in batches:
+            rollout = self._rollout(batch, [Greedy()], step)
+            self._describe_responses(rollout, self._rewards(rollout, train=False), metrics)
+        means = metrics.reduce(self.processes)
+        return {"score": means["reward/total"], "examples": len(prompts), **means}
+
+    def save_model(self, directory: Path) -> None:
+        """The policy in the Hugging Face layout."""
+        save_policy(self.models.policy, directory)
+
+    def save_state(self, directory: Path) -> None:
+        """Everything beside the policy that a resumed run needs."""
+        self.models.save_state(directory)
+        state: dict[str, Any] = {
+            "kl": self.kl_controller.state(),
+            "kl_exceeded": self.kl_exceeded,
+            "reward": self.composer.state(),
+        }
+        write_json(directory / "ppo.json", state)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Continue from `checkpoint`; the reference stays the policy that the run began with."""
+        self.models.load_state(checkpoint)
+        state = read_json(checkpoint / "ppo.json")
+        self.kl_controller.load_state(state["kl"])
+        self.kl_exceeded = int(state["kl_exceeded"])
+        self.composer.load_state(state["reward"])
+        self.fresh = False
+
+
+def empty_rollout(decodings: Sequence[Decoding], device: torch.device) -> Rollout:
+    """The rollout of a process that has no prompt in this step."""
+    none = torch.zeros((0, 1), dtype=torch.long, device=device)
+    index = torch.zeros(0, dtype=torch.long, device=device)
+    return Rollout([], none, none, index, index, index, tuple(decodings), none, none, none.float(), [], [])
+
+
+def sample_rows(rollout: Rollout, trace: RewardTrace) -> list[dict[str, Any]]:
+    """One JSON object a response: `{id, prompt, response, segments: [{component, start, end, raw, weighted}]}`."""
+    rows = []
+    for row, prompt in enumerate(rollout.row_prompts()):
+        segments = []
+        for name, component in trace.components.items():
+            parts = (component.scores.spans[row], component.scores.values[row], component.weighted_values[row])
+            for (start, end), raw, weighted in zip(*parts, strict=True):
+                segments.append({"component": name, "start": start, "end": end, "raw": raw, "weighted": weighted})
+        rows.append({"id": prompt.id, "prompt": prompt.text, "response": rollout.texts[row], "segments": segments})
+    return rows

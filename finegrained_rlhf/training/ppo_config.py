@@ -1,0 +1,90 @@
+"""Settings of PPO. Defaults are the paper's (thesis appendix A.1; REFERENCE numbers of the original code)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
+
+
+@dataclass(frozen=True)
+class KLConfig:
+    """The KL penalty inside the reward.
+
+    Attributes:
+        beta: coefficient β (starting value for the adaptive controller); 0.3 fine-grained, 0.2 preference.
+        controller: `fixed` or `adaptive`.
+        target: KL in nats an episode that the adaptive controller aims at.
+        horizon: episodes over which it acts.
+        limit: a step whose mean KL (nats an episode) exceeds this is counted; None counts none.
+        patience: training stops after this many counted steps in all, not in a row.
+    """
+
+    beta: float = 0.3
+    controller: Literal["fixed", "adaptive"] = "fixed"
+    target: float = 6.0
+    horizon: float = 10_000.0
+    limit: float | None = 10.0
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        if self.controller not in ("fixed", "adaptive"):
+            raise ConfigError(f"ppo.kl.controller must be fixed or adaptive, got {self.controller!r}")
+        if self.patience < 1 or (self.limit is not None and self.limit <= 0):
+            raise ConfigError("ppo.kl needs patience >= 1 and limit > 0 (or null)")
+        self.build()
+
+    def build(self) -> KLController:
+        """A controller at its starting β."""
+        if self.controller == "adaptive":
+            return AdaptiveKL(self.beta, self.target, self.horizon)
+        return FixedKL(self.beta)
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO over token rewards.
+
+    Attributes:
+        epochs: passes over a rollout; each ends in one optimizer step, as in the original code.
+        discount: γ.
+        lambda_: λ of GAE; 0.95 for dense rewards, 0.99 for one reward a response.
+        clip: ε of the policy ratio.
+        value_clip: ε of the value, in units of the value.
+        value_coefficient: weight of the value loss.
+        whiten_rewards: scale token rewards (KL penalty included) to unit variance without shifting the mean.
+        whiten_advantages: scale advantages to mean 0 and variance 1 over all processes.
+        value_target: `gae` is A + V_old (the original code), `truncated` the thesis's formula.
+        loss_average: `token` weighs every response token alike, `sequence` every response (thesis, 1/|y|).
+        score_sampling_distribution: False scores the plain softmax (the paper); True the tempered, truncated one.
+        micro_batch_prompts: prompts (with all their samples) in one forward and backward pass on one process.
+        kl: the penalty.
+    """
+
+    epochs: int = 4
+    discount: float = 1.0
+    lambda_: float = 0.95
+    clip: float = 0.2
+    value_clip: float = 0.2
+    value_coefficient: float = 1.0
+    whiten_rewards: bool = True
+    whiten_advantages: bool = True
+    value_target: Literal["gae", "truncated"] = "gae"
+    loss_average: Literal["token", "sequence"] = "token"
+    score_sampling_distribution: bool = False
+    micro_batch_prompts: int = 1
+    kl: KLConfig = KLConfig()
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.micro_batch_prompts < 1:
+            raise ConfigError("ppo.epochs and ppo.micro_batch_prompts must be at least 1")
+        if not (0 <= self.discount <= 1 and 0 <= self.lambda_ <= 1):
+            raise ConfigError(f"ppo.discount and ppo.lambda_ must lie in [0, 1], got {self.discount}, {self.lambda_}")
+        if self.clip <= 0 or self.value_clip <= 0 or self.value_coefficient < 0:
+            raise ConfigError("ppo needs clip > 0, value_clip > 0 and value_coefficient >= 0")
+        if self.value_target not in ("gae", "truncated"):
+            raise ConfigError(f"ppo.value_target must be gae or truncated, got {self.value_target!r}")
+        if self.loss_average not in ("token", "sequence"):
+            raise ConfigError(f"ppo.loss_average must be token or sequence, got {self.loss_average!r}")

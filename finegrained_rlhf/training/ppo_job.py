@@ -1,0 +1,131 @@
+"""A PPO run as a configuration: what `scripts/train_ppo.py` builds and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo_config import PPOConfig
+from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.prompts import read_prompts
+
+
+@dataclass(frozen=True)
+class PPOJob:
+    """Reinforcement learning from fine-grained rewards.
+
+    Attributes:
+        output_dir: run directory.
+        data: QA-FEEDBACK prompt file to train on.
+        policy: starting policy, also the reference.
+        value: value model.
+        reward: components and weights.
+        rollout: sampling.
+        ppo: algorithm.
+        optimizer: of policy and value model together.
+        total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
+        validation_data: prompt file for validation; None trains without.
+        validation_prompts: use at most so many of them; None uses all.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        validate_every: training steps between validations.
+        checkpoint_every: training steps between checkpoints.
+        keep_checkpoints: how many of the latest stay, beside step 0 and the last.
+        samples_every: training steps between files of sampled responses with their segment rewards.
+        seed: of prompts, noise and new layers.
+        resume: `auto`, `never`, or a checkpoint or run directory.
+        processes: precision and CPU threads.
+        tracking: where metrics go beside the run directory.
+    """
+
+    output_dir: str
+    data: str
+    policy: PolicyConfig
+    value: ValueConfig
+    reward: RewardConfig
+    rollout: RolloutConfig
+    ppo: PPOConfig
+    optimizer: OptimizerConfig
+    total_steps: int
+    validation_data: str | None = None
+    validation_prompts: int | None = None
+    max_prompt_tokens: int = 1024
+    prompt_too_long: Literal["truncate", "refuse"] = "truncate"
+    validate_every: int = 50
+    checkpoint_every: int = 50
+    keep_checkpoints: int = 2
+    samples_every: int = 10
+    seed: int = 0
+    resume: str = "auto"
+    processes: ProcessConfig = ProcessConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    def __post_init__(self) -> None:
+        if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
+            raise ConfigError("samples_every and validation_prompts must be at least 1")
+        self._loop_config()
+
+    def _loop_config(self) -> LoopConfig:
+        return LoopConfig(
+            total_steps=self.total_steps,
+            seed=self.seed,
+            checkpoint_every=self.checkpoint_every,
+            validate_every=self.validate_every if self.validation_data else None,
+            keep_checkpoints=self.keep_checkpoints,
+            resume=self.resume,
+        )
+
+    def run(self) -> LoopResult:
+        """Train, or continue training."""
+        processes = Processes(self.processes)
+        run = RunDirectory(self.output_dir)
+        return run_loop(self.build(processes, run), run, self._loop_config(), processes, MetricSinks(self.tracking))
+
+    def build(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
+        """Load data, models and scorers. Every process draws the same new layers."""
+        policy = self.policy.load(processes.device)
+        if self.ppo.score_sampling_distribution:
+            policy.scored = self.rollout.decoding()
+        data = self._read_data(policy)
+        seed_everything(self.seed, "models")
+        models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
+        composer = RewardComposer(self.reward, processes.sum_)
+        composer.setup(processes.device)
+        return PPOTrainer(
+            models,
+            GenerateEngine(policy),
+            composer,
+            data,
+            self.ppo,
+            self.rollout,
+            processes,
+            run,
+            seed=self.seed,
+            samples_every=self.samples_every,
+        )
+
+    def _read_data(self, policy: Policy) -> PPOData:
+        def read(path: str) -> list[Any]:
+            return read_prompts(path, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+
+        train = read(self.data)
+        validation: Sequence[Any] = read(self.validation_data) if self.validation_data else []
+        if self.validation_prompts is not None:
+            validation = validation[: self.validation_prompts]
+        data = PPOData(train, validation)
+        check_vocabulary(policy, [prompt.input_ids for prompt in (*data.train, *data.validation)])
+        return data

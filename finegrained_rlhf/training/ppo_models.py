@@ -1,0 +1,89 @@
+"""The models of a PPO run: policy, value model, frozen reference, and the optimizer over what is trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.models.loading import restore_weights
+from finegrained_rlhf.models.lora import reference_adapter
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import ValueModel
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+
+
+class PPOModels:
+    """Policy, value model and reference.
+
+    The reference is the policy as the run began with it: a frozen copy, or the same weights with the adapter off
+    where LoRA is trained. It is never read from a checkpoint, so a resumed run keeps its anchor.
+
+    Args:
+        policy: trained; in evaluation mode throughout, so that rollout and update see one function (no dropout).
+        value: trained.
+        optimizer: rates and schedule.
+        total_steps: training steps that the schedule spans.
+    """
+
+    def __init__(self, policy: Policy, value: ValueModel, optimizer: OptimizerConfig, total_steps: int) -> None:
+        self.policy, self.value = policy.eval(), value.eval()
+        self._reference: Policy | None = None
+        if policy.adapter is None:
+            self._reference = copy.deepcopy(policy).requires_grad_(False)
+        self._trained = nn.ModuleDict({"policy": self.policy.model, "value": self.value})
+        self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that PPO moves, in a fixed order."""
+        return self.optimizer.parameters
+
+    @torch.no_grad()
+    def reference_logprobs(self, rollout: Rollout, group: range, rows: Tensor) -> Tensor:
+        """fp32 [r, t] log-probabilities of the rows of a group of prompts under the reference.
+
+        Args:
+            rollout: the responses.
+            group: which prompts.
+            rows: int64 [r], their rows; t is their longest response.
+        """
+        mask = rollout.response_mask[rows]
+        width = int(mask.sum(dim=1).max())
+        ids, mask = rollout.response_ids[rows][:, :width], mask[:, :width]
+        index = rollout.prompt_index[rows] - group.start
+        prompts = [rollout.prompts[i] for i in group]
+        if self._reference is not None:
+            return self._reference.logprobs(self._reference.encode(prompts), index, ids, mask).logprobs
+        with reference_adapter(self.policy.adapter):
+            return self.policy.logprobs(self.policy.encode(prompts), index, ids, mask).logprobs
+
+    def _parts(self) -> Iterator[tuple[str, nn.Module]]:
+        yield "policy_state", self.policy.model
+        yield "value_state", self.value
+
+    def save_state(self, directory: Path) -> None:
+        """Weights of policy and value model as they are in memory (adapters apart), and the optimizer's moments."""
+        for name, module in self._parts():
+            if name == "policy_state" and self.policy.adapter is None:
+                continue  # policy/ beside it holds the same bits
+            save_model(module, str(directory / f"{name}.safetensors"))
+        self.optimizer.save(directory)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read what a checkpoint holds.
+
+        Raises:
+            CheckpointError: it belongs to another architecture, or a file is missing.
+        """
+        for name, module in self._parts():
+            if name == "policy_state" and self.policy.adapter is None:
+                restore_weights(module, checkpoint / "policy")
+            else:
+                restore_weights(module, checkpoint / f"{name}.safetensors")
+        self.optimizer.load(checkpoint)

@@ -1,0 +1,181 @@
+"""PPO's update: several epochs over one rollout, one optimizer step each, gradients summed over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.records import Experience, Rollout
+from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.rl.losses import clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.measure import StepMetrics
+from finegrained_rlhf.training.ppo_config import PPOConfig
+
+# Collected in this order on every process, also on one that has no prompt in a step.
+_METRICS = ("loss/policy", "loss/value", "clip_fraction/policy", "clip_fraction/value", "ratio", "gradient_norm")
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """What the policy and value model say about the tokens of a rollout.
+
+    Attributes:
+        logprobs: fp32 [R, T].
+        entropy: fp32 [R, T], nats.
+        values: fp32 [R, T].
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class GlobalCounts:
+    """Response tokens and responses of a rollout, over all processes."""
+
+    tokens: float
+    responses: float
+
+
+def prompt_groups(prompts: int, size: int) -> list[range]:
+    """Cut prompts 0…P−1 into consecutive groups of at most `size`; a group's responses are trained together."""
+    return [range(start, min(start + size, prompts)) for start in range(0, prompts, size)]
+
+
+def rows_of(group: range, prompt_index: Tensor) -> Tensor:
+    """int64 indices of the rows that answer the prompts of `group`."""
+    return torch.nonzero((prompt_index >= group.start) & (prompt_index < group.stop)).squeeze(1)
+
+
+def token_statistics(
+    policy: Policy, value_model: ValueModel, rollout: Rollout, group: range, rows: Tensor
+) -> TokenStatistics:
+    """Run policy and value model over the rows of a group of prompts, encoding each prompt once.
+
+    Args:
+        policy: its log-probabilities and entropy are asked for.
+        value_model: separate, or on the policy's trunk.
+        rollout: the responses.
+        group: which prompts.
+        rows: int64 [r], their rows.
+
+    Returns:
+        Tensors [r, t], where t is the longest response of the group.
+    """
+    mask = rollout.response_mask[rows]
+    width = int(mask.sum(dim=1).max())
+    ids, mask = rollout.response_ids[rows][:, :width], mask[:, :width]
+    index = rollout.prompt_index[rows] - group.start
+    memory = policy.encode([rollout.prompts[i] for i in group])
+    hidden = policy.hidden(memory, index, ids)
+    scored = token_logprobs(hidden, ids, mask, policy.head, scored=policy.scored)
+    if isinstance(value_model, SharedTrunkValueModel):
+        values = value_model.from_hidden(hidden)
+    else:
+        values = value_model(memory, index, ids)
+    return TokenStatistics(scored.logprobs, scored.entropy, values * mask)
+
+
+class PPOUpdate:
+    """Trains policy and value model on one Experience.
+
+    The losses are sums over tokens divided by global counts, and gradients are summed over processes, so neither the
+    size of the micro-batches nor the number of processes changes the step.
+
+    Args:
+        policy: trained.
+        value_model: trained.
+        optimizer_step: sums gradients over processes, updates with the rates of the given training step and clears
+            gradients; returns the gradient norm.
+        processes: of the run.
+        config: PPO settings.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        value_model: ValueModel,
+        optimizer_step: Callable[[int], float],
+        processes: Processes,
+        config: PPOConfig,
+    ) -> None:
+        self.policy, self.value_model = policy, value_model
+        self._optimizer_step, self._processes, self._config = optimizer_step, processes, config
+
+    def run(
+        self,
+        step: int,
+        experience: Experience,
+        metrics: StepMetrics,
+        check_ratio: Callable[[float], None] | None = None,
+    ) -> None:
+        """All epochs.
+
+        Args:
+            step: the training step, for the learning rate.
+            experience: of this process; may be empty.
+            metrics: losses, clip fractions, gradient norm and ratio are added.
+            check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all.
+        """
+        rollout = experience.rollout
+        for name in _METRICS:
+            metrics.add(name, 0.0, 0.0)
+        counts = self._counts(rollout.response_mask)
+        groups = prompt_groups(len(rollout.prompts), self._config.micro_batch_prompts)
+        for epoch in range(self._config.epochs):
+            largest = 0.0
+            for group in groups:
+                largest = max(largest, self._backward(experience, group, counts, metrics))
+            if epoch == 0 and check_ratio is not None:
+                check_ratio(max(self._processes.gather_objects([largest])))
+            metrics.add("gradient_norm", self._optimizer_step(step), 1)
+
+    def _counts(self, mask: Tensor) -> GlobalCounts:
+        counts = torch.tensor([float(mask.sum()), float((mask.sum(dim=1) > 0).sum())], dtype=torch.float64)
+        tokens, responses = self._processes.sum_(counts).tolist()
+        return GlobalCounts(max(tokens, 1.0), max(responses, 1.0))
+
+    def _backward(self, experience: Experience, group: range, counts: GlobalCounts, metrics: StepMetrics) -> float:
+        """Accumulate the gradient of one group; returns its largest |log ratio|."""
+        config, rollout = self._config, experience.rollout
+        rows = rows_of(group, rollout.prompt_index)
+        with self._processes.autocast():
+            now = token_statistics(self.policy, self.value_model, rollout, group, rows)
+        width = now.logprobs.shape[1]
+        mask = rollout.response_mask[rows][:, :width]
+        weights = None
+        scale = 1.0 / counts.tokens
+        if config.loss_average == "sequence":
+            weights = (1.0 / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
+            scale = 1.0 / counts.responses
+        policy_loss = clipped_policy_loss(
+            now.logprobs,
+            rollout.logprobs[rows][:, :width],
+            experience.advantages[rows][:, :width],
+            mask,
+            clip=config.clip,
+            weights=weights,
+        )
+        value_loss = clipped_value_loss(
+            now.values,
+            experience.values[rows][:, :width],
+            experience.returns[rows][:, :width],
+            mask,
+            clip=config.value_clip,
+        )
+        loss = policy_loss.loss * scale + config.value_coefficient * value_loss.loss / counts.tokens
+        loss.backward()
+        tokens = mask.sum()
+        metrics.add("loss/policy", policy_loss.loss.detach(), tokens if weights is None else len(rows))
+        metrics.add("loss/value", value_loss.loss.detach(), tokens)
+        metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
+        metrics.add("clip_fraction/value", value_loss.clipped, tokens)
+        metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
+        return float(policy_loss.ratio.log().abs().max())
