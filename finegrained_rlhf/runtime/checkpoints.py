@@ -1,0 +1,197 @@
+"""Checkpoints: whole or absent, with a checksum of every file.
+
+Knows files and steps. What a checkpoint holds is written and read by the trainer; no pickle is ever loaded.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, FineGrainedError
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+LOOP_STATE = "loop.json"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM_WORDS = ("No space left", "Disk quota exceeded", "File too large", "os error 28", "os error 27")
+
+
+class DiskFullError(CheckpointError):
+    """There was no room to write; what was saved before is intact."""
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """Where the training loop stands after a step.
+
+    Attributes:
+        step: the last finished step.
+        best_step: the step of the best validation so far; None before the first.
+        best_score: its score.
+        stale_validations: validations since the best one.
+        stop_reason: why training ended before `total_steps`; None when it did not.
+    """
+
+    step: int
+    best_step: int | None = None
+    best_score: float | None = None
+    stale_validations: int = 0
+    stop_reason: str | None = None
+
+
+class CheckpointStore:
+    """The checkpoints of one run: `step_N` directories.
+
+    Args:
+        directory: where they lie.
+        keep: how many of the latest stay; step 0 stays as well.
+    """
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self.directory = directory
+        self.keep = keep
+
+    def path(self, step: int) -> Path:
+        """The directory of the checkpoint of a step."""
+        return self.directory / f"step_{step}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, ascending, damaged ones included."""
+        names = (entry.name.removeprefix("step_") for entry in self.directory.glob("step_*") if entry.is_dir())
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def save(self, state: LoopState, write: Callable[[Path], None]) -> Path:
+        """Write a checkpoint and remove those that are no longer kept.
+
+        Args:
+            state: of the loop.
+            write: puts model and optimizer into a directory.
+
+        Raises:
+            DiskFullError: every earlier checkpoint is intact.
+        """
+        path = self.path(state.step)
+        with reporting_full_disk(f"checkpoint {path}"), atomic_directory(path) as directory:
+            write(directory)
+            write_json(directory / LOOP_STATE, asdict(state))
+            write_json(directory / MANIFEST, {"step": state.step, "files": _checksums(directory)})
+        self._prune()
+        return path
+
+    def latest(self) -> tuple[Path, LoopState] | None:
+        """The latest whole checkpoint; damaged ones on the way are reported and set aside as `step_N.damaged`.
+
+        Raises:
+            CheckpointError: there are checkpoints and all of them are damaged.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            path = self.path(step)
+            try:
+                return path, read_checkpoint(path)
+            except CheckpointError as error:
+                aside = path.with_name(f"{path.name}.damaged")
+                logger.warning("%s; set aside as %s, using the one before it", error, aside.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(path, aside)
+        if steps:
+            raise CheckpointError(f"{self.directory}: every checkpoint is damaged; resume=never starts over")
+        return None
+
+    def forget_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps."""
+        later = [number for number in self.steps() if number > step]
+        if later:
+            logger.warning("going back to step %d: removing the later checkpoints %s", step, later)
+        for number in later:
+            shutil.rmtree(self.path(number))
+
+    def _prune(self) -> None:
+        kept = {0, *self.steps()[-self.keep :]}
+        for step in self.steps():
+            if step not in kept:
+                shutil.rmtree(self.path(step))
+
+
+def read_checkpoint(path: Path) -> LoopState:
+    """Verify every file of a checkpoint against its checksum and read the state of the loop.
+
+    Raises:
+        CheckpointError: a file is missing or changed, or this is no checkpoint.
+    """
+    if not (path / MANIFEST).is_file():
+        raise CheckpointError(f"{path}: no {MANIFEST}; expected a checkpoint written by a training run")
+    try:
+        listed = read_json(path / MANIFEST)["files"]
+        for name, entry in listed.items():
+            file = path / name
+            if not file.is_file():
+                raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
+            if file.stat().st_size != entry["bytes"] or _sha256(file) != entry["sha256"]:
+                raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its checksum")
+        raw = read_json(path / LOOP_STATE)
+        return LoopState(**{field.name: raw[field.name] for field in fields(LoopState)})
+    except CheckpointError:
+        raise
+    except (FineGrainedError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from None
+
+
+def find_checkpoint(name: str | Path) -> Path:
+    """The checkpoint that a path means: itself, or the latest whole one of a run directory.
+
+    Raises:
+        ConfigError: there is no checkpoint there.
+    """
+    path = Path(name)
+    if (path / MANIFEST).is_file():
+        return path
+    if (path / "checkpoints").is_dir():
+        latest = CheckpointStore(path / "checkpoints", keep=1).latest()
+        if latest is not None:
+            return latest[0]
+    raise ConfigError(
+        f"resume: {path} is neither a checkpoint nor a run directory with checkpoints; "
+        "expected auto, never or such a path"
+    )
+
+
+@contextmanager
+def reporting_full_disk(what: str) -> Iterator[None]:
+    """Turn "no space left" from any library into one clear error.
+
+    Raises:
+        DiskFullError: the disk was full while `what` was written.
+    """
+    try:
+        yield
+    except Exception as error:
+        # safetensors reports I/O errors in words only
+        if getattr(error, "errno", None) in _NO_ROOM or any(words in str(error) for words in _NO_ROOM_WORDS):
+            raise DiskFullError(
+                f"the disk is full: could not write {what}; what was saved before is intact, make room and try again"
+            ) from error
+        raise
+
+
+def _checksums(directory: Path) -> dict[str, dict[str, str | int]]:
+    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    return {
+        file.relative_to(directory).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+        for file in files
+    }
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,235 @@
+"""The training loop that every trainer shares: resume, metrics, validation, checkpoints, export.
+
+Knows steps and files. Knows no model and no loss: a `Trainable` does the work of a step, which must follow from
+(seed, step, rank) and its saved state alone; then a run that was killed ends like one that was not.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, LoopState, reporting_full_disk
+from finegrained_rlhf.runtime.loop_types import LoopConfig, LoopResult, Trainable
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.sinks import MetricSinks
+from finegrained_rlhf.runtime.start import Start, find_start, make_ready
+
+logger = logging.getLogger(__name__)
+
+EXPORT_RECORD = "export.json"
+__all__ = ["EXPORT_RECORD", "LoopConfig", "LoopResult", "Trainable", "run_loop"]
+
+_NOWHERE = Start(None, LoopState(step=-1))
+_SHOWN = ("loss", "reward/total", "kl", "score", "lr")
+
+
+def run_loop(
+    trainable: Trainable,
+    run: RunDirectory,
+    config: LoopConfig,
+    processes: Processes,
+    sinks: MetricSinks | None = None,
+) -> LoopResult:
+    """Train until `total_steps`, or until the trainable or the patience says stop; resume as the config says.
+
+    Returns:
+        How it ended, alike in all processes.
+
+    Raises:
+        DiskFullError: there was no room to write.
+        CheckpointError: no whole checkpoint is left to resume from.
+        ConfigError: `resume` names no checkpoint, or the run directory holds something else.
+    """
+    return _Loop(trainable, run, config, processes, sinks or MetricSinks()).run()
+
+
+class _Loop:
+    def __init__(
+        self, trainable: Trainable, run: RunDirectory, config: LoopConfig, processes: Processes, sinks: MetricSinks
+    ) -> None:
+        self.trainable, self.run_directory, self.config = trainable, run, config
+        self.processes, self.sinks = processes, sinks
+        self.store = CheckpointStore(run.checkpoints, config.keep_checkpoints)
+        self.export_path = run.final(config.export)
+
+    def run(self) -> LoopResult:
+        with self._explained():
+            start = self.processes.broadcast_object(self._find() if self.processes.is_main else _NOWHERE)
+            state = start.state
+            if start.checkpoint is not None and self._finished(state):
+                return self._already_done(state)
+            if start.checkpoint is not None:
+                self.trainable.load_state(start.checkpoint)
+            if self.processes.is_main:
+                with reporting_full_disk(f"files in {self.run_directory.path}"):
+                    make_ready(self.run_directory, self.store, start, self.config.export)
+                    self.sinks.open(self.run_directory)
+                if start.checkpoint is not None:
+                    logger.info(
+                        "resuming from %s (step %d of %d)", start.checkpoint, state.step, self.config.total_steps
+                    )
+            try:
+                state = self._train(state if start.checkpoint is not None else self._begin())
+            finally:
+                self.sinks.close()
+            self._finish(state)
+        return self._result(state)
+
+    def _find(self) -> Start:
+        return find_start(self.run_directory, self.store, self.config)
+
+    def _finished(self, state: LoopState) -> bool:
+        return state.step >= self.config.total_steps or state.stop_reason is not None
+
+    def _already_done(self, state: LoopState) -> LoopResult:
+        self._finish(state)
+        if self.processes.is_main:
+            why = f" ({state.stop_reason})" if state.stop_reason else ""
+            logger.info(
+                "%s is done: it ended at step %d%s; raise total_steps or set resume=never to train more",
+                self.run_directory.path,
+                state.step,
+                why,
+            )
+        return replace(self._result(state), already_done=True)
+
+    def _begin(self) -> LoopState:
+        state = LoopState(step=0)
+        if self.config.validate_every is not None:
+            state = self._validate(state)
+        self._checkpoint(state)
+        return state
+
+    def _train(self, state: LoopState) -> LoopState:
+        total = self.config.total_steps
+        bar = tqdm(
+            total=total,
+            initial=state.step,
+            desc="training",
+            unit="step",
+            disable=not self.processes.is_main,
+            dynamic_ncols=True,
+        )
+        with bar:
+            while not self._finished(state):
+                state = self._step(replace(state, step=state.step + 1), bar)
+        return state
+
+    def _step(self, state: LoopState, bar: tqdm) -> LoopState:
+        step, config = state.step, self.config
+        started = time.perf_counter()
+        seed_everything(config.seed, "train", step, self.processes.rank)
+        metrics = {**self.trainable.train_step(step), "processes": self.processes.count}
+        metrics["time/step_s"] = time.perf_counter() - started
+        if self.processes.is_main:
+            with reporting_full_disk(f"metrics in {self.run_directory.metrics}"):
+                self.sinks.log(step, metrics)
+        state = replace(state, stop_reason=self.trainable.stop_reason)
+        every = config.validate_every
+        if every is not None and (step % every == 0 or self._finished(state)):
+            state = self._validate(state)
+        if step % config.checkpoint_every == 0 or self._finished(state):
+            self._checkpoint(state)
+        bar.set_postfix({k: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics}, refresh=False)
+        bar.update()
+        return state
+
+    def _validate(self, state: LoopState) -> LoopState:
+        started = time.perf_counter()
+        seed_everything(self.config.seed, "validate", state.step, self.processes.rank)
+        metrics = dict(self.trainable.validate(state.step))
+        if not metrics:
+            return state
+        if "score" not in metrics:
+            raise ValueError(f"validate() must return a score, got {sorted(metrics)}")
+        score = float(metrics["score"])
+        metrics["time/validate_s"] = time.perf_counter() - started
+        if self.processes.is_main:
+            with reporting_full_disk(f"metrics in {self.run_directory.eval}"):
+                self.sinks.log_eval(state.step, metrics)
+        if state.best_score is None or score > state.best_score:
+            state = replace(state, best_step=state.step, best_score=score, stale_validations=0)
+            self._export(state, self.trainable.save_model)
+        else:
+            state = replace(state, stale_validations=state.stale_validations + 1)
+        patience = self.config.patience
+        if patience is not None and state.stale_validations >= patience and state.stop_reason is None:
+            state = replace(state, stop_reason=f"no better validation for {patience} validations")
+        return replace(state, stop_reason=state.stop_reason or self.trainable.stop_reason)
+
+    def _checkpoint(self, state: LoopState) -> None:
+        if self.processes.is_main:
+
+            def write(directory: Path) -> None:
+                model = directory / self.config.export
+                model.mkdir()
+                self.trainable.save_model(model)
+                self.trainable.save_state(directory)
+
+            self.store.save(state, write)
+        self.processes.barrier()
+
+    def _export(self, state: LoopState, write: Callable[[Path], None]) -> None:
+        """Put a model where users look for it, with a note of its step."""
+        if self.processes.is_main:
+            with reporting_full_disk(f"model {self.export_path}"), atomic_directory(self.export_path) as directory:
+                write(directory)
+                write_json(directory / EXPORT_RECORD, {"step": state.step, "score": state.best_score})
+        self.processes.barrier()
+
+    def _finish(self, state: LoopState) -> None:
+        """Make sure that the exported model is the best one, or the last one where nothing was validated."""
+        best = self._result(state).best_step
+        if self.processes.is_main and self._exported_step() != best:
+            step = best if self.store.path(best).is_dir() else state.step
+            if step != best:
+                logger.warning(
+                    "the best model (step %d) is no longer in %s; exporting that of step %d",
+                    best,
+                    self.export_path,
+                    step,
+                )
+            with reporting_full_disk(f"model {self.export_path}"), atomic_directory(self.export_path) as directory:
+                shutil.copytree(self.store.path(step) / self.config.export, directory, dirs_exist_ok=True)
+                write_json(
+                    directory / EXPORT_RECORD, {"step": step, "score": state.best_score if step == best else None}
+                )
+        self.processes.barrier()
+
+    def _exported_step(self) -> int | None:
+        try:
+            return int(read_json(self.export_path / EXPORT_RECORD)["step"])
+        except (DataError, KeyError, TypeError, ValueError):
+            return None
+
+    def _result(self, state: LoopState) -> LoopResult:
+        best = state.step if state.best_step is None else state.best_step
+        return LoopResult(state.step, best, state.best_score, state.stop_reason)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say from where the same command goes on when a run is interrupted or the disk is full."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.processes.is_main:
+                logger.warning("\ninterrupted; %s", self._outlook())
+            raise
+        except DiskFullError as error:
+            raise DiskFullError(f"{error}; {self._outlook()}") from error
+
+    def _outlook(self) -> str:
+        steps = self.store.steps()
+        return f"the same command resumes from step {steps[-1]}" if steps else "the same command starts from step 0"

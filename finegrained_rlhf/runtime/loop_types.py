@@ -1,0 +1,95 @@
+"""What the training loop takes and gives: its configuration, the trainer's side of the contract, and the result.
+
+Knows no file and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from finegrained_rlhf.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long to train and what to keep.
+
+    Attributes:
+        total_steps: training steps; may be raised when a run is resumed.
+        seed: of the run.
+        checkpoint_every: training steps between checkpoints; one is always written at step 0 and at the end.
+        validate_every: training steps between validations, which also happen at step 0 and at the end; None never
+            validates.
+        keep_checkpoints: how many of the latest checkpoints stay, beside that of step 0.
+        resume: "auto" continues where the run directory stands, "never" starts over, a path starts from that
+            checkpoint or from the latest one of that run directory.
+        export: where the model goes: "policy" or "model".
+        patience: end after this many validations in a row without a new best one; None never does.
+    """
+
+    total_steps: int
+    seed: int = 0
+    checkpoint_every: int = 50
+    validate_every: int | None = 50
+    keep_checkpoints: int = 2
+    resume: str = "auto"
+    export: str = "policy"
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("validate_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: expected null or at least 1, got {value}")
+        if self.export not in ("policy", "model"):
+            raise ConfigError(f"export: expected policy or model, got {self.export!r}")
+
+
+class Trainable(Protocol):
+    """What a trainer gives to the loop.
+
+    Attributes:
+        stop_reason: set by a step or a validation, alike in all processes, to end training early.
+    """
+
+    stop_reason: str | None
+
+    def train_step(self, step: int) -> Mapping[str, float]:
+        """Do training step `step` (from 1) and return its metrics, alike in all processes."""
+
+    def validate(self, step: int) -> Mapping[str, float]:
+        """Metrics with "score" (higher is better), alike in all processes; {} when there is nothing to validate on."""
+
+    def save_model(self, directory: Path) -> None:
+        """Write the model in the Hugging Face layout into an existing directory (main process only)."""
+
+    def save_state(self, directory: Path) -> None:
+        """Write everything else that the next step depends on (main process only)."""
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read model and state from a checkpoint directory (every process)."""
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """How a run ended.
+
+    Attributes:
+        step: the last finished step.
+        best_step: the step of the exported model.
+        best_score: its validation score; None without validation.
+        stop_reason: why it ended early, or None.
+        already_done: True when there was nothing left to do.
+    """
+
+    step: int
+    best_step: int
+    best_score: float | None
+    stop_reason: str | None
+    already_done: bool = False

@@ -1,0 +1,178 @@
+"""AdamW with a learning rate that is a function of the step, and a state that is saved bit by bit.
+
+Knows parameters by name. Knows no loss; gradients are already summed over processes when `step` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its schedule.
+
+    Attributes:
+        lr: highest learning rate.
+        weight_decay: decoupled; 0 makes this Adam. Biases, norms and other vectors are not decayed.
+        betas: decay of the two moments.
+        eps: added to the root of the second moment.
+        warmup_steps: training steps of linear warm-up.
+        warmup_ratio: the same as a share of all training steps; only one of the two may be set.
+        schedule: after warm-up, "linear" to 0 at the last step, or "constant".
+        max_grad_norm: clip the global gradient norm to this; None does not clip.
+    """
+
+    lr: float = 1e-5
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    schedule: str = "linear"
+    max_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))
+        if self.lr <= 0 or self.eps <= 0 or self.weight_decay < 0:
+            raise ConfigError(f"optimizer: need lr > 0, eps > 0 and weight_decay >= 0, got {self}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
+        if self.warmup_steps < 0 or not 0 <= self.warmup_ratio <= 1 or (self.warmup_steps and self.warmup_ratio):
+            raise ConfigError("optimizer: warmup_steps >= 0 or 0 <= warmup_ratio <= 1, and only one of them")
+        if self.schedule not in ("linear", "constant"):
+            raise ConfigError(f"optimizer.schedule: expected linear or constant, got {self.schedule!r}")
+        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
+            raise ConfigError(f"optimizer.max_grad_norm: expected null or a positive number, got {self.max_grad_norm}")
+
+    def lr_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of training step `step` (from 1).
+
+        With s = step − 1 and W warm-up steps: lr · s / W while s < W; then lr (constant) or
+        lr · (total − s) / (total − W) (linear). This is the usual schedule of fine-tuning scripts, whose first
+        warm-up step has learning rate 0.
+
+        Returns:
+            A rate in [0, lr].
+        """
+        warmup = self.warmup_steps or round(self.warmup_ratio * total_steps)
+        done = step - 1
+        if done < warmup:
+            return self.lr * done / warmup
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * max(0.0, (total_steps - done) / max(1, total_steps - warmup))
+
+    def build(self, parameters: Iterable[tuple[str, nn.Parameter]], total_steps: int) -> Optimizer:
+        """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
+        return Optimizer(parameters, self, total_steps)
+
+
+class Optimizer:
+    """AdamW over named parameters.
+
+    Args:
+        parameters: (name, parameter) pairs; those that need no gradient are left out.
+        config: rates and schedule.
+        total_steps: training steps that the schedule spans.
+    """
+
+    def __init__(
+        self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig, total_steps: int
+    ) -> None:
+        self.named = {name: parameter for name, parameter in parameters if parameter.requires_grad}
+        if not self.named:
+            raise ConfigError("optimizer: no parameter needs a gradient")
+        self.config, self.total_steps = config, total_steps
+        decayed = [p for p in self.named.values() if p.ndim >= 2]
+        others = [p for p in self.named.values() if p.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=all(p.is_cuda for p in self.named.values()) or None,
+        )
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained parameters, in a fixed order."""
+        return list(self.named.values())
+
+    def lr(self, step: int) -> float:
+        """The learning rate of a training step (from 1)."""
+        return self.config.lr_at(step, self.total_steps)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        self._adam.zero_grad(set_to_none=True)
+
+    def step(self, step: int) -> float:
+        """One update with the learning rate of training step `step` (from 1); gradients are dropped afterwards.
+
+        A training step may make several updates. Parameters without a gradient count as having gradient 0.
+
+        Returns:
+            The global gradient norm before clipping.
+        """
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        limit = self.config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.parameters, float("inf") if limit is None else limit)
+        for group in self._adam.param_groups:
+            group["lr"] = self.lr(step)
+        self._adam.step()
+        self.zero_grad()
+        return float(norm)
+
+    def save(self, directory: Path, name: str = "optimizer") -> None:
+        """Write the moments to `directory/name.safetensors`, bit by bit."""
+        tensors: dict[str, Tensor] = {}
+        for key, parameter in self.named.items():
+            for moment, value in self._adam.state.get(parameter, {}).items():
+                tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
+        save_file(tensors, directory / f"{name}.safetensors")
+
+    def load(self, directory: Path, name: str = "optimizer") -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is missing, or belongs to other parameters.
+        """
+        path = directory / f"{name}.safetensors"
+        try:
+            stored = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: cannot read the optimizer state ({error})") from None
+        names = {key.split("/", 1)[1] for key in stored}
+        if stored and names != set(self.named):
+            odd = ", ".join(sorted(names ^ set(self.named))[:3])
+            raise CheckpointError(
+                f"{path}: the optimizer state belongs to another model; differing: {', '.join(odd[:3])}"
+            )
+        for key, parameter in self.named.items() if stored else ():
+            state = {}
+            for moment in _MOMENTS:
+                value = stored[f"{moment}/{key}"]
+                if moment != "step" and value.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"{path}: {key} has shape {tuple(parameter.shape)}, the stored state {tuple(value.shape)}"
+                    )
+                on_device = moment != "step" or bool(self._adam.defaults["fused"])
+                state[moment] = value.to(parameter.device) if on_device else value
+            self._adam.state[parameter] = state

@@ -1,0 +1,189 @@
+"""What a trainer needs of its sibling processes: sums, gathered lists, shared decisions and a share of the work.
+
+Knows torch.distributed (through accelerate) and devices. Knows no model: gradients are summed once an optimizer step
+over plain parameters, so no wrapper surrounds a model and one process does exactly what several do together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.errors import ConfigError
+
+T = TypeVar("T")
+
+# Gradients travel in flat buffers of at most this many elements (256 MiB in fp32), so that summing them does not
+# double the memory of a large model.
+_BUCKET_ELEMENTS = 1 << 26
+
+
+@dataclass(frozen=True)
+class ProcessConfig:
+    """How processes compute.
+
+    Attributes:
+        precision: "fp32", or "bf16" for bf16 autocast over fp32 weights.
+        threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
+            own choice, which honours OMP_NUM_THREADS).
+    """
+
+    precision: str = "fp32"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("fp32", "bf16"):
+            raise ConfigError(f"precision: expected fp32 or bf16, got {self.precision!r}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads: expected null or at least 1, got {self.threads}")
+
+
+class Processes:
+    """The processes of one run, one device each.
+
+    Under `accelerate launch` every process builds one; in plain Python there is a single process. Collective calls
+    must be made by all processes in the same order. Where CUDA is absent, several processes talk over gloo.
+
+    Attributes:
+        rank: this process, from 0.
+        count: number of processes.
+        device: where this process computes.
+        precision: "fp32" or "bf16".
+    """
+
+    def __init__(self, config: ProcessConfig | None = None) -> None:
+        config = config or ProcessConfig()
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
+        state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()))
+        self.rank: int = state.process_index
+        self.count: int = state.num_processes
+        self.device: torch.device = state.device
+        self.precision = config.precision
+        threads = config.threads
+        if threads is None and self.count > 1:
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))
+            threads = max(1, available_cores() // local)
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    @property
+    def is_main(self) -> bool:
+        """True in the process that writes files and prints."""
+        return self.rank == 0
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context that forward passes run in: bf16 autocast, or nothing in fp32."""
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def share(self, items: int) -> range:
+        """The contiguous part of range(items) that this process works on.
+
+        The shares of all processes are disjoint and cover everything; they differ by at most one item and may be empty.
+        """
+        base, extra = divmod(items, self.count)
+        start = self.rank * base + min(self.rank, extra)
+        return range(start, start + base + (self.rank < extra))
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Sum `tensor` over all processes, in place; every process gets the same bits. Returns the tensor."""
+        if self.count > 1:
+            if self._backend_takes(tensor):
+                dist.all_reduce(tensor)
+            else:
+                moved = tensor.to(self.device)
+                dist.all_reduce(moved)
+                tensor.copy_(moved)
+        return tensor
+
+    def gather_objects(self, items: Sequence[T]) -> list[T]:
+        """The items of all processes, in rank order; the processes may hold different numbers of them, or none."""
+        if self.count == 1:
+            return list(items)
+        gathered: list[Any] = [None] * self.count
+        dist.all_gather_object(gathered, list(items))
+        return [item for part in gathered for item in part]
+
+    def broadcast_object(self, value: T) -> T:
+        """The main process's `value`, in every process."""
+        if self.count == 1:
+            return value
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def any(self, flag: bool) -> bool:
+        """True everywhere when `flag` is true in some process."""
+        return bool(self.sum_(torch.tensor([float(flag)], dtype=torch.float64)).item() > 0)
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.count > 1:
+            self.sum_(torch.zeros(1, device=self.device))
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Run the block in the main process first, then in the others."""
+        if not self.is_main:
+            self.barrier()
+        yield
+        if self.is_main:
+            self.barrier()
+
+    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients of `parameters` over all processes; an absent gradient counts as zero and becomes one.
+
+        The zeros are also made with a single process, so that an optimizer treats unused parameters alike either way.
+        """
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+        if self.count == 1:
+            return
+        for gradients in by_dtype.values():
+            for bucket in _buckets(gradients):
+                flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+                dist.all_reduce(flat)
+                parts = flat.split([gradient.numel() for gradient in bucket])
+                for gradient, part in zip(bucket, parts, strict=True):
+                    gradient.copy_(part.view_as(gradient))
+
+    def close(self) -> None:
+        """Leave the process group; nothing happens in a single process."""
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _backend_takes(self, tensor: Tensor) -> bool:
+        return dist.get_backend() != "nccl" or tensor.is_cuda
+
+
+def available_cores() -> int:
+    """CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    elements = 0
+    for gradient in gradients:
+        if bucket and elements + gradient.numel() > _BUCKET_ELEMENTS:
+            yield bucket
+            bucket, elements = [], 0
+        bucket.append(gradient)
+        elements += gradient.numel()
+    if bucket:
+        yield bucket

@@ -1,0 +1,185 @@
+"""Where the files of one training run lie.
+
+Knows names and the order of lines in them; knows neither what a metric means nor what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import atomic_path, write_text
+
+logger = logging.getLogger(__name__)
+
+_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json")
+_DIRECTORIES = ("checkpoints", "samples", "policy", "model")
+_RESUME_WORDS = ("auto", "never")
+
+
+class RunDirectory:
+    """The directory of one run.
+
+    Layout: `config.yaml` (resolved), `metrics.jsonl` (one line a training step), `eval.jsonl` (one line a validation),
+    `samples/step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the exported model), `metrics.json` (after an
+    evaluation).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config_path(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a training step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def eval(self) -> Path:
+        """One JSON object a validation."""
+        return self.path / "eval.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """What an evaluation of the finished run measured."""
+        return self.path / "metrics.json"
+
+    @property
+    def tracking(self) -> Path:
+        """Which record of an outside tracker belongs to this run."""
+        return self.path / "tracking.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def samples_path(self, step: int) -> Path:
+        """Where the sampled responses of a step go."""
+        return self.path / "samples" / f"step_{step}.jsonl"
+
+    def final(self, export: str) -> Path:
+        """The exported model: `export` is "policy" or "model"."""
+        return self.path / export
+
+    def create(self) -> RunDirectory:
+        """Make the directory if it is absent. Returns itself."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def is_run(self) -> bool:
+        """True when a run of ours has written here."""
+        return self.config_path.is_file() or self.metrics.is_file() or self.checkpoints.is_dir()
+
+    def is_foreign(self) -> bool:
+        """True when the directory holds files, but none of a run of ours."""
+        return self.path.is_dir() and any(self.path.iterdir()) and not self.is_run()
+
+    def start_over(self) -> None:
+        """Delete what an earlier run left: metrics, samples, checkpoints and exported models, but not `config.yaml`.
+
+        Raises:
+            ConfigError: the directory holds files that are not those of a run.
+        """
+        self.refuse_foreign()
+        found = [name for name in (*_FILES, *_DIRECTORIES) if (self.path / name).exists()]
+        if found:
+            logger.warning("resume=never: deleting %s of the earlier run in %s", ", ".join(found), self.path)
+        for name in found:
+            path = self.path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def refuse_foreign(self) -> None:
+        """Raise ConfigError when the directory is not empty and holds no run of ours."""
+        if self.is_foreign():
+            raise ConfigError(
+                f"output_dir: {self.path} is not empty and holds no training run; name a new directory, or empty it"
+            )
+
+    def write_config(self, config: Mapping[str, Any], resume: str) -> list[str]:
+        """Write the resolved configuration, warning of what differs from the one that the run began with.
+
+        Args:
+            config: plain containers.
+            resume: the run's `resume` key; with "never" nothing is compared.
+
+        Returns:
+            The dotted keys that differ, `resume` and `total_steps` aside.
+        """
+        self.refuse_foreign()
+        self.create()
+        different: list[str] = []
+        if resume != "never" and self.config_path.is_file() and self.checkpoints.is_dir():
+            before = dict(_leaves(yaml.safe_load(self.config_path.read_text(encoding="utf-8")) or {}))
+            now = dict(_leaves(config))
+            different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+            different = [key for key in different if key not in ("resume", "total_steps")]
+            if different:
+                logger.warning(
+                    "the run in %s began with another configuration; these keys differ: %s",
+                    self.path,
+                    ", ".join(different),
+                )
+        write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        return different
+
+    def rewind(self, step: int) -> None:
+        """Forget what came after `step`: later lines of the metrics, a half-written last line, later samples.
+
+        Args:
+            step: the last step that stays; −1 forgets everything.
+        """
+        for path in (self.metrics, self.eval):
+            if path.exists():
+                _keep_lines(path, step)
+        for samples in self.samples_path(0).parent.glob("step_*.jsonl"):
+            number = samples.stem.removeprefix("step_")
+            if number.isdigit() and int(number) > step:
+                samples.unlink()
+
+    def clean(self, exports: tuple[str, ...] = ("policy", "model")) -> None:
+        """Remove what a killed process left half-written; finish an exchange of an exported model it left half-done."""
+        for export in exports:
+            for old in sorted(self.path.glob(f".{export}.*.old")):
+                if not self.final(export).exists():
+                    os.replace(old, self.final(export))
+        for folder in (self.path, self.checkpoints, self.samples_path(0).parent):
+            for pattern in (".*.tmp", ".*.old"):
+                for left in folder.glob(pattern):
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def is_checkpoint_word(resume: str) -> bool:
+    """True when `resume` names a path, not "auto" or "never"."""
+    return resume not in _RESUME_WORDS
+
+
+def _keep_lines(path: Path, step: int) -> None:
+    with atomic_path(path) as temporary, open(temporary, "wb") as kept:
+        with open(path, "rb") as lines:
+            for line in lines:
+                try:
+                    if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                        kept.write(line)
+                except (ValueError, KeyError, TypeError):
+                    logger.warning("%s: dropping a damaged line", path)
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, child in value.items():
+            yield from _leaves(child, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
