@@ -187,12 +187,13 @@ def check_vocabulary(policy: Policy, prompts_ids: Sequence[Sequence[int]]) -> No
         )
 
 
-def restore_weights(module: torch.nn.Module, path: Path) -> None:
+def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None:
     """Copy the exact weights of a checkpoint into a model that exists.
 
     Args:
         module: the model.
         path: a safetensors file of its state, or a directory in the Hugging Face layout (one file or several).
+        part: only the tensors with this in their names, which the file must then hold; all tensors by default.
 
     Raises:
         CheckpointError: the weights are missing, damaged, or belong to another architecture.
@@ -204,7 +205,7 @@ def restore_weights(module: torch.nn.Module, path: Path) -> None:
             state.update(load_file(file))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({_first_line(error)})") from None
-    own = module.state_dict()
+    own = {name: tensor for name, tensor in module.state_dict().items() if part in name}
     strange = sorted(set(state) - set(own)) or [k for k in state if state[k].shape != own[k].shape]
     addresses = {own[name].data_ptr() for name in state if name in own}
     absent = sorted(name for name, tensor in own.items() if tensor.numel() and tensor.data_ptr() not in addresses)

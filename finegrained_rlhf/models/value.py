@@ -42,7 +42,7 @@ class SeparateValueModel(nn.Module):
             raise ModelError("policy and value model must both be encoder-decoders or both be causal")
         if ours.vocab_size < len(policy.tokenizer):
             raise ModelError(
-                f"the value model has {ours.vocab_size} embeddings, the policy's tokenizer {len(policy.tokenizer)} tokens"
+                f"the value model has {ours.vocab_size} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
             )
         self.backbone = backbone
         self.head = ValueHead(ours.d_model if ours.is_encoder_decoder else ours.hidden_size)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Rollout
@@ -16,6 +15,8 @@ from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import ValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+
+_ADAPTER = ".lora_"
 
 
 class PPOModels:
@@ -63,16 +64,13 @@ class PPOModels:
         with reference_adapter(self.policy.adapter):
             return self.policy.logprobs(self.policy.encode(prompts), index, ids, mask).logprobs
 
-    def _parts(self) -> Iterator[tuple[str, nn.Module]]:
-        yield "policy_state", self.policy.model
-        yield "value_state", self.value
-
     def save_state(self, directory: Path) -> None:
-        """Weights of policy and value model as they are in memory (adapters apart), and the optimizer's moments."""
-        for name, module in self._parts():
-            if name == "policy_state" and self.policy.adapter is None:
-                continue  # policy/ beside it holds the same bits
-            save_model(module, str(directory / f"{name}.safetensors"))
+        """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""
+        if self.policy.adapter is not None:
+            state = self.policy.model.state_dict()
+            adapters = {name: tensor.contiguous() for name, tensor in state.items() if _ADAPTER in name}
+            save_file(adapters, directory / "adapter_state.safetensors")
+        save_model(self.value, str(directory / "value_state.safetensors"))
         self.optimizer.save(directory)
 
     def load_state(self, checkpoint: Path) -> None:
@@ -81,9 +79,9 @@ class PPOModels:
         Raises:
             CheckpointError: it belongs to another architecture, or a file is missing.
         """
-        for name, module in self._parts():
-            if name == "policy_state" and self.policy.adapter is None:
-                restore_weights(module, checkpoint / "policy")
-            else:
-                restore_weights(module, checkpoint / f"{name}.safetensors")
+        if self.policy.adapter is None:
+            restore_weights(self.policy.model, checkpoint / "policy")
+        else:
+            restore_weights(self.policy.model, checkpoint / "adapter_state.safetensors", part=_ADAPTER)
+        restore_weights(self.value, checkpoint / "value_state.safetensors")
         self.optimizer.load(checkpoint)
