@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tqdm import tqdm
+
 from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.completeness import Matching, completeness
+
+PROGRESS_DELAY_S = 2.0
+"""A progress bar appears when the work takes longer than this."""
 
 
 @dataclass(frozen=True)
@@ -83,5 +88,6 @@ def completeness_pairs(
     records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching = "original"
 ) -> PairSet:
     """Pairs from the completeness scores; records whose set S is empty are skipped."""
-    scored = [(record, completeness(record, segmenter, matching)) for record in records]
+    bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
+    scored = [(record, completeness(record, segmenter, matching)) for record in bar]
     return _collect([(record, result.preferences) for record, result in scored if result is not None])
