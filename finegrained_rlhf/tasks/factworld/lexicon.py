@@ -36,13 +36,13 @@ def clause(attribute: str, entity: str, value: str) -> str:
 
 
 def sentence(clauses: Sequence[str]) -> str:
-    """A sentence of clauses: `The color of Arlo is red, and the city of Arlo is Rome.`"""
+    """Clauses as one sentence: `The color of Arlo is red, and the city of Arlo is Rome.` is one of two."""
     text = ", and ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def question(attributes: Sequence[str], entity: str) -> str:
-    """The question that asks for `attributes`: `What are the color, the size and the city of Arlo?`"""
+    """The question that asks for `attributes`, as in `What are the color, the shape and the city of Arlo?`."""
     items = [f"the {attribute}" for attribute in attributes]
     listed = items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
     return f"What {'is' if len(items) == 1 else 'are'} {listed} of {entity}?"

@@ -4,7 +4,7 @@ Its errors are habits, not slips: a slip vanishes when a policy trained on it de
 often than not survives. Three habits, one for each category of error:
 
 - memory (C2): for some attributes it tends to give the popular value, whatever the passage says;
-- rambling (C1): after some attributes it tends to go on with `, and the B of X is V` about an attribute nobody asked for;
+- rambling (C1): after some attributes it tends to go on with `, and the B of X is V` about a B nobody asked for;
 - brevity (C3): where many facts are asked for it tends to stop before the last ones.
 
 Knows an item and its own rates; knows nothing of how errors are judged.
@@ -33,12 +33,12 @@ class WriterConfig:
         kept_share: share of the asked facts that it states then (rounded down, at least 2).
     """
 
-    memory_attributes: tuple[str, ...] = ("color", "fruit", "job", "sport", "music")
+    memory_attributes: tuple[str, ...] = ("color", "fruit", "job", "sport")
     memory_rate: float = 0.65
-    ramble_attributes: tuple[str, ...] = ("metal", "fruit", "city", "sport", "shape")
+    ramble_attributes: tuple[str, ...] = ("fruit", "city", "sport", "shape")
     ramble_rate: float = 0.65
-    brevity_rate: float = 0.65
-    kept_share: float = 0.67
+    brevity_rate: float = 0.75
+    kept_share: float = 0.6
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory_attributes", tuple(self.memory_attributes))

@@ -1,0 +1,193 @@
+"""The generator and the imperfect writer: schema, seeds, held-out splits, habits at their rates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.tasks.factworld import lexicon
+from finegrained_rlhf.tasks.factworld.grammar import parse_source
+from finegrained_rlhf.tasks.factworld.make import SPLITS, MakeFactWorld, to_passages
+from finegrained_rlhf.tasks.factworld.oracle import judge_answer, pool
+from finegrained_rlhf.tasks.factworld.world import Item, WorldConfig
+from finegrained_rlhf.tasks.factworld.writer import WriterConfig, write
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.templates import task_text
+
+SEGMENTER = SpacySegmenter()
+ITEM = Item(
+    "x",
+    "Arlo",
+    (
+        ("shape", "cube"),
+        ("color", "blue"),
+        ("city", "Rome"),
+        ("job", "pilot"),
+        ("metal", "zinc"),
+        ("fruit", "fig"),
+        ("sport", "judo"),
+        ("animal", "cow"),
+        ("tool", "saw"),
+    ),
+    ("color", "metal", "city", "tool"),
+)
+
+
+class Always:
+    """Stands in for a generator whose every draw is below any positive rate (or, reversed, above any)."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        """The same number always."""
+        return self.value
+
+
+def small(path: str = "unused", **changes: int) -> MakeFactWorld:
+    """A world of a few items a split."""
+    return MakeFactWorld(path, **{"train": 30, "dev": 10, "test": 10, "sft_train": 30, "sft_dev": 10, **changes})
+
+
+def test_lexicon_is_disjoint_and_of_one_word_each() -> None:
+    words = [word for values in lexicon.VALUES.values() for word in values]
+    everything = [*words, *lexicon.ATTRIBUTES, *lexicon.ENTITIES]
+    assert len(everything) == len({word.casefold() for word in everything})
+    assert all(len(values) == 12 for values in lexicon.VALUES.values()) and len(lexicon.ATTRIBUTES) >= 9
+    assert all(word.isalpha() and word.isascii() for word in everything)
+
+
+def test_every_sentence_is_cut_where_the_grammar_says() -> None:
+    """spaCy's rules know abbreviations; no value may be one, for then its full stop would not end a sentence."""
+    for attribute, values in lexicon.VALUES.items():
+        for value in values:
+            for entity in lexicon.ENTITIES[:3]:
+                fact = lexicon.sentence([lexicon.clause(attribute, entity, value)])
+                double = lexicon.sentence([lexicon.clause(attribute, entity, value)] * 2)
+                text = f"{fact} {double} {fact}"
+                assert [text[a:b] for a, b in SEGMENTER.sentences(text)] == [fact, double, fact]
+                head, tail = f"{fact[:-1]},", f"and {fact[0].lower()}{fact[1:]}"
+                assert [text[a:b] for a, b in SEGMENTER.sub_sentences(text)] == [fact, head, tail, fact]
+
+
+def test_item_texts_by_hand() -> None:
+    assert ITEM.question == "What are the color, the metal, the city and the tool of Arlo?"
+    assert ITEM.sentences[:2] == ("The shape of Arlo is cube.", "The color of Arlo is blue.")
+    assert ITEM.gold == (
+        "The color of Arlo is blue. The metal of Arlo is zinc. The city of Arlo is Rome. The tool of Arlo is saw."
+    )
+    assert lexicon.question(["color"], "Arlo") == "What is the color of Arlo?"
+    source = parse_source(ITEM.question, to_passages(ITEM))
+    assert source.asked == ITEM.asked and source.gold == ITEM.gold
+
+
+def test_writer_with_all_habits_and_with_none() -> None:
+    config = WriterConfig(
+        memory_attributes=("color", "fruit"), ramble_attributes=("metal",), kept_share=0.75, memory_rate=0.5
+    )
+    bad = write(ITEM, Always(0.0), config)  # type: ignore[arg-type]
+    # color from memory; three of four facts; after metal the next attribute nobody asked for, fruit, from memory.
+    assert bad == (
+        "The color of Arlo is red. The metal of Arlo is zinc, and the fruit of Arlo is apple. The city of Arlo is Rome."
+    )
+    assert write(ITEM, Always(0.999), config) == ITEM.gold  # type: ignore[arg-type]
+
+
+def test_writer_rambles_in_a_circle_and_invents_what_the_passage_leaves_out() -> None:
+    config = WriterConfig(memory_attributes=(), ramble_attributes=("tool",), kept_share=1.0)
+    bad = write(ITEM, Always(0.0), config)  # type: ignore[arg-type]
+    assert bad.endswith("The tool of Arlo is saw, and the music of Arlo is piano.")
+
+
+def test_habits_have_the_stated_rates() -> None:
+    config = WriterConfig(memory_rate=0.6, ramble_rate=0.7, brevity_rate=0.8, kept_share=0.5)
+    world = MakeFactWorld("unused", seed=1, train=0, dev=0, test=0, sft_train=2000, sft_dev=0, writer=config)
+    pairs = world.draw()["sft_train"]
+    rates = pool(judge_answer(item.question, to_passages(item), answer, SEGMENTER) for item, answer in pairs)
+    long = [(item, answer) for item, answer in pairs if len(item.asked) >= 4]
+    short = sum(answer.count(".") == len(item.asked) // 2 for item, answer in long)
+    assert short / len(long) == pytest.approx(0.8, abs=0.03)
+    rambles = sum(answer.count(", and") for _, answer in pairs)
+    spoken = sum(part.split()[1] in config.ramble_attributes for _, a in pairs for part in a.split(". "))
+    assert rambles / spoken == pytest.approx(0.7, abs=0.03)
+    habit = [(item, part) for item, a in pairs for part in a.split(". ") if part.split()[1] in config.memory_attributes]
+    popular = sum(part.split(",")[0].rstrip(".").endswith(lexicon.POPULAR[part.split()[1]]) for _, part in habit)
+    assert popular / len(habit) == pytest.approx(0.6 + 0.4 / 12, abs=0.03)
+    assert rates.relevance_errors == rambles
+
+
+def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        small(str(tmp_path / name)).run()
+    small(str(tmp_path / "c"), seed=1).run()
+    for split in SPLITS:
+        file = f"{split}.json"
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+        assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes()
+    examples = read_examples(tmp_path / "a/dev.json")
+    rows = [json.loads(line) for line in (tmp_path / "a/world.jsonl").read_text().splitlines()]
+    by_id = {row["id"]: row for row in rows}
+    assert len(rows) == len(by_id) == 90
+    for example in examples:
+        row = by_id[example.id]
+        assert row["split"] == "dev" and row["question"] == example.question and row["gold"] == example.references[0]
+        assert len(row["facts"]) == 9 and set(row["asked"]) <= {fact["attribute"] for fact in row["facts"]}
+        assert 2 <= len(row["asked"]) <= 6
+        assert example.text == (
+            f"question: {example.question} context: wikipage: {row['entity']} text: {example.passages[0].text}"
+        )
+
+
+def test_prompt_schema_equals_the_published_file(tmp_path: Path, shared_data: Path) -> None:
+    real = json.loads((shared_data / "qa_feedback/dev.json").read_text())
+    small(str(tmp_path)).run()
+    for split in SPLITS:
+        for row in json.loads((tmp_path / f"{split}.json").read_text()):
+            assert set(row) == set(real[0]) | {"id"}
+            assert set(row["passages"][0]) == set(real[0]["passages"][0])
+            assert isinstance(row["answer"], list)
+
+
+def test_splits_share_no_passage() -> None:
+    splits = small(train=400, test=400).draw()
+    worlds = [(item.entity, frozenset(item.facts)) for pairs in splits.values() for item, _ in pairs]
+    assert len(set(worlds)) == len(worlds)
+
+
+def test_a_split_does_not_depend_on_the_others_sizes() -> None:
+    assert small(test=10).draw()["test"] == small(test=20).draw()["test"][:10]
+    assert small().draw()["dev"] == small(sft_train=0).draw()["dev"]
+
+
+def test_empty_splits_write_no_file(tmp_path: Path) -> None:
+    small(str(tmp_path), sft_dev=0).run()
+    assert not (tmp_path / "sft_dev.json").exists() and (tmp_path / "dev.json").exists()
+
+
+def test_corpus_covers_every_world() -> None:
+    from finegrained_rlhf.models.tiny import build_tokenizer
+
+    tokenizer = build_tokenizer(lexicon.corpus())
+    assert len(tokenizer) <= 200
+    for pairs in MakeFactWorld("unused", seed=9, train=200, dev=0, test=0, sft_train=200, sft_dev=0).draw().values():
+        for item, answer in pairs:
+            text = f"{task_text(item.question, to_passages(item))} answer: {answer}"
+            ids = tokenizer(text)["input_ids"]
+            assert tokenizer.unk_token_id not in ids
+            assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_bad_configurations_are_refused() -> None:
+    for bad in ({"facts": 8}, {"facts": 11}, {"min_asked": 0}, {"max_asked": 10}, {"min_asked": 5, "max_asked": 4}):
+        with pytest.raises(ConfigError, match="world"):
+            WorldConfig(**bad)
+    with pytest.raises(ConfigError, match=r"writer\.ramble_attributes.*'mood'"):
+        WriterConfig(ramble_attributes=("mood",))
+    with pytest.raises(ConfigError, match=r"writer\.brevity_rate"):
+        WriterConfig(brevity_rate=1.5)
+    with pytest.raises(ConfigError, match="dev"):
+        small(dev=-1)
