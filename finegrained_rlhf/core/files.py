@@ -48,7 +48,12 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
                     os.fsync(stream.fileno())
         if path.exists():
             os.replace(path, old)
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except BaseException:
+            if old.exists():
+                os.replace(old, path)
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -103,7 +108,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
         raise DataError("no such file", file=path) from None
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
-    rows = []
+    rows: list[dict[str, Any]] = []
     for line in (line for line in lines if line.strip()):
         try:
             row = json.loads(line)

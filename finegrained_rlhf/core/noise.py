@@ -47,4 +47,5 @@ def uniform_noise(
     counters = np.arange(1, positions + 1, dtype=np.uint64).reshape(1, -1)
     with np.errstate(over="ignore"):
         bits = _splitmix64(keys + counters * _GOLDEN)
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # 52 bits and a half: exact in fp64. With 53 the half would be rounded away and 1.0 could come out.
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -130,10 +130,11 @@ def save_policy(policy: Policy, directory: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     if policy.adapter is None:
-        policy.model.save_pretrained(directory)
+        model: Any = policy.model
+        model.save_pretrained(directory)
     else:
         with torch.device("meta"):
-            shell = type(policy.model)(copy.deepcopy(policy.model.config))
+            shell: Any = type(policy.model)(copy.deepcopy(policy.model.config))
         shell.load_state_dict(merged_state(policy.model), assign=True)
         shell.tie_weights()
         shell.generation_config = policy.model.generation_config

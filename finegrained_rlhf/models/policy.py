@@ -107,9 +107,9 @@ def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def t5_head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits of a T5 decoder's last hidden state; tied heads scale it by d_model^−½ first, as T5 was trained."""
+    """Logits of a T5 decoder's last hidden state; T5 and UMT5 scale it by d_model^−½ first, T5 v1.1 and mT5 do not."""
     config = model.config
-    if getattr(config, "scale_decoder_outputs", config.tie_word_embeddings):
+    if getattr(config, "scale_decoder_outputs", config.tie_word_embeddings and config.model_type != "mt5"):
         hidden = hidden * config.d_model**-0.5
     return model.lm_head(hidden)
 

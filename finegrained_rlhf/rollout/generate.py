@@ -22,7 +22,7 @@ class _NamedNoise(LogitsProcessor):
     def __init__(self, decoding: Sample, noise: Tensor, start: int) -> None:
         self.decoding, self.noise, self.start = decoding, noise, start
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Called by `generate` with ids [R, t] and logits [R, V] of position t."""
         tokens = sample_tokens(warp_logits(scores, self.decoding), self.noise[:, input_ids.shape[1] - self.start])
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0.0)

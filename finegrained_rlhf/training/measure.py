@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.processes import Processes
 
 
@@ -29,6 +31,13 @@ class StepMetrics:
             return {}
         pairs = processes.sum_(torch.tensor(list(self._sums.values()), dtype=torch.float64))
         return {name: float(s / c) if c else 0.0 for name, (s, c) in zip(self._sums, pairs.tolist(), strict=True)}
+
+
+class ResponseMonitor(Protocol):
+    """Measures responses beside the reward, for example by an oracle. It never enters training or selection."""
+
+    def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+        """(sum, count) of each measurement of R responses; the same names for every input, the empty one included."""
 
 
 class PhaseTimer:

@@ -5,6 +5,7 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout
-from finegrained_rlhf.core.stats import masked_mean, masked_var
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rl.kl import log_ratio_kl
@@ -24,12 +24,16 @@ from finegrained_rlhf.rollout.assembly import join_rollouts
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.experience import make_experience
-from finegrained_rlhf.training.measure import PhaseTimer, StepMetrics, repetition
+from finegrained_rlhf.training.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses, explained_variance, sample_rows
 from finegrained_rlhf.training.ppo_update import PPOUpdate, prompt_groups, rows_of, token_statistics
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class PPOTrainer:
         seed: of the run.
         samples_every: write the responses of every n-th step with their segment rewards.
         samples_rows: at most so many of them.
+        monitor: measures the validation responses as well.
     """
 
     def __init__(
@@ -80,10 +85,12 @@ class PPOTrainer:
         seed: int,
         samples_every: int = 10,
         samples_rows: int = 64,
+        monitor: ResponseMonitor | None = None,
     ) -> None:
         self.models, self.engine, self.composer, self.data = models, engine, composer, data
         self.config, self.rollout_config, self.processes, self.run = config, rollout, processes, run
         self.seed, self.samples_every, self.samples_rows = seed, samples_every, samples_rows
+        self.monitor = monitor
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
@@ -112,6 +119,7 @@ class PPOTrainer:
             first = self.fresh and step == 1
             if first:
                 self._check_start(rollout, reference)
+                self._report_alignment(rollout, trace)
             with timer.phase("update"):
                 self._update.run(step, experience, metrics, self._check_ratio if first else None)
         result = self._describe(experience, entropy, beta, metrics, step)
@@ -182,6 +190,11 @@ class PPOTrainer:
                 f"before the first update a probability ratio differs from 1: |log ratio| = {largest:.3g}"
             )
 
+    def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
+        audits = self.processes.gather_objects([audit_trace(rollout, trace)])
+        if self.processes.is_main:
+            logger.info("alignment: %s", sum(audits, AlignmentAudit(0, 0)))
+
     def _after_step(self, kl: float, episodes: int) -> None:
         self.kl_controller.update(kl, episodes)
         limits = self.config.kl
@@ -202,7 +215,7 @@ class PPOTrainer:
         metrics.add("entropy", entropy.sum(), tokens)
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
-        self._describe_responses(experience.rollout, experience.trace, metrics)
+        describe_responses(rollout, experience.trace, self.models.policy.eos_ids, metrics)
         means = metrics.reduce(self.processes)
         totals = self.processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
         return {
@@ -212,32 +225,10 @@ class PPOTrainer:
             "kl": means.pop("kl"),
             "beta": beta,
             **means,
-            "explained_variance": self._explained_variance(experience),
+            "explained_variance": explained_variance(experience, self.processes.sum_),
             "learning_rate": self.models.optimizer.lr(step),
             "response_tokens": totals[1],
         }
-
-    def _describe_responses(self, rollout: Rollout, trace: RewardTrace, metrics: StepMetrics) -> None:
-        mask = rollout.response_mask
-        rows = mask.shape[0]
-        for name, component in trace.components.items():
-            metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
-            metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
-            metrics.add(f"segments/{name}", sum(len(values) for values in component.scores.values), rows)
-        metrics.add("reward/total", trace.total.sum(), rows)
-        metrics.add("response_length", mask.sum(), rows)
-        eos = torch.as_tensor(self.models.policy.eos_ids, device=mask.device)
-        metrics.add("eos_rate", (torch.isin(rollout.response_ids, eos) & mask.bool()).any(dim=1).sum(), rows)
-        metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
-
-    def _explained_variance(self, experience: Experience) -> float:
-        """1 − Var(G − V) / Var(G) over all response tokens."""
-        mask, reduce = experience.rollout.response_mask, self.processes.sum_
-        error = experience.returns - experience.values
-        of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)
-        returns = experience.returns
-        of_returns = masked_var(returns, mask, masked_mean(returns, mask, reduce), reduce)
-        return float(1.0 - of_error / of_returns) if float(of_returns) > 0 else 0.0
 
     def _write_samples(self, step: int, rollout: Rollout, trace: RewardTrace) -> None:
         share = -(-self.samples_rows // self.processes.count)
@@ -260,7 +251,11 @@ class PPOTrainer:
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
         for batch in batches:
             rollout = self._rollout(batch, [Greedy()], step)
-            self._describe_responses(rollout, self._rewards(rollout, train=False), metrics)
+            trace = self._rewards(rollout, train=False)
+            describe_responses(rollout, trace, self.models.policy.eos_ids, metrics)
+            measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
+            for name, (total, count) in measured.items():
+                metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
         return {"score": means["reward/total"], "examples": len(prompts), **means}
 
@@ -293,16 +288,3 @@ def empty_rollout(decodings: Sequence[Decoding], device: torch.device) -> Rollou
     none = torch.zeros((0, 1), dtype=torch.long, device=device)
     index = torch.zeros(0, dtype=torch.long, device=device)
     return Rollout([], none, none, index, index, index, tuple(decodings), none, none, none.float(), [], [])
-
-
-def sample_rows(rollout: Rollout, trace: RewardTrace) -> list[dict[str, Any]]:
-    """One JSON object a response: `{id, prompt, response, segments: [{component, start, end, raw, weighted}]}`."""
-    rows = []
-    for row, prompt in enumerate(rollout.row_prompts()):
-        segments = []
-        for name, component in trace.components.items():
-            parts = (component.scores.spans[row], component.scores.values[row], component.weighted_values[row])
-            for (start, end), raw, weighted in zip(*parts, strict=True):
-                segments.append({"component": name, "start": start, "end": end, "raw": raw, "weighted": weighted})
-        rows.append({"id": prompt.id, "prompt": prompt.text, "response": rollout.texts[row], "segments": segments})
-    return rows

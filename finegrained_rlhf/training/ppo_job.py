@@ -18,6 +18,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
@@ -50,6 +51,7 @@ class PPOJob:
         resume: `auto`, `never`, or a checkpoint or run directory.
         processes: precision and CPU threads.
         tracking: where metrics go beside the run directory.
+        monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
     """
 
     output_dir: str
@@ -73,6 +75,7 @@ class PPOJob:
     resume: str = "auto"
     processes: ProcessConfig = ProcessConfig()
     tracking: TrackingConfig = TrackingConfig()
+    monitor: ResponseMonitor | None = None
 
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
@@ -116,6 +119,7 @@ class PPOJob:
             run,
             seed=self.seed,
             samples_every=self.samples_every,
+            monitor=self.monitor,
         )
 
     def _read_data(self, policy: Policy) -> PPOData:

@@ -1,0 +1,61 @@
+"""What is told of a PPO step: responses, rewards by segment, alignment, explained variance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
+from finegrained_rlhf.core.stats import Reduce, masked_mean, masked_var
+from finegrained_rlhf.text.alignment import AlignmentAudit, audit_alignment
+from finegrained_rlhf.training.measure import StepMetrics, repetition
+
+
+def describe_responses(rollout: Rollout, trace: RewardTrace, eos_ids: Sequence[int], metrics: StepMetrics) -> None:
+    """Add rewards (summed over each response), lengths, share that ended, repetition and alignment to `metrics`."""
+    mask = rollout.response_mask
+    rows = mask.shape[0]
+    for name, component in trace.components.items():
+        metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
+        metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
+        metrics.add(f"segments/{name}", sum(len(values) for values in component.scores.values), rows)
+    metrics.add("reward/total", trace.total.sum(), rows)
+    metrics.add("response_length", mask.sum(), rows)
+    ended = torch.isin(rollout.response_ids, torch.as_tensor(eos_ids, device=mask.device)) & mask.bool()
+    metrics.add("eos_rate", ended.any(dim=1).sum(), rows)
+    metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
+    audit = audit_trace(rollout, trace)
+    metrics.add("alignment", audit.exact, audit.segments)
+
+
+def explained_variance(experience: Experience, reduce: Reduce) -> float:
+    """1 − Var(G − V) / Var(G) over the response tokens of all processes; 0 where the returns do not vary."""
+    mask, returns = experience.rollout.response_mask, experience.returns
+    error = returns - experience.values
+    of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)
+    of_returns = masked_var(returns, mask, masked_mean(returns, mask, reduce), reduce)
+    return float(1.0 - of_error / of_returns) if float(of_returns) > 0 else 0.0
+
+
+def audit_trace(rollout: Rollout, trace: RewardTrace) -> AlignmentAudit:
+    """How many of the segments that were scored end at exactly one token of their response."""
+    audit = AlignmentAudit(0, 0)
+    for component in trace.components.values():
+        if not component.scores.whole_response:
+            audit += audit_alignment(rollout.texts, rollout.token_ends, component.scores.spans)
+    return audit
+
+
+def sample_rows(rollout: Rollout, trace: RewardTrace) -> list[dict[str, Any]]:
+    """One JSON object a response: `{id, prompt, response, segments: [{component, start, end, raw, weighted}]}`."""
+    rows = []
+    for row, prompt in enumerate(rollout.row_prompts()):
+        segments = []
+        for name, component in trace.components.items():
+            parts = (component.scores.spans[row], component.scores.values[row], component.weighted_values[row])
+            for (start, end), raw, weighted in zip(*parts, strict=True):
+                segments.append({"component": name, "start": start, "end": end, "raw": raw, "weighted": weighted})
+        rows.append({"id": prompt.id, "prompt": prompt.text, "response": rollout.texts[row], "segments": segments})
+    return rows
