@@ -1,1 +1,1 @@
-"""Reward models that learn from span feedback. Knows labels, inputs, training and scoring; knows no policy and no PPO."""
+"""Reward models that learn from span feedback: labels, inputs, training and scoring. Knows no policy and no PPO."""

@@ -1,0 +1,198 @@
+"""What a reward model reads, as token ids with the separators in known places.
+
+Knows tokenizers and the templates of `finegrained_rlhf.text.templates`; training and scoring both go through here.
+Does not know labels or models. An input that is too long loses the end of its passages, never a separator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import DataError, ModelError
+from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.text.templates import (
+    PassageText,
+    completeness_input,
+    context_text,
+    factuality_input,
+    relevance_input,
+    squeeze,
+    task_text,
+)
+
+logger = logging.getLogger(__name__)
+
+_CACHED_PIECES = 4096
+_SEP = "</s>"
+
+
+@dataclass(frozen=True)
+class InputParts:
+    """One input in words.
+
+    Attributes:
+        before: everything before the passages.
+        context: the passages, the only part that may be cut; may be empty.
+        after: what follows them up to the first separator.
+        segments: the segments to judge, each behind a separator; none for a model of whole answers.
+    """
+
+    before: str
+    context: str
+    after: str
+    segments: tuple[str, ...] = ()
+
+
+def _around(text: str, context: str) -> tuple[str, str, str]:
+    """`text` split into what lies before, in and after `context`."""
+    before, found, after = text.partition(context) if context else (text, "", "")
+    return before.strip(), found, after.strip()
+
+
+def relevance_parts(question: str, segments: Sequence[str]) -> InputParts:
+    """The R1 input: question and segments, no passages."""
+    pieces = relevance_input(question, segments, _SEP)
+    return InputParts(pieces[0], "", "", tuple(pieces[2::2]))
+
+
+def factuality_parts(question: str, passages: Sequence[PassageText], segments: Sequence[str]) -> InputParts:
+    """The R2 input: question, passages and segments."""
+    context = context_text(passages)
+    pieces = factuality_input(question, context, segments, _SEP)
+    return InputParts(*_around(pieces[0], squeeze(context)), tuple(pieces[2::2]))
+
+
+def answer_parts(question: str, passages: Sequence[PassageText], answer: str) -> InputParts:
+    """The R3 and preference input: task text and the whole answer."""
+    text = completeness_input(task_text(question, passages), answer)
+    return InputParts(*_around(text, squeeze(context_text(passages))))
+
+
+@dataclass(frozen=True)
+class EncodedInput:
+    """One input in tokens.
+
+    Attributes:
+        ids: token ids, special tokens included.
+        separators: position in `ids` of the separator before each segment.
+        cut: tokens of the passages that were left out.
+    """
+
+    ids: tuple[int, ...]
+    separators: tuple[int, ...]
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    """Inputs padded to the longest of them.
+
+    Attributes:
+        ids: int64 [B, L].
+        mask: int64 [B, L], 1 = real.
+        rows: int64 [S], the row of each separator, inputs in order.
+        positions: int64 [S], its position in the row.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    rows: Tensor
+    positions: Tensor
+
+
+def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
+    """Pad inputs to one batch and list their separators."""
+    ids, mask = pad_rows([item.ids for item in inputs], pad_id, device)
+    rows = [row for row, item in enumerate(inputs) for _ in item.separators]
+    positions = [position for item in inputs for position in item.separators]
+    where = torch.tensor([rows, positions], dtype=torch.long, device=device)
+    return InputBatch(ids, mask, where[0], where[1])
+
+
+class InputEncoder:
+    """Turns words into ids: `<s> before context after (</s> segment)* </s>`.
+
+    The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
+    separator is always exactly one known token.
+
+    Args:
+        tokenizer: with a class (or start) token and a separator (or end) token.
+        max_length: longest input in tokens.
+
+    Raises:
+        ModelError: the tokenizer lacks one of these tokens.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+        sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+        if start is None or sep is None or tokenizer.pad_token_id is None:
+            raise ModelError("a reward model's tokenizer needs a class, a separator and a padding token")
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.start_id, self.sep_id, self.pad_id = int(start), int(sep), int(tokenizer.pad_token_id)
+        self.inputs_seen = 0
+        self.inputs_cut = 0
+        self._cache: dict[str, tuple[int, ...]] = {}
+
+    def encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
+        """Token ids of inputs, in order.
+
+        Raises:
+            DataError: an input does not fit even without its passages.
+        """
+        self._tokenise([piece for item in parts for piece in _pieces(item)])
+        encoded = [self._assemble(item) for item in parts]
+        self._count(encoded)
+        return encoded
+
+    def _tokenise(self, pieces: Sequence[str]) -> None:
+        """Put the ids of all `pieces` into the cache."""
+        if len(self._cache) > _CACHED_PIECES:
+            self._cache.clear()
+        missing = list(dict.fromkeys(piece for piece in pieces if piece not in self._cache))
+        if missing:
+            ids = self.tokenizer(missing, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            self._cache.update(zip(missing, map(tuple, ids["input_ids"]), strict=True))
+
+    def _assemble(self, item: InputParts) -> EncodedInput:
+        before, context, after, *segments = (self._cache[piece] for piece in _pieces(item))
+        room = self.max_length - 2 - len(before) - len(after) - sum(len(segment) + 1 for segment in segments)
+        if room < 0:
+            raise DataError(
+                f"an input needs {self.max_length - room} tokens without its passages, the reward model reads at most "
+                f"{self.max_length}: {item.before[:60]!r}"
+            )
+        ids = [self.start_id, *before, *context[:room], *after]
+        separators = []
+        for segment in segments:
+            separators.append(len(ids))
+            ids += [self.sep_id, *segment]
+        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room))
+
+    def _count(self, encoded: Sequence[EncodedInput]) -> None:
+        """Warn the first time that passages are cut, and whenever ten times as many have been."""
+        cut = [item.cut for item in encoded if item.cut]
+        before = self.inputs_cut
+        self.inputs_seen += len(encoded)
+        self.inputs_cut += len(cut)
+        if cut and len(str(self.inputs_cut)) > len(str(before)) * bool(before):
+            logger.warning(
+                "%d of %d reward-model inputs were longer than %d tokens; the end of their passages is left out "
+                "(up to %d tokens here)",
+                self.inputs_cut,
+                self.inputs_seen,
+                self.max_length,
+                max(cut),
+            )
+
+
+def _pieces(item: InputParts) -> list[str]:
+    """The strings that are tokenised: before, context, after, then the segments."""
+    spaced = [f" {text}" if text else "" for text in (item.context, item.after, *item.segments)]
+    return [item.before, *spaced]

@@ -1,0 +1,240 @@
+"""Trained reward models as reward components: they satisfy `finegrained_rlhf.rewards`'s scorer protocol.
+
+Knows prompts (their question and passages) and response texts; does not know tokens of the policy, weights of
+components or PPO. Weights are read in `setup`, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.text.segmentation import SpacySegmenter, Span
+from finegrained_rlhf.text.templates import PassageText
+from reward_models.inputs import (
+    EncodedInput,
+    InputEncoder,
+    InputParts,
+    answer_parts,
+    collate,
+    factuality_parts,
+    relevance_parts,
+)
+from reward_models.models import (
+    Kind,
+    RewardModel,
+    RewardModelRecord,
+    error_label_ids,
+    load_reward_model,
+)
+from reward_models.training import raw_scores
+
+Granularity = Literal["sub_sentence", "sentence"]
+
+
+def question_of(prompt: Prompt) -> str:
+    """The question behind a prompt.
+
+    Raises:
+        DataError: the prompt carries none.
+    """
+    question = prompt.metadata.get("question")
+    if not isinstance(question, str):
+        raise DataError("reward models need the question of each prompt", record=prompt.id, field="question")
+    return question
+
+
+def passages_of(prompt: Prompt) -> Sequence[PassageText]:
+    """The passages behind a prompt.
+
+    Raises:
+        DataError: the prompt carries none, not even an empty list.
+    """
+    passages = prompt.metadata.get("passages")
+    if passages is None:
+        raise DataError(
+            "this reward model reads the passages of each prompt", record=prompt.id, field="metadata.passages"
+        )
+    return list(passages)
+
+
+class _Scorer:
+    """A reward model that is loaded at `setup`."""
+
+    def __init__(self, path: str, default: RewardModelRecord | None, batch_size: int, max_length: int | None) -> None:
+        if batch_size < 1 or (max_length is not None and max_length < 8):
+            raise ConfigError(f"need batch_size >= 1 and max_length >= 8, got {batch_size} and {max_length}")
+        self.path, self.batch_size, self.max_length = path, batch_size, max_length
+        self._default = default
+        self._model: RewardModel | None = None
+        self._encoder: InputEncoder | None = None
+
+    def setup(self, device: torch.device | str = "cpu") -> None:
+        """Read the model onto `device`.
+
+        Raises:
+            ModelError: it is missing, damaged or of another kind than the configuration says.
+        """
+        model = load_reward_model(self.path, self._default).to(device).eval()
+        self._check(model)
+        limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
+        self._model, self._encoder = model, InputEncoder(model.tokenizer, limit)
+
+    def _check(self, model: RewardModel) -> None:
+        """Raise ModelError unless the model is of a kind that this scorer can use."""
+
+    @property
+    def model(self) -> RewardModel:
+        """The loaded model; the CPU's where `setup` was not called."""
+        if self._model is None:
+            self.setup("cpu")
+        assert self._model is not None
+        return self._model
+
+    def _encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
+        assert self.model is not None and self._encoder is not None
+        return self._encoder.encode(parts)
+
+
+class SegmentScorer(_Scorer):
+    """+1 for each segment that the model finds without error, −1 for each with one (thesis, section 6.3).
+
+    Args:
+        path: directory of a relevance or factuality model, or of the run that trained it.
+        granularity: `sub_sentence` or `sentence`; None takes the one that the model was trained on.
+        segmenter: `rules` or a spaCy pipeline; None takes the one of training.
+        positive: reward of a segment without error.
+        negative: reward of a segment with one.
+        batch_size: responses in one forward pass; batches are made of responses of similar length.
+        max_length: longest input in tokens; None takes the model's.
+        kind: of a model made elsewhere, which says nothing of itself: `relevance` or `factuality`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        granularity: Granularity | None = None,
+        segmenter: str | None = None,
+        positive: float = 1.0,
+        negative: float = -1.0,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length)
+        if granularity not in (None, "sub_sentence", "sentence"):
+            raise ConfigError(f"granularity must be sub_sentence, sentence or null, got {granularity!r}")
+        self.granularity, self.positive, self.negative = granularity, positive, negative
+        self._segmenter_name = segmenter
+        self._segmenter: SpacySegmenter | None = None
+
+    def _check(self, model: RewardModel) -> None:
+        record = model.record
+        if not record.labels_segments:
+            raise ModelError(f"{self.path}: a {record.kind} model scores whole answers; use SequenceScorer")
+        if self.granularity is not None and self.granularity != record.granularity:
+            raise ModelError(
+                f"{self.path}: a {record.kind} model labels each {record.granularity}, "
+                f"the configuration asks for {self.granularity}"
+            )
+        self._error_ids = sorted(error_label_ids(model.model.config.id2label))
+        self._segmenter = SpacySegmenter(self._segmenter_name or record.segmenter)
+
+    def segments(self, response: str) -> list[Span]:
+        """The segments of a response that the model labels."""
+        record = self.model.record
+        assert self._segmenter is not None
+        cut = self._segmenter.sentences if record.granularity == "sentence" else self._segmenter.sub_sentences
+        return cut(response)
+
+    def _parts(self, prompt: Prompt, response: str, spans: Sequence[Span]) -> InputParts:
+        segments = [response[start:end] for start, end in spans]
+        if self.model.record.kind == "relevance":
+            return relevance_parts(question_of(prompt), segments)
+        return factuality_parts(question_of(prompt), passages_of(prompt), segments)
+
+    @torch.no_grad()
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """Reward of each segment of each response; an empty response has none.
+
+        Raises:
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+        """
+        model, spans = self.model, [self.segments(response) for response in responses]
+        rows = [i for i, found in enumerate(spans) if found]
+        inputs = self._encode([self._parts(prompts[i], responses[i], spans[i]) for i in rows])
+        order = sorted(range(len(rows)), key=lambda i: len(inputs[i].ids))
+        values: list[tuple[float, ...]] = [()] * len(responses)
+        errors = torch.tensor(self._error_ids, device=model.device)
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            batch = collate([inputs[i] for i in chosen], model.pad_id, model.device)
+            wrong = torch.isin(model.segment_logits(batch).argmax(dim=-1), errors).tolist()
+            for i in chosen:
+                mine, wrong = wrong[: len(inputs[i].separators)], wrong[len(inputs[i].separators) :]
+                values[rows[i]] = tuple(self.negative if error else self.positive for error in mine)
+        return SegmentScores(tuple(tuple(found) for found in spans), tuple(values))
+
+
+class SequenceScorer(_Scorer):
+    """One reward a response: ((R − mean) / std) · scale + bias, with R the model's raw score.
+
+    Args:
+        path: directory of a completeness or preference model, or of the run that trained it.
+        scale: factor of the standardised score.
+        bias: added to it.
+        mean: replaces the mean that is saved with the model; needed where none is saved.
+        std: replaces the standard deviation; needed where none is saved.
+        batch_size: responses in one forward pass; batches are made of responses of similar length.
+        max_length: longest input in tokens; None takes the model's.
+        kind: of a model made elsewhere, which says nothing of itself: `completeness` or `preference`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        scale: float = 1.0,
+        bias: float = 0.0,
+        mean: float | None = None,
+        std: float | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length)
+        if std is not None and std <= 0:
+            raise ConfigError(f"std must be positive, got {std}")
+        self.scale, self.bias, self._mean, self._std = scale, bias, mean, std
+
+    def _check(self, model: RewardModel) -> None:
+        record = model.record
+        if record.labels_segments:
+            raise ModelError(f"{self.path}: a {record.kind} model labels segments; use SegmentScorer")
+        mean = self._mean if self._mean is not None else record.mean
+        std = self._std if self._std is not None else record.std
+        if mean is None or std is None:
+            raise ModelError(f"{self.path}: no mean and std of its scores are saved with the model; set mean and std")
+        self.mean, self.std = mean, std
+
+    @torch.no_grad()
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """One value a response, over the whole of it; an empty response is scored as an empty answer.
+
+        Raises:
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+        """
+        model = self.model
+        inputs = self._encode(
+            [
+                answer_parts(question_of(prompt), passages_of(prompt), response)
+                for prompt, response in zip(prompts, responses, strict=True)
+            ]
+        )
+        raw = raw_scores(model, inputs, self.batch_size)
+        values = ((raw.double() - self.mean) / self.std * self.scale + self.bias).tolist()
+        spans = tuple(((0, len(response)),) for response in responses)
+        return SegmentScores(spans, tuple((value,) for value in values), whole_response=True)
