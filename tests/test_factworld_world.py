@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ class Always:
 
 def small(path: str = "unused", **changes: int) -> MakeFactWorld:
     """A world of a few items a split."""
-    return MakeFactWorld(path, **{"train": 30, "dev": 10, "test": 10, "sft_train": 30, "sft_dev": 10, **changes})
+    world = MakeFactWorld(path, train=30, dev=10, test=10, sft_train=30, sft_dev=10)
+    return replace(world, **changes)  # type: ignore[arg-type]
 
 
 def test_lexicon_is_disjoint_and_of_one_word_each() -> None:
