@@ -59,13 +59,20 @@ def _first_line(error: Exception) -> str:
 
 def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
     try:
-        return auto.from_pretrained(directory, dtype=dtype)
+        model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
         if type(error).__module__.startswith("safetensors"):
             raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
         raise
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{directory}: the weights are not those of a {type(model).__name__}: {len(missing)} are missing, "
+            f"for example {missing[0]}"
+        )
+    return model
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ class PolicyConfig:
         """
         policy = open_policy(self.path, lora=self.lora, adapter=self.adapter)
         if self.gradient_checkpointing:
-            policy.model.gradient_checkpointing_enable()
+            policy.use_gradient_checkpointing()
         return policy.to(device)
 
 
@@ -130,13 +137,11 @@ def save_policy(policy: Policy, directory: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     if policy.adapter is None:
-        model: Any = policy.model
-        model.save_pretrained(directory)
+        policy.model.save_pretrained(directory)
     else:
         with torch.device("meta"):
             shell: Any = type(policy.model)(copy.deepcopy(policy.model.config))
         shell.load_state_dict(merged_state(policy.model), assign=True)
-        shell.tie_weights()
         shell.generation_config = policy.model.generation_config
         shell.save_pretrained(directory)
         policy.adapter.save_pretrained(directory / "adapter", selected_adapters=["default"])

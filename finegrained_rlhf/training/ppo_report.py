@@ -40,10 +40,13 @@ def explained_variance(experience: Experience, reduce: Reduce) -> float:
 
 
 def audit_trace(rollout: Rollout, trace: RewardTrace) -> AlignmentAudit:
-    """How many of the segments that were scored end at exactly one token of their response."""
+    """How many of the segments that were scored end at exactly one token; a whole response ends at its last one."""
     audit = AlignmentAudit(0, 0)
     for component in trace.components.values():
-        if not component.scores.whole_response:
+        if component.scores.whole_response:
+            rows = len(rollout.texts)
+            audit += AlignmentAudit(rows, rows)
+        else:
             audit += audit_alignment(rollout.texts, rollout.token_ends, component.scores.spans)
     return audit
 
