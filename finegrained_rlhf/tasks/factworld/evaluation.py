@@ -5,15 +5,16 @@ Knows the oracle and the names of the rates. Knows no policy, no reward model an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.tasks.factworld.oracle import judge_answer
+from finegrained_rlhf.tasks.factworld.oracle import Judgement, judge_answer, pool
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 
 
 class FactWorldOracle:
-    """True error rates by the oracle; satisfies `training.evaluation.Oracle`.
+    """True error rates by the oracle; satisfies `training.measure.ResponseMonitor`, as evaluation and PPO ask.
 
     Args:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
@@ -22,8 +23,8 @@ class FactWorldOracle:
     def __init__(self, segmenter: str = "rules") -> None:
         self._segmenter = SpacySegmenter(segmenter)
 
-    def count(self, prompt: Prompt, response: str) -> Mapping[str, tuple[int, int]]:
-        """(found, of how many) of one response, by rate.
+    def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+        """(found, of how many) over R responses, by rate; a rate is the first number over the second.
 
         - `relevance_error_rate`: sub-sentences with a C1 error, of all sub-sentences;
         - `factual_error_rate`: sentences with a C2 error, of all but those whose only error is C1;
@@ -31,13 +32,19 @@ class FactWorldOracle:
         - `correct_share`: asked facts given with the passages' value, of all asked.
 
         Raises:
-            DataError: the question or the passages do not follow the world's grammar.
+            DataError: a question or its passages do not follow the world's grammar.
         """
-        judged = judge_answer(prompt.metadata["question"], prompt.metadata["passages"], response, self._segmenter)
-        asked = len(judged.asked)
+        rates = pool(self._judge(prompt, text) for prompt, text in zip(prompts, responses, strict=True))
         return {
-            "relevance_error_rate": (judged.relevance_errors, len(judged.sub_sentences)),
-            "factual_error_rate": (judged.factual_errors, judged.judged_sentences),
-            "completeness": (sum(judged.given), asked),
-            "correct_share": (sum(judged.correct), asked),
+            "relevance_error_rate": (rates.relevance_errors, rates.sub_sentences),
+            "factual_error_rate": (rates.factual_errors, rates.sentences),
+            "completeness": (rates.given, rates.asked),
+            "correct_share": (rates.correct, rates.asked),
         }
+
+    def _judge(self, prompt: Prompt, response: str) -> Judgement:
+        known = prompt.metadata
+        try:
+            return judge_answer(known["question"], known["passages"], response, self._segmenter)
+        except DataError as error:
+            raise error.at(record=prompt.id) from None
