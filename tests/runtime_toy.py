@@ -1,0 +1,129 @@
+"""A tiny trainable for the tests of the loop; run as a script it trains in its own process(es)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+
+
+class Toy:
+    """A two-layer regression on noise drawn anew each step: what it learns depends on every seed and every moment."""
+
+    def __init__(self, processes: Processes, total_steps: int = 12, scores: dict[int, float] | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        config = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
+        self.optimizer = config.build(self.model.named_parameters(), total_steps)
+        self.processes = processes
+        self.scores = scores
+        self.stop_reason: str | None = None
+        self.fail_at: tuple[int, str] | None = None
+        self.seconds = 0.0
+        self.memory = 0.0
+
+    def train_step(self, step: int) -> dict[str, float]:
+        time.sleep(self.seconds)
+        if self.fail_at is not None and step == self.fail_at[0]:
+            if self.fail_at[1] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fail_at[1] == "interrupt":
+                raise KeyboardInterrupt
+            if self.fail_at[1] == "rank1" and self.processes.rank == 1:
+                raise RuntimeError("rank 1 broke")
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(7, 4, generator=generator)  # seven rows never divide by two
+        noise = float(torch.rand(()).double()) if self.processes.count == 1 else 0.0
+        mine = list(self.processes.share(len(inputs)))
+        error = self.model(inputs[mine]).squeeze(-1) - inputs[mine].sum(-1)
+        loss = (error**2).sum() / len(inputs)
+        if mine:
+            loss.backward()
+        self.processes.all_reduce_gradients(self.optimizer.parameters)
+        self.optimizer.step(step)
+        total = float(self.processes.sum_(loss.detach().double()))
+        self.memory = 0.5 * self.memory + total
+        return {"loss": total, "noise": noise, "memory": self.memory, "lr": self.optimizer.lr(step)}
+
+    def validate(self, step: int) -> dict[str, float]:
+        if self.scores is None:
+            return {}
+        return {"score": self.scores.get(step, -1.0)}
+
+    def save_model(self, directory: Path) -> None:
+        save_file({k: v.contiguous() for k, v in self.model.state_dict().items()}, directory / "model.safetensors")
+
+    def save_state(self, directory: Path) -> None:
+        self.optimizer.save(directory)
+        (directory / "toy.json").write_text(json.dumps({"memory": self.memory}))
+
+    def load_state(self, checkpoint: Path) -> None:
+        self.model.load_state_dict(load_file(checkpoint / "policy" / "model.safetensors"))
+        self.optimizer.load(checkpoint)
+        self.memory = json.loads((checkpoint / "toy.json").read_text())["memory"]
+
+
+def weights(checkpoint: Path) -> bytes:
+    """The exact bytes of a checkpoint's model."""
+    return (checkpoint / "policy" / "model.safetensors").read_bytes()
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    """The lines of a metrics file without what depends on the clock."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+
+
+def main(options: dict) -> None:
+    processes = Processes(ProcessConfig(threads=1))
+    toy = Toy(processes, options.get("total_steps", 12), {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5})
+    toy.fail_at = tuple(options["fail_at"]) if "fail_at" in options else None
+    toy.seconds = options.get("seconds", 0.0)
+    config = LoopConfig(total_steps=options.get("total_steps", 12), seed=3, checkpoint_every=4, validate_every=3)
+    run_loop(toy, RunDirectory(options["output"]), config, processes)
+    processes.close()
+
+
+def attempt(options: dict, seconds: float | None = None) -> bool:
+    """Train in a forked process, killed after `seconds`; True when it ended by itself, False when it was killed."""
+    child = os.fork()
+    if child == 0:
+        main(options)
+        os._exit(0)
+    deadline = time.monotonic() + (1e9 if seconds is None else seconds)
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return not os.WIFSIGNALED(status)
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    return not os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def torture(options: dict) -> None:
+    """Disturb runs by kill -9: in given steps, and one at ever later moments until an attempt ends by itself."""
+    Toy(Processes(ProcessConfig(threads=1)))  # imports what torch imports late, once for all children
+    for step in options["steps"]:
+        output = {"output": f"{options['output']}/step_{step}"}
+        killed = not attempt({**output, "fail_at": [step, "kill"]})
+        print(json.dumps({"step": step, "killed": killed, "ended": attempt(output)}))
+    delay, kills = 0.001, 0
+    while not attempt({"output": f"{options['output']}/any", "seconds": 0.003}, delay):
+        delay, kills = delay * 1.05 + 0.002, kills + 1
+    print(json.dumps({"kills": kills}))
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    torture(arguments) if "steps" in arguments else main(arguments)
