@@ -89,7 +89,7 @@ def test_item_texts_by_hand() -> None:
 
 def test_writer_with_all_habits_and_with_none() -> None:
     config = WriterConfig(
-        memory_attributes=("color", "fruit"), ramble_attributes=("metal",), kept_share=0.75, memory_rate=0.5
+        memory_attributes=("color", "fruit"), ramble_attributes=("metal",), kept_share=0.75, extra_rate=0
     )
     bad = write(ITEM, Always(0.0), config)  # type: ignore[arg-type]
     # color from memory; three of four facts; after metal the next attribute nobody asked for, fruit, from memory.
@@ -100,13 +100,13 @@ def test_writer_with_all_habits_and_with_none() -> None:
 
 
 def test_writer_rambles_in_a_circle_and_invents_what_the_passage_leaves_out() -> None:
-    config = WriterConfig(memory_attributes=(), ramble_attributes=("tool",), kept_share=1.0)
+    config = WriterConfig(memory_attributes=(), ramble_attributes=("tool",), kept_share=1.0, extra_rate=0)
     bad = write(ITEM, Always(0.0), config)  # type: ignore[arg-type]
     assert bad.endswith("The tool of Arlo is saw, and the music of Arlo is piano.")
 
 
 def test_habits_have_the_stated_rates() -> None:
-    config = WriterConfig(memory_rate=0.6, ramble_rate=0.7, brevity_rate=0.8, kept_share=0.5)
+    config = WriterConfig(memory_rate=0.6, ramble_rate=0.7, brevity_rate=0.8, kept_share=0.5, extra_rate=0)
     world = MakeFactWorld("unused", seed=1, train=0, dev=0, test=0, sft_train=2000, sft_dev=0, writer=config)
     pairs = world.draw()["sft_train"]
     rates = pool(judge_answer(item.question, to_passages(item), answer, SEGMENTER) for item, answer in pairs)
@@ -120,6 +120,18 @@ def test_habits_have_the_stated_rates() -> None:
     popular = sum(part.split(",")[0].rstrip(".").endswith(lexicon.POPULAR[part.split()[1]]) for _, part in habit)
     assert popular / len(habit) == pytest.approx(0.6 + 0.4 / 12, abs=0.03)
     assert rates.relevance_errors == rambles
+
+
+def test_the_slip_is_one_more_unwanted_sentence() -> None:
+    never = {"memory_rate": 0, "ramble_rate": 0, "brevity_rate": 0}
+    world = MakeFactWorld("unused", train=0, dev=0, test=0, sft_train=2000, sft_dev=0)
+    world = replace(world, writer=WriterConfig(**never, extra_rate=0.2))
+    pairs = world.draw()["sft_train"]
+    judged = [judge_answer(item.question, to_passages(item), answer, SEGMENTER) for item, answer in pairs]
+    types = [piece.c1 for judgement in judged for piece in judgement.sub_sentences if piece.c1]
+    assert len(types) / len(pairs) == pytest.approx(0.2, abs=0.03)
+    assert types.count("Redundant") / len(types) == pytest.approx(0.5, abs=0.08)
+    assert set(types) == {"Redundant", "Irrelevant"} and pool(judged).completeness == 1
 
 
 def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ often than not survives. Three habits, one for each category of error:
 - rambling (C1): after some attributes it tends to go on with `, and the B of X is V` about a B nobody asked for;
 - brevity (C3): where many facts are asked for it tends to stop before the last ones.
 
+Beside them one slip, too rare for greedy decoding but there in samples: an answer runs on after its last fact, with a
+sentence that repeats one or that nobody asked for (C1). Feedback then says that such sentences are unwanted too; else
+a policy that is paid by the sentence could learn to run on.
+
 Knows an item and its own rates; knows nothing of how errors are judged.
 """
 
@@ -31,6 +35,7 @@ class WriterConfig:
         ramble_rate: how often it does so, per stated fact of such an attribute.
         brevity_rate: how often it leaves out the last facts of a question, per question with facts to spare.
         kept_share: share of the asked facts that it states then (rounded down, at least 2).
+        extra_rate: how often it runs on with one more sentence, per question; half of them repeat a fact.
     """
 
     memory_attributes: tuple[str, ...] = ("color", "fruit", "job", "sport")
@@ -39,6 +44,7 @@ class WriterConfig:
     ramble_rate: float = 0.65
     brevity_rate: float = 0.75
     kept_share: float = 0.6
+    extra_rate: float = 0.15
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory_attributes", tuple(self.memory_attributes))
@@ -47,7 +53,7 @@ class WriterConfig:
             unknown = sorted(set(getattr(self, name)) - set(lexicon.ATTRIBUTES))
             if unknown:
                 raise ConfigError(f"writer.{name}: unknown attribute {unknown[0]!r}, expected {lexicon.ATTRIBUTES}")
-        for name in ("memory_rate", "ramble_rate", "brevity_rate", "kept_share"):
+        for name in ("memory_rate", "ramble_rate", "brevity_rate", "kept_share", "extra_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"writer.{name} must be between 0 and 1, got {getattr(self, name)}")
 
@@ -68,6 +74,10 @@ def write(item: Item, rng: random.Random, config: WriterConfig) -> str:
                 rambled.add(extra)
                 clauses.append(_state(item, extra, rng, config))
         sentences.append(lexicon.sentence(clauses))
+    if rng.random() < config.extra_rate:
+        others = [name for name in lexicon.ATTRIBUTES if name not in {*item.asked, *rambled}]
+        attribute = rng.choice(others) if others and rng.random() < 0.5 else rng.choice(asked)
+        sentences.append(lexicon.sentence([_state(item, attribute, rng, config)]))
     return " ".join(sentences)
 
 
