@@ -70,7 +70,7 @@ class ValueLoss:
     """Result of `clipped_value_loss`.
 
     Attributes:
-        loss: scalar Σ_t loss_t, differentiable.
+        loss: scalar Σ_t w_t · loss_t, differentiable.
         clipped: scalar, how many real tokens had the clipped branch active.
     """
 
@@ -78,8 +78,10 @@ class ValueLoss:
     clipped: Tensor
 
 
-def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, *, clip: float) -> ValueLoss:
-    """Σ_t 0.5 · max((V_t − G_t)², (clamp(V_t, V_old ± ε) − G_t)²).
+def clipped_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, *, clip: float, weights: Tensor | None = None
+) -> ValueLoss:
+    """Σ_t w_t · 0.5 · max((V_t − G_t)², (clamp(V_t, V_old ± ε) − G_t)²).
 
     Source: original code, `fgrlhf/ppo.py`; the max keeps the clip pessimistic.
 
@@ -89,6 +91,7 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask
         returns: fp32 [R, T] targets, no gradient.
         mask: int [R, T].
         clip: ε in units of the value.
+        weights: fp32 [R, T] weight of each token in the sum; 1 when None.
     """
     check_token_tensors(mask, values=values, old_values=old_values, returns=returns)
     real = mask.bool()
@@ -96,4 +99,6 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask
     unclipped_loss = (values - returns) ** 2
     clipped_loss = (bounded - returns) ** 2
     per_token = torch.where(real, torch.maximum(unclipped_loss, clipped_loss), 0.0)
+    if weights is not None:
+        per_token = per_token * weights
     return ValueLoss(loss=0.5 * per_token.sum(), clipped=((clipped_loss > unclipped_loss) & real).sum())

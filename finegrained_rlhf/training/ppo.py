@@ -177,7 +177,7 @@ class PPOTrainer:
         return 1e-5 if self.processes.precision == "fp32" else 0.1
 
     def _check_start(self, rollout: Rollout, reference: Tensor) -> None:
-        kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs()
+        kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
         largest = max(self.processes.gather_objects([float(kl.max()) if kl.numel() else 0.0]))
         if largest > self._tolerance:
             raise ConsistencyError(

@@ -57,7 +57,8 @@ class PPOConfig:
         whiten_rewards: scale token rewards (KL penalty included) to unit variance without shifting the mean.
         whiten_advantages: scale advantages to mean 0 and variance 1 over all processes.
         value_target: `gae` is A + V_old (the original code), `truncated` the thesis's formula.
-        loss_average: `token` weighs every response token alike, `sequence` every response (thesis, 1/|y|).
+        loss_average: in both losses `token` weighs every response token alike, `sequence` every response (1/|y|, as
+            algorithm 1 of the thesis does).
         score_sampling_distribution: False scores the plain softmax (the paper); True the tempered, truncated one.
         micro_batch_prompts: prompts (with all their samples) in one forward and backward pass on one process.
         kl: the penalty.

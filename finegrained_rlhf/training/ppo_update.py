@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -169,13 +170,16 @@ class PPOUpdate:
             experience.returns[rows][:, :width],
             mask,
             clip=config.value_clip,
+            weights=weights,
         )
-        loss = policy_loss.loss * scale + config.value_coefficient * value_loss.loss / counts.tokens
+        loss = (policy_loss.loss + config.value_coefficient * value_loss.loss) * scale
         loss.backward()
         tokens = mask.sum()
-        metrics.add("loss/policy", policy_loss.loss.detach(), tokens if weights is None else len(rows))
-        metrics.add("loss/value", value_loss.loss.detach(), tokens)
+        items = tokens if weights is None else len(rows)
+        metrics.add("loss/policy", policy_loss.loss.detach(), items)
+        metrics.add("loss/value", value_loss.loss.detach(), items)
         metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
         metrics.add("clip_fraction/value", value_loss.clipped, tokens)
         metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
-        return float(policy_loss.ratio.log().abs().max())
+        largest = float(policy_loss.ratio.log().abs().max())
+        return largest if math.isfinite(largest) else math.inf
