@@ -32,7 +32,7 @@ RECORD = OutputRecord("q1", QUESTION, (PASSAGE,), ("Blue, in Rome.",), "", OUTPU
 @pytest.fixture(scope="module")
 def written() -> list[OutputRecord]:
     """Records of the imperfect writer's answers, four a question."""
-    splits = MakeFactWorld("unused", seed=5, train=0, dev=0, test=0, sft_train=1200, sft_dev=0).draw()
+    splits = MakeFactWorld("unused", seed=5, train=0, dev=0, test=0, sft_train=800, sft_dev=0).draw()
     pairs = splits["sft_train"]
     return [
         OutputRecord.of(to_example(item, item.gold), [answer, answer + " ", item.gold, item.gold + " "])
@@ -81,7 +81,7 @@ def flips(true: list[Judgement], noisy: list[Judgement]) -> tuple[float, float, 
     )
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("noise", [0.0, 1.0, 2.0])
 def test_noise_is_measured_at_its_rate(
     noise: float, written: list[OutputRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +100,7 @@ def test_noise_is_measured_at_its_rate(
     for record in written:
         annotate(record, Annotator(noise, seed=1), SEGMENTER)
     measured = flips(true, noisy)
-    # About 20,000 segments: three standard deviations are below 0.01.
+    # About 13,000 segments or facts: three standard deviations are below 0.01.
     assert measured == pytest.approx((0.17 * noise, 0.08 * noise, 0.15 * noise), abs=0.012)
 
 
@@ -153,6 +153,20 @@ def test_job_writes_a_file_the_reader_takes(tmp_path: Path, written: list[Output
     with pytest.raises(DataError, match=r"outputs\.jsonl, record sft_train-00000, field question"):
         AnnotateFactWorld(str(source), str(target)).run()
     assert target.read_bytes() == first
+
+
+def test_a_strangers_file_needs_three_fields(tmp_path: Path) -> None:
+    """The example of docs/factworld.md, fed as it stands there."""
+    page = (Path(__file__).parents[1] / "docs/factworld.md").read_text()
+    example = json.loads(page.split("```json\n")[1].split("```")[0])
+    (tmp_path / "outputs.jsonl").write_text(json.dumps(example) + "\n")
+    AnnotateFactWorld(str(tmp_path / "outputs.jsonl"), str(tmp_path / "feedback.json"), noise=0.0).run()
+    (record,) = read_feedback(tmp_path / "feedback.json")
+    assert record.gold == "The color of Arlo is blue. The city of Arlo is Rome."
+    # Errors: wrong colour and no city; none of the color's, no city; no clause and nothing given; no color.
+    assert record.preferences == (2, 1, 2, 1, 0, 2)
+    assert [(e.start, e.end, e.error_type) for e in record.feedback.errors] == [(0, 25, "Wrong-Grounding")]
+    assert [(m.passage_id, m.sentence_ids) for m in record.feedback.missing_info] == [(1, (2,))]
 
 
 def shape(value: object) -> object:

@@ -145,7 +145,7 @@ class AnnotateFactWorld:
         segmenter = SpacySegmenter(self.segmenter)
         records = read_outputs(self.input)
         feedback = []
-        for record in tqdm(records, desc="annotating", unit="question"):
+        for record in tqdm(records, desc="annotating", unit="question", delay=2.0):
             try:
                 feedback.append(annotate(record, annotator, segmenter))
             except DataError as error:
