@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,21 +19,19 @@ MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
 
 def ranks(pieces: list[tuple[Tensor, Tensor]], call: Callable[[Tensor, Tensor, Callable], object]) -> list[object]:
     """Run `call` for every rank as if all ran together: rank r's k-th reduction returns the sum of all k-th ones."""
-    recorded: list[list[Tensor]] = []
-    for round_ in range(10):
-        results, sent = [], []
-        for values, mask in pieces:
-            mine: list[Tensor] = []
+    sums: list[Tensor] = []
+    for _ in range(10):
+        sent: list[list[Tensor]] = [[] for _ in pieces]
 
-            def reduce(tensor: Tensor, mine: list[Tensor] = mine) -> Tensor:
-                mine.append(tensor.clone())
-                return recorded[len(mine) - 1][0] if len(mine) <= len(recorded) else tensor
+        def reduce(tensor: Tensor, rank: int, sums: list[Tensor] = sums, sent: list[list[Tensor]] = sent) -> Tensor:
+            sent[rank].append(tensor.clone())
+            return sums[len(sent[rank]) - 1].clone() if len(sent[rank]) <= len(sums) else tensor
 
-            results.append(call(values, mask, reduce))
-            sent.append(mine)
-        if len(recorded) == len(sent[0]):
+        results = [call(v, m, partial(reduce, rank=rank)) for rank, (v, m) in enumerate(pieces)]
+        if all(len(mine) == len(sums) for mine in sent):
             return results
-        recorded = [[torch.stack([s[k] for s in sent]).sum(dim=0)] for k in range(round_ + 1)]
+        assert all(len(mine) > len(sums) for mine in sent)  # every rank makes the same collective calls
+        sums.append(torch.stack([mine[len(sums)] for mine in sent]).sum(dim=0))
     raise AssertionError("too many reductions")
 
 
