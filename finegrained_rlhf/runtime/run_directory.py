@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json")
 _DIRECTORIES = ("checkpoints", "samples", "policy", "model")
+PREPARED = "prepared"
+"""The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
 _RESUME_WORDS = ("auto", "never")
 
 
@@ -84,8 +86,10 @@ class RunDirectory:
         return self.config_path.is_file() or self.metrics.is_file() or self.checkpoints.is_dir()
 
     def is_foreign(self) -> bool:
-        """True when the directory holds files, but none of a run of ours."""
-        return self.path.is_dir() and any(self.path.iterdir()) and not self.is_run()
+        """True when the directory holds files beside what was prepared for the run, but none of a run of ours."""
+        if not self.path.is_dir() or self.is_run():
+            return False
+        return any(entry.name != PREPARED for entry in self.path.iterdir())
 
     def start_over(self) -> None:
         """Delete what an earlier run left: metrics, samples, checkpoints and exported models, but not `config.yaml`.
