@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,16 @@ def test_bad_input(tmp_path: Path) -> None:
         InspectFeedback(str(tmp_path / "none.json")).run()
     with pytest.raises(ConfigError, match="format: expected one of table, json"):
         InspectFeedback("x", format="xml")  # type: ignore[arg-type]
+
+
+@pytest.mark.scripts
+def test_the_script_prints_json_alone(small: str) -> None:
+    script = Path(__file__).parents[1] / "scripts/inspect_feedback.py"
+    done = subprocess.run(
+        [sys.executable, str(script), f"data={small}", "format=json", "completeness.matching=token_f1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["relevance"] == {"examples": 2, "has_error": 1, "no_error": 2}
