@@ -1,0 +1,262 @@
+"""Writing what a policy answers: the jobs behind `scripts/generate.py` and `scripts/sample_outputs.py`.
+
+Knows policies as text generators and the files they are asked to fill. Knows no reward and no metric.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import atomic_path
+from finegrained_rlhf.core.records import Decoding, Prompt
+from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
+from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.training.inference import DecodingConfig, Response, TextGenerator
+from finegrained_rlhf.training.prompt_inputs import read_texts
+from finegrained_rlhf.training.prompts import TooLong, encode_prompts, read_prompts
+
+STANDARD_OUTPUT = "-"
+"""The `output` that means standard output."""
+
+
+def open_generator(checkpoint: str, processes: Processes) -> TextGenerator:
+    """The policy of a run or directory on this process's device.
+
+    Raises:
+        ModelError: there is no model, or it cannot be read.
+    """
+    return TextGenerator(PolicyConfig(checkpoint).load(processes.device), processes=processes)
+
+
+def respond(
+    generator: TextGenerator,
+    prompts: Sequence[Prompt],
+    decoding: Decoding | None,
+    processes: Processes,
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[list[Response]]:
+    """The responses to this process's prompts, with a progress bar in the main process."""
+    batches = generator.stream(prompts, decoding, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
+    groups: list[list[Response]] = []
+    with progress_bar("generating", len(prompts), "prompt", progress and processes.is_main) as bar:
+        for batch in batches:
+            groups += batch
+            bar.update(len(batch))
+    return groups
+
+
+def progress_bar(what: str, total: int, unit: str, shown: bool = True) -> Any:
+    """A progress bar on standard error."""
+    return tqdm(total=total, desc=what, unit=unit, disable=not shown, dynamic_ncols=True)
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Answer prompts and stream the answers out as JSON lines.
+
+    Attributes:
+        checkpoint: run directory, checkpoint or model directory.
+        input: prompt file (QA-FEEDBACK JSON), JSON lines with `text` or with `question` and `passages`, or `-` for
+            standard input, one prompt a line.
+        output: JSON lines `{id, prompt, response}`, written batch by batch under a temporary name and renamed when all
+            is done; `-` for standard output. With sampling each line also holds `sample`.
+        decoding: greedy by default.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        batch_size: prompts decoded at once.
+        seed: of the sampling.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        processes: precision and CPU threads.
+    """
+
+    checkpoint: str
+    input: str
+    output: str
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    seed: int = 0
+    max_prompt_tokens: int = 1024
+    prompt_too_long: TooLong = "truncate"
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def run(self) -> None:
+        """Generate.
+
+        Raises:
+            ModelError: no readable model.
+            DataError: no readable prompt; nothing is written then.
+            ConfigError: started in several processes.
+        """
+        processes = Processes(self.processes)
+        if processes.count > 1:
+            raise ConfigError("generate.py streams from one process; sample_outputs.py shares work between several")
+        items = read_texts(self.input)
+        generator = open_generator(self.checkpoint, processes)
+        prompts = encode_prompts(items, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        batches = generator.stream(
+            prompts,
+            self.decoding.build(),
+            max_new_tokens=self.max_new_tokens,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        try:
+            with _writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
+                for part, batch in zip(_cut(items, self.batch_size), batches, strict=True):
+                    for row in self._rows(part, batch):
+                        stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    stream.flush()
+                    bar.update(len(batch))
+        except BrokenPipeError:  # whoever read standard output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        if self.output != STANDARD_OUTPUT:
+            print(f"{len(items)} prompts answered -> {self.output}", file=sys.stderr)
+
+    def _rows(self, items: Sequence[tuple[str, str]], groups: Sequence[Sequence[Response]]) -> Iterator[dict[str, Any]]:
+        for (name, text), group in zip(items, groups, strict=True):
+            for sample, response in enumerate(group):
+                row: dict[str, Any] = {"id": name, "prompt": text, "response": response.text}
+                yield {**row, "sample": sample} if self.decoding.temperature > 0 else row
+
+
+def _cut(items: Sequence[tuple[str, str]], size: int) -> Iterator[Sequence[tuple[str, str]]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+@contextmanager
+def _writable(output: str) -> Iterator[TextIO]:
+    """Standard output for `-`, else a file that appears when the block ends well."""
+    if output == STANDARD_OUTPUT:
+        yield sys.stdout
+        return
+    with atomic_path(output) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+@dataclass(frozen=True)
+class SampleOutputs:
+    """Sample several outputs for each prompt of a file; runs in one process or several.
+
+    Attributes:
+        checkpoint: run directory, checkpoint or model directory.
+        data: QA-FEEDBACK prompt file.
+        output: JSON lines of outputs to write (`feedback.outputs`).
+        samples: outputs a prompt.
+        temperature: divides the logits; above 0.
+        top_k: 0 keeps all tokens.
+        top_p: 1.0 keeps all tokens.
+        max_new_tokens: longest output in tokens, end of sequence included.
+        limit: use at most so many prompts, from the beginning of the file; None uses all.
+        batch_size: prompts decoded at once in a process.
+        seed: of the sampling.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        processes: precision and CPU threads.
+    """
+
+    checkpoint: str
+    data: str
+    output: str
+    samples: int = 4
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 1.0
+    max_new_tokens: int = 200
+    limit: int | None = None
+    batch_size: int = 16
+    seed: int = 0
+    max_prompt_tokens: int = 1024
+    prompt_too_long: TooLong = "truncate"
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature must be above 0, got {self.temperature}; generate.py decodes greedily")
+        self._decoding()
+
+    def _decoding(self) -> Decoding:
+        return DecodingConfig(self.samples, self.temperature, self.top_k, self.top_p).build()
+
+    def run(self) -> None:
+        """Sample and write.
+
+        Raises:
+            ModelError: no readable model.
+            DataError: the prompt file is missing or broken.
+        """
+        processes = Processes(self.processes)
+        generator = open_generator(self.checkpoint, processes)
+        prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        prompts = prompts[: self.limit]
+        records = sample_records(
+            generator,
+            prompts,
+            self._decoding(),
+            processes,
+            max_new_tokens=self.max_new_tokens,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        if processes.is_main:
+            write_outputs(self.output, records)
+            empty = sum(not output.strip() for record in records for output in record.outputs)
+            note = f", {empty} of them empty" if empty else ""
+            print(f"{len(records)} prompts, {len(records) * self.samples} outputs{note} -> {self.output}")
+
+
+def sample_records(
+    generator: TextGenerator,
+    prompts: Sequence[Prompt],
+    decoding: Decoding,
+    processes: Processes,
+    *,
+    max_new_tokens: int,
+    batch_size: int = 16,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[OutputRecord]:
+    """The outputs for all prompts, in every process; the processes share the work.
+
+    The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
+    """
+    mine = [prompts[i] for i in processes.share(len(prompts))]
+    groups = respond(
+        generator,
+        mine,
+        decoding,
+        processes,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        seed=seed,
+        progress=progress,
+    )
+    records = [
+        output_record(prompt, [response.text for response in group]) for prompt, group in zip(mine, groups, strict=True)
+    ]
+    return processes.gather_objects(records)
+
+
+def output_record(prompt: Prompt, outputs: Iterable[str]) -> OutputRecord:
+    """The record of `outputs` for a prompt that was read from a prompt file."""
+    known = prompt.metadata
+    return OutputRecord(
+        prompt.id, known["question"], tuple(known["passages"]), tuple(known["references"]), prompt.text, tuple(outputs)
+    )

@@ -1,0 +1,18 @@
+"""Measure a policy, or a file of outputs: RougeLSum, reward models, lengths, and on FactWorld the true error rates.
+
+Example: python scripts/evaluate.py checkpoint=outputs/ppo data=test.json output=results.json oracle=factworld
+"""
+
+import hydra
+from _app import run_app
+from omegaconf import DictConfig
+
+
+@hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
+def main(cfg: DictConfig) -> None:
+    """Compose the configuration and run it."""
+    run_app(cfg)
+
+
+if __name__ == "__main__":
+    main()
