@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -17,18 +19,26 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 
-def run_app(cfg: DictConfig) -> None:
-    """Run the job that a composed configuration describes; exits with 2 on a user's error, 130 on Ctrl-C."""
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Messages on standard error; a user's error becomes one line and exit code 2, Ctrl-C exit code 130."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
     for noisy in ("transformers", "accelerate", "datasets", "httpx", "filelock"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     quiet_transformers()
     try:
-        run_config(cfg)
+        yield
     except FineGrainedError as error:
-        sys.exit(_say(error))
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def run_app(cfg: DictConfig) -> None:
+    """Run the job that a composed configuration describes."""
+    with user_errors():
+        run_config(cfg)
 
 
 def run_config(cfg: DictConfig) -> Any:
@@ -97,8 +107,3 @@ def quiet_transformers() -> None:
 
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-
-
-def _say(error: FineGrainedError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
