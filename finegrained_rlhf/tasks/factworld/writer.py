@@ -40,10 +40,10 @@ class WriterConfig:
 
     memory_attributes: tuple[str, ...] = ("color", "fruit", "job", "sport")
     memory_rate: float = 0.65
-    ramble_attributes: tuple[str, ...] = ("fruit", "city", "sport", "shape")
+    ramble_attributes: tuple[str, ...] = ("color", "fruit", "sport", "shape")
     ramble_rate: float = 0.65
     brevity_rate: float = 0.75
-    kept_share: float = 0.6
+    kept_share: float = 0.67
     extra_rate: float = 0.15
 
     def __post_init__(self) -> None:
