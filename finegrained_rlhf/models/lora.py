@@ -102,14 +102,18 @@ def reference_adapter(adapter: Any) -> Iterator[None]:
 
 
 def merged_state(model: Any) -> dict[str, Tensor]:
-    """Plain weights with the active adapter added in: W + (alpha / r) · B A, under the names of the plain model."""
+    """Plain weights with the adapter added in: W + (alpha / r) · B A, under the names of the plain model.
+
+    Weights that the model ties share their memory here too; one that has an adapter of its own gets its own.
+    """
     state = {
-        name.replace(".base_layer.", "."): tensor.detach().clone()
+        name.replace(".base_layer.", "."): tensor.detach()
         for name, tensor in model.state_dict().items()
         if not re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name)
     }
     with torch.no_grad():
         for name, module in model.named_modules():
             if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
-                state[f"{name}.weight"] += module.get_delta_weight("default").to(state[f"{name}.weight"])
+                weight = state[f"{name}.weight"]
+                state[f"{name}.weight"] = weight + module.get_delta_weight("default").to(weight)
     return state

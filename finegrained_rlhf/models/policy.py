@@ -7,12 +7,14 @@ sampling loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
@@ -46,6 +48,8 @@ class Policy(nn.Module, ABC):
         scored: None scores the plain softmax; a `Sample` scores the distribution that sampling uses.
     """
 
+    adapter: Any
+
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
         super().__init__()
         self.model = model
@@ -67,7 +71,33 @@ class Policy(nn.Module, ABC):
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
         """Encode each prompt once. Gradients flow unless the caller switched them off."""
         ids, mask = pad_rows([prompt.input_ids for prompt in prompts], self.pad_id, self.device)
-        return PromptMemory(prompts, ids, mask, self._encode(ids, mask))
+        with self._recomputing():
+            return PromptMemory(prompts, ids, mask, self._encode(ids, mask))
+
+    def use_gradient_checkpointing(self) -> None:
+        """Keep only the inputs of each layer for the backward pass and compute the rest again."""
+        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """Switch gradient checkpointing on in the layers that have it, where a backward pass will follow.
+
+        transformers does so only for layers in training mode. Their own flag is set, not their children's, so dropout
+        stays off and generation keeps its cache.
+        """
+        layers = [
+            layer
+            for layer in self.model.modules()
+            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing
+        ]
+        layers = layers if torch.is_grad_enabled() else []
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
 
     @abstractmethod
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:
@@ -147,7 +177,9 @@ class Seq2SeqPolicy(Policy):
         """See `Policy.hidden`."""
         assert memory.states is not None
         start = self.model.config.decoder_start_token_id
-        return t5_decoder_states(self.model, memory.states, memory.prompt_mask, prompt_index, response_ids, start)
+        states, mask = memory.states, memory.prompt_mask
+        with self._recomputing():
+            return t5_decoder_states(self.model, states, mask, prompt_index, response_ids, start)
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Policy.head`."""
@@ -177,6 +209,12 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
 class CausalPolicy(Policy):
     """A decoder-only policy (GPT-2 and other models with a `lm_head` over one backbone)."""
 
+    def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
+        head = model.get_output_embeddings()
+        if head is None or head is not getattr(model, "lm_head", None):
+            raise ModelError(f"expected a causal language model with one lm_head, got {type(model).__name__}")
+        super().__init__(model, tokenizer, adapter)
+
     def _encode(self, ids: Tensor, mask: Tensor) -> None:
         if bool((mask.sum(dim=1) == 0).any()):
             raise ModelError("a causal policy needs at least one prompt token")
@@ -184,7 +222,8 @@ class CausalPolicy(Policy):
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """See `Policy.hidden`."""
-        return causal_states(self.model.base_model, memory, prompt_index, response_ids, self.pad_id)
+        with self._recomputing():
+            return causal_states(self.model.base_model, memory, prompt_index, response_ids, self.pad_id)
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Policy.head`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +28,17 @@ class _NamedNoise(LogitsProcessor):
         """Called by `generate` with ids [R, t] and logits [R, V] of position t."""
         tokens = sample_tokens(warp_logits(scores, self.decoding), self.noise[:, input_ids.shape[1] - self.start])
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0.0)
+
+
+@contextmanager
+def _no_other_settings(model: Any) -> Iterator[None]:
+    """Hide the model's saved generation settings: `generate` would mix them in (repetition penalty, forced tokens …)."""
+    saved = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = saved
 
 
 class GenerateEngine:
@@ -96,5 +109,6 @@ class GenerateEngine:
             numbers = [first_sample + sample for _ in memory.prompts for sample in range(n)]
             noise = torch.from_numpy(uniform_noise(seed, step, names, numbers, max_new_tokens))
             processors.append(_NamedNoise(decoding, noise.to(policy.device), start))
-        output = policy.model.generate(**inputs, generation_config=settings, logits_processor=processors)
+        with _no_other_settings(policy.model):
+            output = policy.model.generate(**inputs, generation_config=settings, logits_processor=processors)
         return output[:, start:]
