@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -89,6 +89,8 @@ class TrainRewardModel:
         processes: precision and CPU threads.
         tracking: where metrics go beside the run directory.
     """
+
+    every_process: ClassVar[bool] = True
 
     data: str
     model: str

@@ -5,7 +5,7 @@ Example: python scripts/run_experiment.py experiment=factworld_demo seed=0
 
 import hydra
 from _app import user_errors
-from _pipeline import run_pipeline
+from _steps import run_pipeline
 from omegaconf import DictConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
@@ -42,6 +42,8 @@ class Evaluate:
         segmenter: spaCy pipeline that cuts sentences for RougeLSum (`rules` needs no model).
         processes: precision and CPU threads.
     """
+
+    every_process: ClassVar[bool] = True
 
     data: str
     output: str

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from tqdm import tqdm
 
@@ -169,6 +169,8 @@ class SampleOutputs:
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         processes: precision and CPU threads.
     """
+
+    every_process: ClassVar[bool] = True
 
     checkpoint: str
     data: str

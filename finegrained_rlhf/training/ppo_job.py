@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import seed_everything
@@ -53,6 +53,8 @@ class PPOJob:
         tracking: where metrics go beside the run directory.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
     """
+
+    every_process: ClassVar[bool] = True
 
     output_dir: str
     data: str

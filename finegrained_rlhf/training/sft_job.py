@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import seed_everything
@@ -52,6 +53,8 @@ class SFTJob:
         tracking: where metrics go beside the run directory.
         monitor: measures validation answers as well, for example by FactWorld's oracle.
     """
+
+    every_process: ClassVar[bool] = True
 
     output_dir: str
     data: str

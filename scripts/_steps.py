@@ -1,0 +1,162 @@
+"""From composed configurations to finished jobs: one job, what must be prepared for it, or an experiment of many steps.
+
+A step is a script with arguments, composed and run in this process, or a job of its own:
+`{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+
+_STEP_KEYS = {"script", "args", "job", "unless", "each"}
+
+
+def run_config(cfg: DictConfig) -> None:
+    """Prepare, build and run the job that a composed configuration describes.
+
+    A job that shares its work among processes says so (`every_process`); any other runs in the main process alone.
+
+    Raises:
+        FineGrainedError: a user's error.
+    """
+    config = resolved(cfg)
+    processes = Processes()
+    for step in expanded(config.get("prepare") or []):
+        run_step(step, "[prepare]", processes)
+    job = build({key: value for key, value in config.items() if key != "prepare"})
+    if processes.is_main and "resume" in config:
+        RunDirectory(config["output_dir"]).write_config(config, config["resume"])
+    _run_job(job, processes)
+
+
+def _run_job(job: Any, processes: Processes) -> None:
+    if processes.is_main or getattr(job, "every_process", False):
+        job.run()
+    processes.barrier()
+
+
+def run_pipeline(cfg: DictConfig) -> None:
+    """Run every step for every seed, then `collect`. Each step prints the command line that it equals."""
+    processes, started = Processes(), time.perf_counter()
+    seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
+    for seed in seeds:
+        one = copy.deepcopy(cfg)
+        one.seed, one.seeds, one.collect = seed, None, None
+        if cfg.seeds is not None:
+            one.output_dir = f"{cfg.output_dir}/seed_{seed}"
+        steps = list(expanded(resolved(one)["steps"]))
+        for number, step in enumerate(steps, start=1):
+            minutes = (time.perf_counter() - started) / 60
+            run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}]", processes)
+    if cfg.collect is not None:
+        _run_job(build(resolved(cfg)["collect"]), processes)
+
+
+def expanded(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Steps with `each` repeated for every combination; `{name}` in their texts becomes the value.
+
+    Raises:
+        ConfigError: a step has an unknown key, or not exactly one of `script` and `job`.
+    """
+    for step in steps:
+        unknown = sorted(set(step) - _STEP_KEYS)
+        if unknown or ("script" in step) == ("job" in step):
+            what = f"unknown key {unknown[0]}" if unknown else "expected one of script and job"
+            raise ConfigError(f"steps: {what} in {step}")
+        each: Mapping[str, Any] = step.get("each") or {}
+        for values in itertools.product(*each.values()):
+            yield _filled({k: v for k, v in step.items() if k != "each"}, dict(zip(each, values, strict=True)))
+
+
+def _filled(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, names) for item in value]
+    if isinstance(value, str):
+        for name, text in names.items():
+            value = value.replace(f"{{{name}}}", str(text))
+    return value
+
+
+def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
+    """Run one step unless its result exists."""
+
+    def say(text: str) -> None:
+        if processes.is_main:
+            print(f"\n{label} {text}", flush=True)
+
+    if "unless" in step and processes.broadcast_object(Path(step["unless"]).exists()):
+        say(f"{step['unless']} exists")
+    elif "job" in step:
+        say(step["job"]["_target_"].rpartition(".")[2])
+        _run_job(build(step["job"]), processes)
+    else:
+        args = [str(arg) for arg in step.get("args", [])]
+        say(f"scripts/{step['script']}.py {' '.join(args)}")
+        try:
+            cfg = compose(step["script"], overrides=args)
+        except HydraException as error:
+            raise ConfigError(f"step {step['script']}: {str(error).splitlines()[0]}") from None
+        run_config(cfg)
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers, interpolations resolved.
+
+    Raises:
+        ConfigError: a key must be given and is not, or an interpolation points nowhere.
+    """
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        raise ConfigError(f"give a value for {', '.join(f'{key}=…' for key in missing)}  (--help explains the keys)")
+    try:
+        container = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """The object that a mapping with `_target_` describes.
+
+    Raises:
+        FineGrainedError: what its constructor refuses; an unknown or missing key, or an unknown `_target_`.
+    """
+    try:
+        return instantiate(config, _convert_="all")
+    except InstantiationException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, FineGrainedError):
+            cause = cause.__cause__
+        if cause is not None:
+            raise cause from None
+        raise ConfigError(_explain(error)) from None
+
+
+def _explain(error: InstantiationException) -> str:
+    """One line for what went wrong while an object was built."""
+    lines = str(error).splitlines()
+    where = next((line.split("full_key:")[1].strip() for line in lines if "full_key:" in line), "")
+    reason = str(error.__cause__ or lines[0]).splitlines()[0]
+    match = re.search(r"(unexpected keyword argument|missing \d+ required .*argument\w*:?) (.*)", reason)
+    if match:
+        reason = f"{'unknown key' if 'unexpected' in match.group(1) else 'missing key'} {match.group(2)}"
+    return f"{where}: {reason}" if where else reason
