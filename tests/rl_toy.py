@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import MT5Config, MT5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
@@ -62,11 +62,7 @@ def model(kind: str = "t5", seed: int = 0, width: int = 16) -> Any:
         )
         return sharpen(MT5ForConditionalGeneration(config), seed)
     gated = kind == "t5-v1.1"
-    t5 = build_t5(tokenizer(), TinyT5Config(width, 32, 2, 2, gated=gated, tied=not gated), seed)
-    if gated:
-        torch.manual_seed(seed + 1)
-        t5.lm_head.weight = nn.Parameter(0.3 * torch.randn_like(t5.lm_head.weight))
-    return sharpen(t5, seed)
+    return sharpen(build_t5(tokenizer(), TinyT5Config(width, 32, 2, 2, gated=gated, tied=not gated), seed), seed)
 
 
 def policy(kind: str = "t5", seed: int = 0, width: int = 16) -> Policy:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import nn
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -236,6 +237,8 @@ def build_t5(
                 decoder_start_token_id=tokenizer.pad_token_id,
             )
         )
+        if not config.tied:  # transformers 5 ties a T5 whatever its configuration says, unless a file holds both
+            model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) * config.d_model**-0.5)
     return model.eval()
 
 
