@@ -1,0 +1,189 @@
+"""What an evaluation measures, against numbers worked out by hand; and that it measures every example once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.evaluation import evaluate_responses
+
+PROMPTS = [
+    Prompt("a", "What?", (), {"question": "What?", "passages": (), "references": ("the cat sat", "a dog ran")}),
+    Prompt("b", "Who?", (), {"question": "Who?", "passages": (), "references": ("nobody knows that",)}),
+    Prompt("c", "Why?", (), {"question": "Why?", "passages": (), "references": ("because",)}),
+]
+RESPONSES = ["a dog ran", "bad words bad", ""]
+
+
+class WordScorer(BaseScorer):
+    """+1 for every word, −1 for the word "bad"."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        spans, values = [], []
+        for text in responses:
+            starts = [i for i in range(len(text)) if text[i] != " " and (i == 0 or text[i - 1] == " ")]
+            words = [text[start:].split()[0] for start in starts]
+            spans.append(tuple((s, s + len(w)) for s, w in zip(starts, words, strict=True)))
+            values.append(tuple(-1.0 if word == "bad" else 1.0 for word in words))
+        return SegmentScores(spans, values)
+
+
+class LengthScorer(BaseScorer):
+    """The number of characters of a response."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        return SegmentScores(
+            [((0, len(text)),) for text in responses], [(float(len(text)),) for text in responses], whole_response=True
+        )
+
+
+class LetterMonitor:
+    """How many characters of the answers are the letter "d"."""
+
+    def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+        return {"d_rate": (sum(text.count("d") for text in responses), sum(map(len, responses))), "nothing": (0, 0)}
+
+
+def composer(normalisation: str = "none") -> RewardComposer:
+    made = RewardComposer(
+        RewardConfig(
+            {"words": WordScorer(), "length": LengthScorer()},
+            {"words": 0.5, "length": 0.1},
+            {"length": ComponentConfig(normalisation)},
+        )
+    )
+    made.setup(torch.device("cpu"))
+    return made
+
+
+def test_metrics_are_the_numbers_worked_out_by_hand() -> None:
+    result = evaluate_responses(
+        PROMPTS,
+        RESPONSES,
+        Processes(),
+        composer=composer(),
+        oracle=LetterMonitor(),
+        tokens=[3, 5, 0],
+        progress=False,
+    )
+    assert result.metrics == pytest.approx(
+        {
+            # one answer is its second reference, the others share no word with theirs
+            "rouge_lsum": 1 / 3,
+            "mean_words": 2.0,
+            "mean_tokens": 8 / 3,
+            # of six words two are "bad": 4/6 without error; the sums of the three answers are 3, -1 and 0
+            "reward/words/raw": 2 / 3,
+            "reward/words/error_free_share": 4 / 6,
+            "reward/words/segments": 6,
+            # 9, 13 and 0 characters
+            "reward/length/raw": 22 / 3,
+            "reward/length/mean_score": 22 / 3,
+            "reward/total": 0.5 * 2 / 3 + 0.1 * 22 / 3,
+            # "a dog ran" has one d in 9 characters, "bad words bad" three in 13
+            "d_rate": 4 / 22,
+            "nothing": 0.0,
+        }
+    )
+    first = result.responses[0]
+    assert (first.prompt.id, first.response, first.tokens, first.finished) == ("a", "a dog ran", 3, None)
+    assert first.components["words"].spans == ((0, 1), (2, 5), (6, 9))
+    assert dict(first.counts) == {"d_rate": (1, 9), "nothing": (0, 0)}
+    json.dumps(dict(result.metrics), allow_nan=False)
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    plain = evaluate_responses(PROMPTS, RESPONSES, Processes(), progress=False).metrics
+    assert sorted(plain) == ["mean_words", "rouge_lsum"]
+    bare = [Prompt("a", "What?", ())]
+    assert sorted(evaluate_responses(bare, ["x"], Processes(), progress=False).metrics) == ["mean_words"]
+    running = evaluate_responses(PROMPTS, RESPONSES, Processes(), composer=composer("running"), progress=False).metrics
+    assert "reward/total" not in running and "reward/length/raw" in running
+
+
+def test_more_answers_than_one_scoring_batch_give_the_mean_over_all() -> None:
+    count = 150
+    prompts = [PROMPTS[i % 3] for i in range(count)]
+    responses = [RESPONSES[i % 3] for i in range(count)]
+    many = evaluate_responses(prompts, responses, Processes(), composer=composer(), oracle=LetterMonitor())
+    few = evaluate_responses(PROMPTS, RESPONSES, Processes(), composer=composer(), oracle=LetterMonitor())
+    expected = {**few.metrics, "reward/words/segments": 6 * count / 3}
+    assert dict(many.metrics) == pytest.approx(expected)
+    assert [row.response for row in many.responses] == responses
+
+
+def test_a_response_too_few_is_a_bug_and_not_zipped_away() -> None:
+    with pytest.raises(ValueError, match="one response"):
+        evaluate_responses(PROMPTS, RESPONSES[:2], Processes(), progress=False)
+
+
+WORKER = """
+import json, sys
+from finegrained_rlhf.core.records import Sample
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.evaluation import evaluate_policy
+from finegrained_rlhf.training.generation import open_generator, sample_records
+from finegrained_rlhf.training.prompts import encode_prompts
+from test_evaluation_measures import LetterMonitor, composer
+
+processes = Processes()
+generator = open_generator(sys.argv[1], processes)
+items = [(f"p{i}", "who " * (i + 1)) for i in range(5)]
+notes = [{"question": "who", "passages": (), "references": ("who what",)}] * 5
+prompts = encode_prompts(items, generator.tokenizer, 64, "truncate", notes)
+found = []
+for count in (5, 1):
+    result = evaluate_policy(generator, prompts[:count], processes, composer=composer(), oracle=LetterMonitor(),
+                             max_new_tokens=6, batch_size=2, progress=False)
+    found.append({"metrics": dict(result.metrics), "ids": [row.prompt.id for row in result.responses]})
+records = sample_records(generator, prompts, Sample(2, 1.2), processes, max_new_tokens=6, batch_size=1, progress=False)
+found.append([[record.id, *record.outputs] for record in records])
+with open(f"{sys.argv[2]}.{processes.rank}", "w") as file:
+    json.dump(found, file)
+processes.close()
+"""
+
+
+def run_to_end(command: list[str], environment: dict[str, str]) -> None:
+    """Run a command and all it starts; nothing of it outlives the test."""
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        try:
+            assert process.wait(timeout=200) == 0
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: Path) -> None:
+    from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
+
+    tokenizer = build_tokenizer(["who what where"])
+    build_t5(tokenizer, TinyT5Config(d_model=16, d_ff=32, num_layers=1), seed=2).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "worker.py").write_text(WORKER)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    arguments = [str(tmp_path / "worker.py"), str(tmp_path / "model")]
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    for command in ([*arguments, str(tmp_path / "one")], [*launch, *arguments, str(tmp_path / "two")]):
+        run_to_end([sys.executable, *command], environment)
+    one, first, second = (json.loads((tmp_path / name).read_text()) for name in ("one.0", "two.0", "two.1"))
+    assert first == second
+    assert first[0]["ids"] == [f"p{i}" for i in range(5)] and first[1]["ids"] == ["p0"]
+    for of_two, of_one in zip(first[:2], one[:2], strict=True):
+        assert of_two["ids"] == of_one["ids"]
+        assert of_two["metrics"] == pytest.approx(of_one["metrics"], abs=1e-9)
+    assert first[2] == one[2]
