@@ -24,6 +24,7 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
+_NOT_THE_JOBS = ("prepare", "settings")
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
@@ -39,7 +40,7 @@ def run_config(cfg: DictConfig) -> None:
     processes = Processes()
     for step in expanded(config.get("prepare") or []):
         run_step(step, "[prepare]", processes)
-    job = build({key: value for key, value in config.items() if key != "prepare"})
+    job = build({key: value for key, value in config.items() if key not in _NOT_THE_JOBS})
     if processes.is_main and "resume" in config:
         RunDirectory(config["output_dir"]).write_config(config, config["resume"])
     _run_job(job, processes)
