@@ -98,6 +98,9 @@ def test_gradient_checkpointing_recomputes_layers_and_changes_nothing_else(kind:
     with torch.no_grad():
         ours.logprobs(ours.encode(prompts(kind)), ROWS, ids, mask)
     assert len(calls) == 3  # nothing to recompute without gradients
+    ours.train()
+    ours.logprobs(ours.encode(prompts(kind)), ROWS, ids, mask)
+    assert all(module.training for module in ours.modules())  # a trainer that wants dropout keeps it
 
 
 def test_padding_moves_to_the_left() -> None:

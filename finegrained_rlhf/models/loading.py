@@ -25,6 +25,15 @@ from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, mer
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 
+_VOCABULARIES = (
+    "tokenizer.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
+
 
 def model_directory(path: str | Path, export: str = "policy") -> Path:
     """The directory that holds a model: `path` itself, or `path/policy` where `path` is a run directory.
@@ -47,6 +56,8 @@ def load_tokenizer(directory: Path) -> Any:
     Raises:
         ModelError: it is missing or unreadable.
     """
+    if not any((directory / name).is_file() for name in _VOCABULARIES):  # transformers would make an empty one
+        raise ModelError(f"{directory}: no tokenizer here (expected one of {', '.join(_VOCABULARIES)})")
     try:
         return AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:

@@ -90,14 +90,14 @@ class Policy(nn.Module, ABC):
             for layer in self.model.modules()
             if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing
         ]
-        layers = layers if torch.is_grad_enabled() else []
-        for layer in layers:
+        before = [(layer, layer.training) for layer in layers if torch.is_grad_enabled()]
+        for layer, _ in before:
             layer.training = True
         try:
             yield
         finally:
-            for layer in layers:
-                layer.training = False
+            for layer, training in before:
+                layer.training = training
 
     @abstractmethod
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:
