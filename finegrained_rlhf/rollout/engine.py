@@ -34,7 +34,8 @@ class RolloutConfig:
     prompts_per_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.prompts_per_step < 1 or self.max_new_tokens < 1 or (self.prompts_per_batch or 1) < 1:
+        batch = 1 if self.prompts_per_batch is None else self.prompts_per_batch
+        if self.prompts_per_step < 1 or self.max_new_tokens < 1 or batch < 1:
             raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
         try:
             self.decoding()

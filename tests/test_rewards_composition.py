@@ -1,0 +1,256 @@
+"""From segment scores to token rewards: where each value lands, and how components add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from rl_toy import tokenizer
+
+from finegrained_rlhf.core.errors import AlignmentError, ConfigError
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.core.stats import RunningMoments
+from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.placement import place_scores
+from finegrained_rlhf.text.alignment import token_ends
+from finegrained_rlhf.training.ppo import empty_rollout
+
+TEXTS = ["the cat sat, one dog ran!", "red", ""]
+# ids of row 0: the | cat | sat | , | one | dog | ran | ! | </s>; character ends 3 7 11 12 16 20 24 25 25
+
+
+def rollout(texts: Sequence[str] = TEXTS, finished: Sequence[bool] = (True, False, True)) -> Rollout:
+    words = tokenizer()
+    rows = [
+        words(text, add_special_tokens=False)["input_ids"] + ([1] if end else [])
+        for text, end in zip(texts, finished, strict=True)
+    ]
+    ids, mask = pad_rows(rows, pad=0)
+    count = len(rows)
+    decoded = [token_ends(words, row) for row in rows]
+    return Rollout(
+        prompts=[Prompt(f"p{i}", "", (1,)) for i in range(count)],
+        prompt_ids=torch.ones(count, 1, dtype=torch.long),
+        prompt_mask=torch.ones(count, 1, dtype=torch.long),
+        prompt_index=torch.arange(count),
+        sample_index=torch.zeros(count, dtype=torch.long),
+        decoding_index=torch.zeros(count, dtype=torch.long),
+        decodings=(Sample(1),),
+        response_ids=ids,
+        response_mask=mask,
+        logprobs=torch.zeros(ids.shape),
+        texts=[text for text, _ in decoded],
+        token_ends=[ends for _, ends in decoded],
+    )
+
+
+def whole(*values: float) -> SegmentScores:
+    return SegmentScores([((0, len(t)),) for t in TEXTS], [(v,) for v in values], whole_response=True)
+
+
+SEGMENTS = SegmentScores([((0, 12), (13, 25)), ((0, 3),), ()], [(1.0, -1.0), (0.5,), ()])
+
+
+def cells(placed: torch.Tensor) -> dict[tuple[int, int], float]:
+    return {(r, t): float(placed[r, t]) for r, t in placed.nonzero().tolist()}
+
+
+def test_the_toy_is_what_it_says() -> None:
+    assert rollout().token_ends[0] == (3, 7, 11, 12, 16, 20, 24, 25, 25)
+    assert rollout().lengths().tolist() == [9, 1, 1]
+
+
+def test_segments_land_on_the_token_that_ends_them() -> None:
+    assert cells(place_scores(SEGMENTS, rollout())) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
+
+
+def test_whole_responses_land_on_the_last_real_token() -> None:
+    """The end token where there is one, else the last token that was sampled; never padding."""
+    assert cells(place_scores(whole(2.0, 3.0, 4.0), rollout())) == {(0, 8): 2.0, (1, 0): 3.0, (2, 0): 4.0}
+
+
+def test_segments_that_end_in_one_token_add_up() -> None:
+    both = SegmentScores([((0, 5), (5, 7), (8, 9)), (), ()], [(1.0, 2.0, 4.0), (), ()])
+    assert cells(place_scores(both, rollout())) == {(0, 1): 3.0, (0, 2): 4.0}
+    twice = SegmentScores([((0, 25), (0, 25)), (), ()], [(1.0, 2.0), (), ()], whole_response=True)
+    assert cells(place_scores(twice, rollout())) == {(0, 8): 3.0}
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [((0, 26),), (), ()],  # past the text
+        [((5, 5),), (), ()],  # empty
+        [((9, 3),), (), ()],  # reversed
+        [(), (), ((0, 1),)],  # in a response without text
+    ],
+)
+def test_segments_outside_their_response_are_refused(spans: list) -> None:
+    with pytest.raises(AlignmentError, match="segment"):
+        place_scores(SegmentScores(spans, [tuple(1.0 for _ in row) for row in spans]), rollout())
+
+
+def test_counts_must_agree() -> None:
+    with pytest.raises(AlignmentError, match="scores of 2 responses for a rollout of 3"):
+        place_scores(SegmentScores([(), ()], [(), ()]), rollout())
+    with pytest.raises(ValueError, match="response 1 has 1 spans and 2 values"):
+        SegmentScores([(), ((0, 1),)], [(), (1.0, 2.0)])
+    with pytest.raises(ValueError, match="1 responses have spans, 2 have values"):
+        SegmentScores([()], [(), ()])
+
+
+def test_a_response_without_real_tokens_takes_no_value() -> None:
+    nothing = replace(rollout(), response_mask=torch.zeros_like(rollout().response_mask))
+    with pytest.raises(AlignmentError, match="token -1 of 0"):
+        place_scores(whole(1.0, 1.0, 1.0), nothing)
+
+
+# Composition ----------------------------------------------------------------------------------------------------
+
+
+class Fixed(BaseScorer):
+    """Gives what it was given."""
+
+    def __init__(self, scores: SegmentScores) -> None:
+        self.scores, self.ready, self.calls = scores, 0, 0
+
+    def setup(self, device: torch.device) -> None:
+        self.ready += 1
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        assert len(prompts) == len(responses)
+        self.calls += 1
+        return self.scores
+
+
+def composer(**settings: ComponentConfig) -> RewardComposer:
+    components = {"relevance": Fixed(SEGMENTS), "completeness": Fixed(whole(2.0, 3.0, -4.0))}
+    return RewardComposer(RewardConfig(components, {"relevance": 0.3, "completeness": 0.5}, settings))
+
+
+def test_components_keep_their_share() -> None:
+    ours = composer()
+    ours.setup(torch.device("cpu"))
+    assert all(scorer.ready == 1 for scorer in ours.config.components.values())
+    drawn = rollout()
+    trace = ours.compose(drawn, ours.score(drawn.row_prompts(), drawn.texts))
+    assert list(trace.components) == ["relevance", "completeness"]
+    relevance, completeness = trace.components.values()
+    assert cells(relevance.raw) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
+    assert torch.equal(relevance.normalised, relevance.raw)
+    assert cells(relevance.weighted) == pytest.approx({(0, 3): 0.3, (0, 7): -0.3, (1, 0): 0.15})
+    assert relevance.weighted_values == [(0.3, -0.3), (0.15,), ()]
+    assert completeness.weighted_values == [(1.0,), (1.5,), (-2.0,)]
+    assert cells(trace.total) == pytest.approx({(0, 3): 0.3, (0, 7): -0.3, (0, 8): 1.0, (1, 0): 1.65, (2, 0): -2.0})
+    assert torch.equal(trace.total, relevance.weighted + completeness.weighted)
+    assert (relevance.weight, completeness.weight) == (0.3, 0.5)
+    assert trace.total.dtype == torch.float32
+
+
+def test_a_weight_of_zero_keeps_the_trace_but_not_the_reward() -> None:
+    config = RewardConfig({"a": Fixed(SEGMENTS)}, {"a": 0.0})
+    trace = RewardComposer(config).compose(rollout(), {"a": SEGMENTS})
+    assert not trace.total.any() and trace.components["a"].raw.any()
+
+
+class MyScorer:
+    """A user's own class: no base class, one value a response from the prompt's metadata."""
+
+    def setup(self, device: torch.device) -> None:
+        self.device = device
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        values = [(float(p.metadata["bonus"]) + len(r),) for p, r in zip(prompts, responses, strict=True)]
+        return SegmentScores([((0, len(r)),) for r in responses], values, whole_response=True)
+
+
+def test_a_class_of_the_users_own() -> None:
+    ours = RewardComposer(RewardConfig({"mine": MyScorer()}, {"mine": 2.0}))
+    ours.setup(torch.device("cpu"))
+    drawn = rollout()
+    asked = [replace(p, metadata={"bonus": i}) for i, p in enumerate(drawn.prompts)]
+    trace = ours.compose(drawn, ours.score(asked, drawn.texts))
+    assert cells(trace.total) == {(0, 8): 50.0, (1, 0): 8.0, (2, 0): 4.0}
+
+
+def test_configuration_mistakes_are_named() -> None:
+    scorer = Fixed(SEGMENTS)
+    for arguments, message in (
+        (({}, {}), "components is empty"),
+        (({"a": scorer}, {"a": 1.0, "relevence": 1.0}), r"weights\.relevence: no such component; the reward has a"),
+        (({"a": scorer}, {"a": 1.0}, {"b": ComponentConfig()}), r"settings\.b: no such component"),
+        (({"a": scorer, "b": scorer}, {"a": 1.0}), r"weights\.b: expected a finite number, got None"),
+        (({"a": scorer}, {"a": float("nan")}), r"weights\.a: expected a finite number"),
+        (({"a": object()}, {"a": 1.0}), r"components\.a: object has no setup"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            RewardConfig(*arguments)
+    with pytest.raises(ConfigError, match="none or running"):
+        ComponentConfig("batch")
+
+
+def test_bad_scores_are_named() -> None:
+    drawn = rollout()
+    for scores, message in (
+        (whole(1.0, float("nan"), 0.0), "component a gave a value that is not finite"),
+        (whole(1.0, float("inf"), 0.0), "component a gave a value that is not finite"),
+        (SegmentScores([()], [()]), "component a scored 1 responses, 3 were given"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            RewardComposer(RewardConfig({"a": Fixed(scores)}, {"a": 1.0})).score(drawn.row_prompts(), drawn.texts)
+
+
+RUNNING = ComponentConfig("running")
+
+
+def test_running_normalisation_by_hand() -> None:
+    """Values 2, 3, −4: mean 1/3, variance (25 + 64 + 169)/27; then 0, 0, 0 join them."""
+    ours = composer(completeness=RUNNING)
+    drawn = rollout()
+    trace = ours.compose(drawn, {"completeness": whole(2.0, 3.0, -4.0)})
+    std = (258 / 27) ** 0.5
+    part = trace.components["completeness"]
+    expected = {(0, 8): (2 - 1 / 3) / std, (1, 0): (3 - 1 / 3) / std, (2, 0): (-4 - 1 / 3) / std}
+    assert cells(part.normalised) == pytest.approx(expected)
+    assert cells(part.raw) == {(0, 8): 2.0, (1, 0): 3.0, (2, 0): -4.0}
+    assert cells(part.weighted) == pytest.approx({name: 0.5 * value for name, value in expected.items()})
+    second = ours.compose(drawn, {"completeness": whole(0.0, 0.0, 0.0)}).components["completeness"]
+    mean, std = 1 / 6, (29 / 6 - 1 / 36) ** 0.5
+    assert float(second.normalised[0, 8]) == pytest.approx(-mean / std)
+
+
+def test_running_normalisation_stands_still_in_validation_and_survives_a_resume() -> None:
+    ours, drawn = composer(relevance=RUNNING), rollout()
+    ours.compose(drawn, {"relevance": SEGMENTS})
+    state = ours.state()
+    assert list(state) == ["relevance"]
+    before = ours.compose(drawn, {"relevance": SEGMENTS}, train=False)
+    assert ours.state() == state
+    other = composer(relevance=RUNNING)
+    other.load_state(state)
+    after = other.compose(drawn, {"relevance": SEGMENTS}, train=False)
+    assert torch.equal(before.total, after.total)
+    assert not torch.equal(before.total, composer().compose(drawn, {"relevance": SEGMENTS}).total)
+
+
+def test_running_normalisation_counts_over_processes() -> None:
+    ours = RewardComposer(RewardConfig({"a": Fixed(SEGMENTS)}, {"a": 1.0}, {"a": RUNNING}), reduce=lambda t: 2 * t)
+    ours.compose(rollout(), {"a": SEGMENTS})
+    alone = RunningMoments()
+    alone.update(torch.tensor([1.0, -1.0, 0.5]))
+    count, mean, m2 = ours.state()["a"]
+    assert (count, mean) == (6, pytest.approx(alone.mean))
+    assert m2 == pytest.approx(2 * alone.m2)
+
+
+def test_a_process_without_responses_asks_no_scorer() -> None:
+    ours = composer(relevance=RUNNING)
+    empty = empty_rollout([Sample(1)], torch.device("cpu"))
+    scores = ours.score(empty.row_prompts(), empty.texts)
+    assert list(scores) == ["relevance", "completeness"]  # the same names as on the other processes
+    assert all(scorer.calls == 0 for scorer in ours.config.components.values())
+    trace = ours.compose(empty, scores)
+    assert trace.total.shape == (0, 1)
+    assert list(trace.components) == ["relevance", "completeness"]
