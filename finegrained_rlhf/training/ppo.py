@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class PPOTrainer:
             with timer.phase("rewards"):
                 trace = self._rewards(rollout, train=True)
             with timer.phase("scoring"):
-                reference, values, entropy = self._score(rollout)
+                rollout, reference, values, entropy = self._score(rollout)
             beta = self.kl_controller.beta
             experience = make_experience(
                 rollout, trace, reference, values, beta=beta, config=self.config, reduce=self.processes.sum_
@@ -154,9 +154,13 @@ class PPOTrainer:
         return self.composer.compose(rollout, scores, train=train)
 
     @torch.no_grad()
-    def _score(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """(reference log-probabilities, values, entropy), each fp32 [R, T]."""
-        reference, values, entropy = (torch.zeros_like(rollout.logprobs) for _ in range(3))
+    def _score(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor, Tensor]:
+        """The rollout, reference log-probabilities, values and entropy, the latter three fp32 [R, T].
+
+        Below fp32 the rollout's log-probabilities are replaced by those of a pass in the update's own shapes: another
+        batch shape rounds otherwise, by more than a ratio may differ from 1.
+        """
+        behaviour, reference, values, entropy = (torch.zeros_like(rollout.logprobs) for _ in range(4))
         for group in prompt_groups(len(rollout.prompts), self.config.micro_batch_prompts):
             rows = rows_of(group, rollout.prompt_index)
             with self.processes.autocast():
@@ -164,7 +168,10 @@ class PPOTrainer:
                 width = now.values.shape[1]
                 reference[rows, :width] = self.models.reference_logprobs(rollout, group, rows)[:, :width]
             values[rows, :width], entropy[rows, :width] = now.values, now.entropy
-        return reference, values, entropy
+            behaviour[rows, :width] = now.logprobs
+        if self.processes.precision != "fp32":
+            rollout = replace(rollout, logprobs=behaviour)
+        return rollout, reference, values, entropy
 
     def _optimizer_step(self, step: int) -> float:
         self.processes.all_reduce_gradients(self.models.trained)
