@@ -115,9 +115,10 @@ def test_tokens_of_outputs_are_counted_without_special_tokens(run: Path) -> None
 def test_a_limit_takes_the_beginning(run: Path, data: str, tmp_path: Path, examples: list[QAExample]) -> None:
     result = Evaluate(data, str(tmp_path / "a.json"), str(run), max_new_tokens=3, limit=2).run()
     assert [row.prompt.id for row in result.responses] == [e.id for e in examples[:2]]
-    outputs = outputs_file(tmp_path / "o.jsonl", examples, ["x", "y", "z"])
-    result = Evaluate(data, str(tmp_path / "b.json"), outputs=outputs, limit=2).run()
-    assert [row.response for row in result.responses] == ["x", "y"]
+    for answers in (["x", "y", "z"], ["x", "y"]):
+        outputs = outputs_file(tmp_path / "o.jsonl", examples[: len(answers)], answers)
+        result = Evaluate(data, str(tmp_path / "b.json"), outputs=outputs, limit=2).run()
+        assert [row.response for row in result.responses] == ["x", "y"]
 
 
 def test_a_model_directory_that_is_no_run_gets_no_metrics_file(run: Path, data: str, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class Evaluate:
     def _outputs(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
         assert self.outputs is not None
         prompts = unencoded_prompts(self.data)
-        responses = first_outputs(prompts, self.outputs)[: self.limit]
+        responses = first_outputs(prompts, self.outputs, self.limit)
         if composer is not None:
             composer.setup(processes.device)
         return evaluate_responses(
@@ -147,13 +147,15 @@ def unencoded_prompts(data: str | Path) -> list[Prompt]:
     return [Prompt(example.id, example.text, (), example_metadata(example)) for example in read_examples(data)]
 
 
-def first_outputs(prompts: Sequence[Prompt], path: str | Path) -> list[str]:
-    """The first output for each prompt from a file of outputs, matched by id.
+def first_outputs(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[str]:
+    """The first output for each of the first `limit` prompts from a file of outputs, matched by id.
 
     Raises:
         DataError: the file is broken, a prompt has no output, or an output belongs to no prompt.
     """
     found = {record.id: record.outputs[0] for record in read_outputs(path)}
+    strange = sorted(set(found) - {prompt.id for prompt in prompts})
+    prompts = prompts[:limit]
     missing = [prompt.id for prompt in prompts if prompt.id not in found]
     if missing:
         raise DataError(
@@ -162,7 +164,6 @@ def first_outputs(prompts: Sequence[Prompt], path: str | Path) -> list[str]:
             file=path,
             field="id",
         )
-    strange = sorted(set(found) - {prompt.id for prompt in prompts})
     if strange:
         raise DataError("no example of the data has this id", file=path, record=strange[0], field="id")
     return [found[prompt.id] for prompt in prompts]
