@@ -182,10 +182,13 @@ def test_empty_splits_write_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "sft_dev.json").exists() and (tmp_path / "dev.json").exists()
 
 
-def test_corpus_covers_every_world() -> None:
+def test_corpus_covers_every_world(tmp_path: Path) -> None:
     from finegrained_rlhf.models.tiny import build_tokenizer
 
-    tokenizer = build_tokenizer(lexicon.corpus())
+    small(str(tmp_path)).run()
+    corpus = (tmp_path / "corpus.txt").read_text().splitlines()
+    assert corpus == lexicon.corpus()
+    tokenizer = build_tokenizer(corpus)
     assert len(tokenizer) <= 200
     for pairs in MakeFactWorld("unused", seed=9, train=200, dev=0, test=0, sft_train=200, sft_dev=0).draw().values():
         for item, answer in pairs:

@@ -6,16 +6,16 @@ Knows file names and split sizes. Every split has passages of its own.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.files import write_jsonl, write_text
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.tasks.factworld import lexicon
 from finegrained_rlhf.tasks.factworld.world import Item, WorldConfig, make_items
 from finegrained_rlhf.tasks.factworld.writer import WriterConfig, write
 from finegrained_rlhf.text.templates import task_text
@@ -28,7 +28,8 @@ class MakeFactWorld:
     """Make a world and write its files to `output_dir`.
 
     `train.json`, `dev.json`, `test.json`: prompts with gold answers. `sft_train.json`, `sft_dev.json`: demonstrations,
-    prompts whose answer is the imperfect writer's. `world.jsonl`: the facts behind every prompt.
+    prompts whose answer is the imperfect writer's. `world.jsonl`: the facts behind every prompt. `corpus.txt`: every
+    word of the world in every form, to build a tokenizer from; it does not depend on the seed.
 
     Attributes:
         output_dir: where the files go.
@@ -65,6 +66,7 @@ class MakeFactWorld:
                 write_examples(Path(self.output_dir) / f"{split}.json", [to_example(*pair) for pair in pairs])
         rows = (world_row(item, split, answer) for split, pairs in splits.items() for item, answer in pairs)
         write_jsonl(Path(self.output_dir) / "world.jsonl", rows)
+        write_text(Path(self.output_dir) / "corpus.txt", "\n".join(lexicon.corpus()) + "\n")
         print(f"{', '.join(f'{len(pairs)} {split}' for split, pairs in splits.items())} -> {self.output_dir}")
 
     def draw(self) -> dict[str, list[tuple[Item, str]]]:
@@ -102,8 +104,3 @@ def world_row(item: Item, split: str, answer: str) -> dict[str, Any]:
         "gold": item.gold,
         "answer": answer,
     }
-
-
-def corpus_of(examples: Sequence[QAExample]) -> list[str]:
-    """Prompts and answers of `examples`: what a tokenizer for the world may be built from."""
-    return [text for example in examples for text in (example.text, *example.references)]
