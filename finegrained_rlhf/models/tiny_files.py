@@ -1,6 +1,6 @@
 """Tiny models on disk: which words a data file holds, and the directories that are written from them.
 
-Knows JSON, JSON lines and plain text, not their schemas: every string in a data file is corpus. Knows no training.
+Knows JSON, JSON lines and plain text, not their schemas: every string in a data file is corpus, except under the key `id`. Knows no training.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from finegrained_rlhf.models.tiny import (
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string inside a JSON value; object keys are no text."""
+    """Every string inside a JSON value; object keys are no text, and neither are ids."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():
-            yield from _strings(item)
+        for key, item in value.items():
+            if key != "id":
+                yield from _strings(item)
     elif isinstance(value, list):
         for item in value:
             yield from _strings(item)
 
 
 def read_corpus(files: str | Path | Sequence[str | Path]) -> list[str]:
-    """The texts of data files: every string of a `.json` or `.jsonl` file, every line of any other file.
+    """The texts of data files: every string but ids of a `.json` or `.jsonl` file, every line of any other file.
 
     Raises:
         DataError: a file is missing, damaged or holds no text.
