@@ -87,30 +87,74 @@ def self_attention(
     return out.scatter(1, index, found)
 
 
-def encode(model: LongformerModel, input_ids: Tensor, mask: Tensor, global_mask: Tensor) -> Tensor:
-    """Last hidden states of a Longformer, [B, L, D]; equal to transformers' own at every real token.
+def _attend_at(
+    module: LongformerSelfAttention,
+    hidden: Tensor,
+    mask: Tensor,
+    global_mask: Tensor,
+    allowed: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Output of one `LongformerSelfAttention` at some positions only, [B, K, D].
 
-    Inputs longer than `DENSE_LIMIT` tokens go through transformers' chunked attention, whose memory grows linearly.
+    Args:
+        module, hidden, mask, global_mask, allowed: as in `self_attention`.
+        positions: int64 [B, K].
+    """
+    heads, drop = module.num_heads, module.dropout if module.training else 0.0
+    at = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
+    is_global = global_mask.gather(1, positions).bool()
+    out = torch.zeros_like(at)
+    if not bool(is_global.all()):
+        query, key, value = (
+            _heads(layer(x), heads) for layer, x in ((module.query, at), (module.key, hidden), (module.value, hidden))
+        )
+        seen = allowed[:, 0].gather(1, positions[..., None].expand(-1, -1, allowed.shape[-1]))[:, None]
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=drop)
+        out = found.transpose(1, 2).flatten(2)
+    if bool(is_global.any()):
+        query = _heads(module.query_global(at), heads)
+        key, value = _heads(module.key_global(hidden), heads), _heads(module.value_global(hidden), heads)
+        seen = mask.bool()[:, None, None, :].expand(-1, 1, at.shape[1], -1)
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=drop)
+        out = torch.where(is_global[..., None], found.transpose(1, 2).flatten(2), out)
+    return out
+
+
+def encode_at(
+    model: LongformerModel, input_ids: Tensor, mask: Tensor, global_mask: Tensor, positions: Tensor
+) -> Tensor:
+    """Last hidden states of a Longformer at some positions, [B, K, D]; equal to transformers' own at real tokens.
+
+    A head reads few positions, so the last layer is computed at those alone. Inputs longer than `DENSE_LIMIT` tokens go
+    through transformers' chunked attention, whose memory grows linearly.
 
     Args:
         model: the encoder.
         input_ids: int64 [B, L], right-padded with the model's padding id; every row has at least one real token.
         mask: int64 [B, L], 1 = real.
         global_mask: int64 [B, L], 1 = token with global attention.
+        positions: int64 [B, K], which tokens of each row are wanted.
     """
+    index = positions[..., None].expand(-1, -1, model.config.hidden_size)
     if input_ids.shape[1] > DENSE_LIMIT:
         output: Tensor = model(input_ids, attention_mask=mask, global_attention_mask=global_mask).last_hidden_state
-        return output
+        return output.gather(1, index)
     hidden: Tensor = model.embeddings(input_ids=input_ids)
     global_mask = global_mask * mask
     has_global = bool(global_mask.any())
     masks: dict[int, Tensor] = {}
-    for layer in model.encoder.layer:
+    last = len(model.encoder.layer) - 1
+    for number, layer in enumerate(model.encoder.layer):
         module = layer.attention.self
         window = module.one_sided_attn_window_size
         if window not in masks:
             masks[window] = attention_mask(mask, global_mask, window)
-        attended = self_attention(module, hidden, mask, global_mask, masks[window], has_global)
+        if number < last:
+            attended = self_attention(module, hidden, mask, global_mask, masks[window], has_global)
+        else:
+            attended = _attend_at(module, hidden, mask, global_mask, masks[window], positions)
+            hidden = hidden.gather(1, index)
         attended = layer.attention.output(attended, hidden)
         hidden = layer.output(layer.intermediate(attended), attended)
     return hidden

@@ -86,7 +86,7 @@ class TinyLongformerConfig:
         num_layers: layers.
         num_heads: attention heads; d_model must divide by it.
         max_length: longest input in tokens, special tokens included.
-        attention_window: keys that a token sees, half of them on each side; even. transformers pads inputs to a
+        attention_window: keys that a token sees, half of them on each side; even, at least 4. transformers pads inputs to a
             multiple of it, so small is fast.
     """
 
@@ -99,8 +99,8 @@ class TinyLongformerConfig:
 
     def __post_init__(self) -> None:
         _check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
-        if self.attention_window < 2 or self.attention_window % 2:
-            raise ConfigError(f"attention_window must be even and at least 2, got {self.attention_window}")
+        if self.attention_window < 4 or self.attention_window % 2:
+            raise ConfigError(f"attention_window must be even and at least 4, got {self.attention_window}")
         if self.max_length < 8:
             raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
 
