@@ -1,38 +1,33 @@
-"""What every script does around its job: resolve the configuration, prepare, build, run, and say errors in one line."""
+"""What every script does around its job: messages, quiet libraries, and a user's errors in one line.
+
+Every script imports it right after hydra; importing it already changes where modules are found and how mistakes on the
+command line are shown.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from types import TracebackType
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+# Python looks for modules beside the script first, where evaluate.py would hide the package of that name. They come
+# last here, and a user's own modules (`_target_: my_rewards.Politeness`) are found in the working directory.
+_SCRIPTS = str(Path(__file__).resolve().parent)
+sys.path[:] = [path for path in sys.path if str(Path(path or ".").resolve()) != _SCRIPTS] + [os.getcwd(), _SCRIPTS]
 
+from _steps import run_config  # noqa: E402
 
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Messages on standard error; a user's error becomes one line and exit code 2, Ctrl-C exit code 130."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
-    for noisy in ("transformers", "accelerate", "datasets", "httpx", "filelock"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    quiet_transformers()
-    try:
-        yield
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+from finegrained_rlhf.core.errors import FineGrainedError  # noqa: E402
 
 
 def run_app(cfg: DictConfig) -> None:
@@ -41,68 +36,56 @@ def run_app(cfg: DictConfig) -> None:
         run_config(cfg)
 
 
-def run_config(cfg: DictConfig) -> Any:
-    """Prepare, build and run; returns what the job returns. Raises FineGrainedError on a user's error."""
-    config = resolved(cfg)
-    steps = config.pop("prepare", None) or []
-    processes = Processes()
-    if processes.is_main:
-        for step in [steps] if isinstance(steps, dict) else steps:
-            build(step).run()
-    processes.barrier()
-    job = build(config)
-    if processes.is_main and "resume" in config:
-        RunDirectory(config["output_dir"]).write_config({"prepare": steps, **config}, config["resume"])
-    return job.run()
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An exception hook that says a mistake on the command line in one line."""
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        _say(_explain_command_line(error))
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, interpolations resolved.
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on instead of printing them itself
+sys.excepthook = _show
 
-    Raises:
-        ConfigError: a key must be given and is not, or an interpolation points nowhere.
-    """
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError(f"give a value for {', '.join(f'{key}=…' for key in missing)}  (--help explains the keys)")
+
+def _explain_command_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = str(error.__cause__ or "").split("\n")[0]
+    text = " ".join(lines)
+    if match := re.search(r"Could not override '([^']+)'", text):
+        if "not in struct" in cause:
+            return f"unknown key {match.group(1)!r} (--help lists the keys)"
+    if match := re.search(r"Could not find '([^']+)/([^']+)'.*Available options in '[^']+': (.*?) Config search", text):
+        return f"{match.group(1)}={match.group(2)} does not exist; expected one of {', '.join(match.group(3).split())}"
+    return " ".join([*lines[:2], cause if cause not in text else ""]).strip()
+
+
+def _say(message: str) -> None:
+    """Print an error once: other processes wait, because the launcher ends them when the main one has spoken."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(3)
+        message = f"[process {os.environ['RANK']}] {message}"
+    print(f"error: {message}", file=sys.stderr)
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Messages on standard error; a user's error becomes one line and exit code 2, Ctrl-C exit code 130."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    for noisy in ("transformers", "accelerate", "datasets", "httpx", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    _quiet_transformers()
     try:
-        container = OmegaConf.to_container(cfg, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+        yield
+    except FineGrainedError as error:
+        _say(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
-def build(config: dict[str, Any]) -> Any:
-    """The object that a mapping with `_target_` describes.
-
-    Raises:
-        FineGrainedError: what its constructor refuses; an unknown or missing key, or an unknown `_target_`.
-    """
-    try:
-        return instantiate(config, _convert_="all")
-    except InstantiationException as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, FineGrainedError):
-            cause = cause.__cause__
-        if cause is not None:
-            raise cause from None
-        raise ConfigError(_explain(error)) from None
-
-
-def _explain(error: InstantiationException) -> str:
-    """One line for what went wrong while an object was built."""
-    lines = str(error).splitlines()
-    where = next((line.split("full_key:")[1].strip() for line in lines if "full_key:" in line), "")
-    reason = str(error.__cause__ or lines[0]).splitlines()[0]
-    match = re.search(r"(unexpected keyword argument|missing \d+ required .*argument\w*:?) (.*)", reason)
-    if match:
-        reason = f"{'unknown key' if 'unexpected' in match.group(1) else 'missing key'} {match.group(2)}"
-    return f"{where}: {reason}" if where else reason
-
-
-def quiet_transformers() -> None:
-    """No progress bars and no notices of transformers: the project's own bars and messages tell what happens."""
+def _quiet_transformers() -> None:
+    """No progress bars and notices of transformers: the project's own tell what happens."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

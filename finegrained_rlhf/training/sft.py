@@ -1,7 +1,7 @@
 """Supervised fine-tuning: teach a policy reference answers by cross-entropy.
 
-Knows policies through their log-probability function, the one that PPO uses too. Knows no reward; how a prompt file is
-read and how answers are measured is other modules' work.
+Knows policies through the states and logits they give for answers. Knows no reward; how a prompt file is read and how
+answers are measured is other modules' work.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class SFTTrainer:
         with self.processes.autocast():
             memory = policy.encode([item.prompt for item in items])
             rows = torch.arange(len(items), device=policy.device)
-            logprobs = policy.logprobs(memory, rows, ids, mask).logprobs
-        loss = -logprobs.sum() / tokens
+            logits = policy.head(policy.hidden(memory, rows, ids)[mask.bool()])
+        loss = nn.functional.cross_entropy(logits.float(), ids[mask.bool()], reduction="sum") / tokens
         loss.backward()
         return float(loss.detach())
 

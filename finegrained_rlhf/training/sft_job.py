@@ -56,6 +56,8 @@ class SFTJob:
 
     every_process: ClassVar[bool] = True
 
+    every_process: ClassVar[bool] = True
+
     output_dir: str
     data: str
     policy: PolicyConfig
