@@ -1,0 +1,252 @@
+"""The update against a loss written out row by row, and its invariances."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from ppo_toy import make_trainer, value_model
+from rl_toy import policy, prompts
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.records import Experience, Rollout, Sample
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.rollout import GenerateEngine
+from finegrained_rlhf.rollout.engine import rollout_in_batches
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.measure import StepMetrics
+from finegrained_rlhf.training.ppo_config import PPOConfig
+from finegrained_rlhf.training.ppo_update import PPOUpdate, prompt_groups, rows_of, token_statistics
+
+SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coefficient": 0.7, "epochs": 1}
+
+
+def models(kind: str, shared: bool) -> tuple[Policy, ValueModel]:
+    owner = policy(kind)
+    return owner, value_model(owner, kind, shared)
+
+
+def experience(kind: str) -> Experience:
+    """Responses of ragged length with random everything, so that every branch of both clips is taken."""
+    rollout = rollout_in_batches(
+        GenerateEngine(policy(kind)), prompts(kind, 5), [Sample(3, temperature=2.0)], max_new_tokens=7
+    )[0]
+    generator = torch.Generator().manual_seed(0)
+    shape, mask = rollout.response_ids.shape, rollout.response_mask
+
+    def noise(scale: float) -> Tensor:
+        return scale * torch.randn(shape, generator=generator) * mask
+
+    old = Rollout(**{**vars(rollout), "logprobs": rollout.logprobs + noise(0.3)})
+    return Experience(old, None, noise(1.0), noise(0.5), noise(1.0), noise(1.0), noise(1.0))
+
+
+def update_gradient(
+    kind: str, shared: bool, data: Experience, **config: object
+) -> tuple[dict[str, Tensor], dict[str, float], float]:
+    """Gradients that reach the optimizer, metrics, and the largest |log ratio| that was reported."""
+    owner, value = models(kind, shared)
+    both = nn.ModuleDict({"policy": owner.model, "value": value})
+    taken: list[dict[str, Tensor]] = []
+    seen: list[float] = []
+
+    def step(number: int) -> float:
+        taken.append({n: p.grad.clone() for n, p in both.named_parameters() if p.grad is not None})
+        both.zero_grad()
+        return float(number)
+
+    metrics = StepMetrics()
+    settings = PPOConfig(**{**SETTINGS, **config})
+    PPOUpdate(owner, value, step, Processes(), settings).run(7, data, metrics, seen.append)
+    return taken[0], metrics.reduce(Processes()), seen[0]
+
+
+def reference_gradient(
+    kind: str, shared: bool, data: Experience, average: str
+) -> tuple[dict[str, Tensor], float, float]:
+    """Row by row through transformers' whole model, with the losses of the papers written out per token."""
+    owner, value = models(kind, shared)
+    both = nn.ModuleDict({"policy": owner.model, "value": value})
+    rollout, plain = data.rollout, owner.model
+    rows, tokens = rollout.response_ids.shape[0], int(rollout.response_mask.sum())
+    policy_total, value_total = torch.zeros(()), torch.zeros(())
+    largest = 0.0
+    for row, prompt in enumerate(rollout.row_prompts()):
+        length = int(rollout.response_mask[row].sum())
+        ids, answer = torch.tensor([prompt.input_ids]), rollout.response_ids[row : row + 1, :length]
+        if kind == "gpt2":
+            whole, first = torch.cat([ids, answer], dim=1), len(prompt.input_ids) - 1
+            output = plain(input_ids=whole, output_hidden_states=True)
+            logits, trunk = output.logits[0, first:-1], output.hidden_states[-1][0, first:-1]
+        else:
+            output = plain(input_ids=ids, labels=answer, output_hidden_states=True)
+            logits, trunk = output.logits[0], output.decoder_hidden_states[-1][0]
+        if not shared and kind == "gpt2":
+            trunk = value.backbone(input_ids=whole).last_hidden_state[0, first:-1]
+        elif not shared:
+            encoded = value.backbone.encoder(input_ids=ids).last_hidden_state
+            shifted = torch.cat([torch.tensor([[0]]), answer[:, :-1]], dim=1)
+            trunk = value.backbone.decoder(input_ids=shifted, encoder_hidden_states=encoded).last_hidden_state[0]
+        values = value.head(trunk)
+        logprobs = logits.log_softmax(dim=-1)
+        weight = 1 / tokens if average == "token" else 1 / (rows * length)
+        for t in range(length):
+            log_ratio = logprobs[t, answer[0, t]] - rollout.logprobs[row, t]
+            largest = max(largest, abs(float(log_ratio.detach())))
+            rho, a = log_ratio.exp(), data.advantages[row, t]
+            policy_total = policy_total - weight * torch.min(rho * a, rho.clamp(0.8, 1.2) * a)
+            v, old, target = values[t], data.values[row, t], data.returns[row, t]
+            bounded = torch.max(torch.min(v, old + 0.3), old - 0.3)
+            value_total = value_total + weight * 0.5 * torch.max((v - target) ** 2, (bounded - target) ** 2)
+    (policy_total + 0.7 * value_total).backward()
+    gradients = {n: p.grad for n, p in both.named_parameters() if p.grad is not None}
+    return gradients, float(policy_total.detach()), float(value_total.detach())
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
+    assert set(one) == set(other)
+    for name, gradient in one.items():
+        scale = max(1.0, float(other[name].abs().max()))
+        torch.testing.assert_close(gradient, other[name], atol=tolerance * scale, rtol=0, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
+
+@pytest.mark.parametrize("average", ["token", "sequence"])
+@pytest.mark.parametrize(("kind", "shared"), [("t5", False), ("t5", True), ("gpt2", False), ("t5-v1.1", True)])
+def test_the_gradient_is_that_of_the_written_out_loss(kind: str, shared: bool, average: str) -> None:
+    data = experience(kind)
+    gradients, metrics, _ = update_gradient(kind, shared, data, loss_average=average, micro_batch_prompts=2)
+    expected, policy_loss, value_loss = reference_gradient(kind, shared, data, average)
+    assert max(float(g.abs().max()) for g in expected.values()) > 0.01
+    assert_same(gradients, expected, 1e-5)
+    assert metrics["loss/policy"] == pytest.approx(policy_loss, abs=1e-5)
+    assert metrics["loss/value"] == pytest.approx(value_loss, abs=1e-5)
+    assert 0.1 < metrics["clip_fraction/policy"] < 0.9 and 0.1 < metrics["clip_fraction/value"] < 0.9
+    assert metrics["gradient_norm"] == 7.0  # the step's number went through
+
+
+@pytest.mark.parametrize("average", ["token", "sequence"])
+def test_micro_batches_do_not_change_the_gradient(average: str) -> None:
+    data = experience("t5")
+    whole = update_gradient("t5", False, data, loss_average=average, micro_batch_prompts=5)
+    for size in (1, 2, 3):
+        part = update_gradient("t5", False, data, loss_average=average, micro_batch_prompts=size)
+        assert_same(part[0], whole[0], 1e-6)
+        assert part[1] == pytest.approx(whole[1], abs=1e-5)
+        assert part[2] == pytest.approx(whole[2], abs=1e-5)
+
+
+def test_averages_by_hand() -> None:
+    """Responses of 1 and 3 tokens, ratio 1, advantages 4 and (1, 1, 1): −7/4 a token, −(4 + 1)/2 a response."""
+    asked = prompts("t5", 2)
+    owner = policy("t5")
+    ids = torch.tensor([[1, 0, 0], [5, 6, 1]])
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    index = torch.arange(2)
+    memory = owner.encode(asked)
+    with torch.no_grad():
+        logprobs = owner.logprobs(memory, index, ids, mask).logprobs
+    none = torch.zeros(2, dtype=torch.long)
+    rollout = Rollout(
+        asked,
+        memory.prompt_ids,
+        memory.prompt_mask,
+        index,
+        none,
+        none,
+        (Sample(1),),
+        ids,
+        mask,
+        logprobs,
+        ["", ""],
+        [(), ()],
+    )
+    advantages = torch.tensor([[4.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    zero = torch.zeros(2, 3)
+    data = Experience(rollout, None, zero, zero, zero, advantages, zero)
+    for average, expected in (("token", -7 / 4), ("sequence", -5 / 2)):
+        for size in (1, 2):
+            _, metrics, largest = update_gradient("t5", False, data, loss_average=average, micro_batch_prompts=size)
+            assert metrics["loss/policy"] == pytest.approx(expected, abs=1e-5)
+            assert metrics["ratio"] == pytest.approx(1.0, abs=1e-6)
+            assert largest < 1e-5
+
+
+def test_the_reported_log_ratio_is_the_largest_and_nan_does_not_hide() -> None:
+    data = experience("t5")
+    _, _, largest = update_gradient("t5", False, data, micro_batch_prompts=2)
+    owner = policy("t5")
+    rollout = data.rollout
+    with torch.no_grad():
+        now = owner.logprobs(
+            owner.encode(rollout.prompts), rollout.prompt_index, rollout.response_ids, rollout.response_mask
+        ).logprobs
+    assert largest == pytest.approx(float((now - rollout.logprobs).abs().max()), abs=1e-5)
+    for junk in (math.nan, math.inf, -math.inf):
+        broken = rollout.logprobs.clone()
+        broken[0, 0] = junk
+        spoilt = Experience(**{**vars(data), "rollout": Rollout(**{**vars(rollout), "logprobs": broken})})
+        assert update_gradient("t5", False, spoilt, micro_batch_prompts=2)[2] == math.inf
+
+
+def test_padding_of_the_experience_does_not_matter() -> None:
+    data = experience("t5")
+    padding = ~data.rollout.response_mask.bool()
+    assert padding.any()
+
+    def spoil(tensor: Tensor) -> Tensor:
+        return torch.where(padding, torch.full_like(tensor, 7), tensor)
+
+    rollout = Rollout(
+        **{
+            **vars(data.rollout),
+            "logprobs": spoil(data.rollout.logprobs),
+            "response_ids": spoil(data.rollout.response_ids),
+        }
+    )
+    dirty = Experience(
+        rollout,
+        None,
+        data.reference_logprobs,
+        spoil(data.values),
+        data.rewards,
+        spoil(data.advantages),
+        spoil(data.returns),
+    )
+    assert_same(update_gradient("t5", False, dirty)[0], update_gradient("t5", False, data)[0], 1e-6)
+
+
+def test_every_epoch_is_one_optimizer_step_over_everything(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, epochs=3, micro_batch_prompts=1)
+    steps: list[int] = []
+    step = trainer.models.optimizer.step
+    trainer.models.optimizer.step = lambda number: steps.append(number) or step(number)
+    trainer.train_step(1)
+    trainer.train_step(2)
+    assert steps == [1, 1, 1, 2, 2, 2]
+
+
+def test_groups_cover_every_prompt_once() -> None:
+    assert [list(g) for g in prompt_groups(5, 2)] == [[0, 1], [2, 3], [4]]
+    assert prompt_groups(0, 2) == []
+    index = torch.tensor([0, 0, 1, 1, 2, 2])
+    assert rows_of(range(1, 3), index).tolist() == [2, 3, 4, 5]
+
+
+def test_statistics_of_a_group_are_cut_to_its_longest_response() -> None:
+    data = experience("t5")
+    owner, value = models("t5", False)
+    for group in prompt_groups(5, 2):
+        rows = rows_of(group, data.rollout.prompt_index)
+        with torch.no_grad():
+            now = token_statistics(owner, value, data.rollout, group, rows)
+        mask = data.rollout.response_mask[rows]
+        assert now.logprobs.shape == now.values.shape == now.entropy.shape
+        assert now.logprobs.shape == (len(rows), int(mask.sum(dim=1).max()))
+        assert not now.values[~mask[:, : now.values.shape[1]].bool()].any()
+
+
+def test_the_shared_head_is_a_shared_head() -> None:
+    assert isinstance(models("t5", True)[1], SharedTrunkValueModel)
