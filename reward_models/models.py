@@ -37,6 +37,7 @@ ID2LABEL = {0: "no_error", 1: "has_error"}
 RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
+_NEW_HEAD = re.compile(r"^(classifier|pre_classifier|score)\.|\.pooler\.")
 _OFFSET_POSITIONS = ("longformer", "roberta", "xlm-roberta", "camembert")
 
 
@@ -252,7 +253,7 @@ def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel
         model, missing = _open(directory, True, num_labels=len(ID2LABEL), id2label=ID2LABEL, label2id=label2id)
     else:
         model, missing = _open(directory, False, num_labels=1)
-    _require(directory, {name for name in missing if not name.startswith(("classifier", "score", "pre_classifier"))})
+    _require(directory, {name for name in missing if not _NEW_HEAD.search(name)})
     return RewardModel(model, load_tokenizer(directory), record).eval()
 
 

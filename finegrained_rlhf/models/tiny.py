@@ -86,8 +86,8 @@ class TinyLongformerConfig:
         num_layers: layers.
         num_heads: attention heads; d_model must divide by it.
         max_length: longest input in tokens, special tokens included.
-        attention_window: keys that a token sees, half of them on each side; even, at least 4. transformers pads inputs to a
-            multiple of it, so small is fast.
+        attention_window: keys that a token sees, half of them on each side; even, at least 4. transformers pads inputs
+            to a multiple of it, so small is fast.
     """
 
     d_model: int = 64

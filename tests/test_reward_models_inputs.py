@@ -1,0 +1,181 @@
+"""What reward models read: separators in their places, one template, passages cut and nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from feedback_samples import LAKE, record
+from hypothesis import given
+from hypothesis import strategies as st
+from reward_model_samples import CORPUS, cue_records
+
+from finegrained_rlhf.core.errors import DataError, ModelError
+from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.models.tiny import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
+from reward_models.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
+from reward_models.inputs import (
+    EncodedInput,
+    InputEncoder,
+    answer_parts,
+    collate,
+    factuality_parts,
+    relevance_parts,
+)
+
+QUESTION = "What is the lake like?"
+TOKENIZER = encoder_tokenizer(build_tokenizer(CORPUS), 512)
+
+
+def words(encoder: InputEncoder, ids: tuple[int, ...]) -> str:
+    return " ".join(encoder.tokenizer.decode(list(ids)).replace("</s>", " </s> ").replace("<s>", " <s> ").split())
+
+
+def test_relevance_input_and_its_separators() -> None:
+    encoder = InputEncoder(TOKENIZER, 512)
+    (item,) = encoder.encode([relevance_parts(QUESTION, ["It is cold,", "wide and deep."])])
+    expected = " ".join(relevance_input(QUESTION, ["It is cold,", "wide and deep."], "</s>"))
+    assert words(encoder, item.ids) == f"<s> {expected} </s>"
+    assert [item.ids[i] for i in item.separators] == [TOKENIZER.sep_token_id] * 2
+    first, second = item.separators
+    assert words(encoder, item.ids[first + 1 : second]) == "It is cold,"
+    assert words(encoder, item.ids[second + 1 : -1]) == "wide and deep."
+    assert item.ids.count(TOKENIZER.sep_token_id) == 3
+
+
+def test_factuality_and_completeness_inputs() -> None:
+    encoder = InputEncoder(TOKENIZER, 512)
+    passages = [LAKE, Passage("The lake", ("It is deep.",))]
+    context = "wikipage: The lake text: " + LAKE.text + " | wikipage: The lake text: It is deep."
+    (item,) = encoder.encode([factuality_parts(QUESTION, passages, ["It is cold.", "Yes!"])])
+    expected = " ".join(factuality_input(QUESTION, context, ["It is cold.", "Yes!"], "</s>"))
+    assert words(encoder, item.ids) == f"<s> {expected} </s>"
+    (whole,) = encoder.encode([answer_parts(QUESTION, passages, "It is cold.")])
+    assert words(encoder, whole.ids) == f"<s> {completeness_input(task_text(QUESTION, passages), 'It is cold.')} </s>"
+    assert whole.separators == ()
+
+
+@pytest.mark.parametrize("passages", [[], [LAKE]])
+def test_white_space_makes_no_difference(passages: list[Passage]) -> None:
+    encoder = InputEncoder(TOKENIZER, 512)
+    spaced = [Passage(p.title + " ", tuple(s.replace(" ", "\n ") for s in p.sentences)) for p in passages]
+    for make in (
+        lambda p, gap: factuality_parts(QUESTION, p, [f"It{gap}is cold."]),
+        lambda p, gap: answer_parts(QUESTION, p, f"It{gap}is cold. "),
+    ):
+        plain, other = encoder.encode([make(passages, " "), make(spaced, "  ")])
+        assert plain == other
+
+
+@given(limit=st.integers(20, 90))
+def test_only_passages_are_cut(limit: int) -> None:
+    encoder = InputEncoder(TOKENIZER, limit)
+    (whole,) = InputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [LAKE], ["It is cold.", "Yes!"])])
+    try:
+        (item,) = encoder.encode([factuality_parts(QUESTION, [LAKE], ["It is cold.", "Yes!"])])
+    except DataError as error:
+        assert "without its passages" in str(error)
+        (bare,) = InputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [], ["It is cold.", "Yes!"])])
+        assert len(bare.ids) > limit
+        return
+    assert len(item.ids) == min(limit, len(whole.ids)) and item.cut == len(whole.ids) - len(item.ids)
+    kept = len(item.ids) - (len(whole.ids) - whole.separators[0])
+    tail = whole.ids.index(TOKENIZER.convert_tokens_to_ids("▁answer"))
+    assert item.ids[: kept - 2] == whole.ids[: kept - 2]
+    assert item.ids[-(len(whole.ids) - tail) :] == whole.ids[tail:]
+    assert [len(item.ids) - i for i in item.separators] == [len(whole.ids) - i for i in whole.separators]
+
+
+def test_cut_inputs_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    encoder = InputEncoder(TOKENIZER, 40)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(12):
+            encoder.encode([answer_parts(QUESTION, [LAKE], "It is cold."), answer_parts(QUESTION, [], "Yes!")])
+    assert (encoder.inputs_seen, encoder.inputs_cut) == (24, 12)
+    assert [r.message.split(" reward")[0] for r in caplog.records] == ["1 of 2", "10 of 20"]
+
+
+def test_a_tokenizer_without_the_needed_tokens_is_refused() -> None:
+    tokenizer = causal_tokenizer(build_tokenizer(CORPUS), 64)
+    tokenizer.pad_token = None
+    with pytest.raises(ModelError, match="separator"):
+        InputEncoder(tokenizer, 64)
+
+
+def test_collate_lists_separators_in_order() -> None:
+    batch = collate([EncodedInput((3, 1, 5, 1), (1,)), EncodedInput((3, 5, 1), ()), EncodedInput((3, 1, 1), (1, 2))], 0)
+    assert batch.ids.tolist() == [[3, 1, 5, 1], [3, 5, 1, 0], [3, 1, 1, 0]]
+    assert batch.mask.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]]
+    assert (batch.rows.tolist(), batch.positions.tolist()) == ([0, 2, 2], [1, 1, 2])
+    assert batch.rows.dtype == torch.long
+
+
+def test_labels_stand_at_the_separator_before_their_segment() -> None:
+    text = "It is cold and wide and deep. It was warm and not so deep."
+    feedback = record(text, [("It was warm and not so deep.", "Unverifiable"), ("It is cold and wide", "Irrelevant")])
+    encoder, segmenter = InputEncoder(TOKENIZER, 512), SpacySegmenter()
+    (relevance,) = build_examples([feedback], LabelSettings("relevance"), encoder, segmenter)
+    (factuality,) = build_examples([feedback], LabelSettings("factuality"), encoder, segmenter)
+    assert relevance.labels == (1, 0) and factuality.labels == (None, 1)
+    for example in (relevance, factuality):
+        first, second = example.inputs[0].separators
+        assert words(encoder, example.inputs[0].ids[second + 1 : -1]) == "It was warm and not so deep."
+        assert words(encoder, example.inputs[0].ids[first + 1 : second]) == "It is cold and wide and deep."
+    assert "wikipage" in words(encoder, factuality.inputs[0].ids)
+    assert "wikipage" not in words(encoder, relevance.inputs[0].ids)
+
+
+def test_each_distinct_answer_is_encoded_once() -> None:
+    feedback = record("Yes!", others=("It is cold.", "Yes!", "It is wide."), preferences=(1, 0, 2, 2, 1, 1))
+    (example,) = build_examples([feedback], LabelSettings("preference"), InputEncoder(TOKENIZER, 512), SpacySegmenter())
+    assert len(example.inputs) == 3 and example.items == 5
+    assert example.pairs == ((0, 1), (2, 0), (0, 1), (1, 2), (0, 2))
+
+
+def test_records_without_labels_are_left_out() -> None:
+    only_irrelevant = record("It is cold and wide.", [("It is cold and wide.", "Irrelevant")], preferences=(0,) * 6)
+    encoder, segmenter = InputEncoder(TOKENIZER, 512), SpacySegmenter()
+    for kind in ("factuality", "preference", "completeness"):
+        assert build_examples([only_irrelevant], LabelSettings(kind), encoder, segmenter) == []
+    assert len(build_examples([only_irrelevant], LabelSettings("relevance"), encoder, segmenter)) == 1
+
+
+def test_held_out_records_are_seeded_and_disjoint() -> None:
+    records = cue_records(20)
+    train, dev = hold_out(records, 0.2, seed=1)
+    assert (len(train), len(dev)) == (16, 4)
+    assert {r.id for r in train} | {r.id for r in dev} == {r.id for r in records}
+    assert [r.id for r in hold_out(records, 0.2, seed=1)[1]] == [r.id for r in dev]
+    assert [r.id for r in hold_out(records, 0.2, seed=2)[1]] != [r.id for r in dev]
+    assert len(hold_out(records[:2], 0.01, seed=0)[1]) == 1
+    with pytest.raises(DataError):
+        hold_out(records[:1], 0.5, seed=0)
+
+
+def fake(length: int, pairs: int = 0) -> RewardExample:
+    return RewardExample((EncodedInput((5,) * length, ()),), pairs=((0, 0),) * pairs)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=40), batch=st.integers(1, 8)
+)
+def test_every_epoch_uses_every_example_once(sizes: list[tuple[int, int]], batch: int) -> None:
+    examples = [fake(length, pairs) for length, pairs in sizes]
+    plan = BatchPlan(examples, batch, seed=3)
+    ends = [0, plan.steps(1), plan.steps(2)]
+    for start, end in zip(ends, ends[1:], strict=False):
+        steps = [plan.batch(step) for step in range(start + 1, end + 1)]
+        assert sorted(id(e) for step in steps for e in step) == sorted(id(e) for e in examples)
+        assert all(sum(e.items for e in step) <= batch or len(step) == 1 for step in steps)
+    again = BatchPlan(examples, batch, seed=3)
+    assert [id(e) for e in again.batch(ends[2])] == [id(e) for e in plan.batch(ends[2])]
+
+
+def test_batches_hold_similar_lengths() -> None:
+    plan = BatchPlan([fake(length) for length in range(1, 65)], 4, seed=0)
+    spread = [max(e.length for e in b) - min(e.length for e in b) for b in map(plan.batch, range(1, 17))]
+    assert max(spread) == 3
+    assert [plan.batch(i)[0].length for i in range(1, 17)] != sorted(plan.batch(i)[0].length for i in range(1, 17))

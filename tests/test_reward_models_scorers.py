@@ -1,0 +1,189 @@
+"""Reward models as reward components: rewards by label name, formula, order, empty and too long responses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from feedback_samples import LAKE
+from reward_model_samples import CORPUS, prompt, save_longformer
+from test_reward_models_models import enlarged
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.templates import factuality_input
+from reward_models.inputs import InputEncoder, answer_parts, collate, relevance_parts
+from reward_models.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.scorers import SegmentScorer, SequenceScorer
+
+RESPONSES = [
+    "It is cold, wide and deep, they say. Yes! It was warm; not so bad, they say.",
+    "",
+    "It is good.",
+    "   ",
+    "It is cold. It is wide. It is deep.",
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    encoder = save_longformer(folder / "encoder")
+    for kind in ("relevance", "factuality", "completeness", "preference"):
+        moments = {"mean": 0.5, "std": 2.0} if kind in ("completeness", "preference") else {}
+        record = RewardModelRecord(kind, global_attention="first", **moments)
+        model = enlarged(new_reward_model(encoder, record))
+        if record.labels_segments:
+            balance(model)
+        model.save(folder / kind)
+    return {path.name: str(path) for path in folder.iterdir()}
+
+
+def balance(model: RewardModel) -> None:
+    """Move the head's bias so that about half of all segments are found to have an error."""
+    parts = [relevance_parts("What is the lake like?", [text, "It is deep."]) for text in CORPUS]
+    batch = collate(InputEncoder(model.tokenizer, model.max_length).encode(parts), model.pad_id)
+    with torch.no_grad():
+        logits = model.segment_logits(batch)
+        model.model.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
+
+
+def prompts(count: int = len(RESPONSES)) -> list:
+    return [prompt(f"p{i}") for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["relevance", "factuality"])
+def test_one_reward_for_each_segment(models: dict[str, str], kind: str) -> None:
+    scorer = SegmentScorer(models[kind])
+    scorer.setup("cpu")
+    scores = scorer.score(prompts(), RESPONSES)
+    segmenter = SpacySegmenter()
+    cut = segmenter.sub_sentences if kind == "relevance" else segmenter.sentences
+    assert [list(spans) for spans in scores.spans] == [cut(text) for text in RESPONSES]
+    assert {value for row in scores.values for value in row} <= {1.0, -1.0}
+    assert scores.values[1] == () and scores.values[3] == () and not scores.whole_response
+
+
+def test_factuality_rewards_equal_transformers(models: dict[str, str]) -> None:
+    """The whole path again with the tokenizer on the joined text and transformers' own forward."""
+    from transformers import AutoTokenizer, LongformerForTokenClassification
+
+    tokenizer = AutoTokenizer.from_pretrained(models["factuality"])
+    model = LongformerForTokenClassification.from_pretrained(models["factuality"])
+    segments = [RESPONSES[4][a:b] for a, b in SpacySegmenter().sentences(RESPONSES[4])]
+    context = f"wikipage: {LAKE.title} text: {LAKE.text}"
+    text = " ".join(factuality_input("What is the lake like?", context, segments, "</s>"))
+    ids = torch.tensor([tokenizer(text.replace(" </s>", "</s>"))["input_ids"]])
+    first = torch.zeros_like(ids)
+    first[0, 0] = 1
+    labels = model(ids, global_attention_mask=first).logits[0].argmax(-1)
+    expected = [1.0 if labels[i] == 0 else -1.0 for i in (ids[0] == 1).nonzero().flatten().tolist()[:-1]]
+    assert list(SegmentScorer(models["factuality"]).score([prompt()], [RESPONSES[4]]).values[0]) == expected
+
+
+@pytest.mark.parametrize("kind", ["relevance", "factuality", "completeness"])
+def test_batches_and_order_make_no_difference(models: dict[str, str], kind: str) -> None:
+    def score(batch_size: int, order: list[int]) -> list[tuple[float, ...]]:
+        make = SequenceScorer if kind == "completeness" else SegmentScorer
+        given = [prompts()[i] for i in order], [RESPONSES[i] for i in order]
+        values = make(models[kind], batch_size=batch_size).score(*given).values
+        return [values[order.index(i)] for i in range(len(order))]
+
+    reference = score(1, [0, 1, 2, 3, 4])
+    for found in (score(3, [4, 2, 0, 1, 3]), score(32, [1, 0, 3, 4, 2])):
+        for a, b in zip(reference, found, strict=True):
+            assert a == pytest.approx(b, abs=1e-5)
+
+
+def test_reversed_id2label_is_honoured(models: dict[str, str], tmp_path: Path) -> None:
+    """A copy whose two classes have changed places, head rows and names alike, gives the same rewards."""
+    model = load_reward_model(models["relevance"])
+    with torch.no_grad():
+        model.model.classifier.weight.copy_(model.model.classifier.weight.flip(0))
+        model.model.classifier.bias.copy_(model.model.classifier.bias.flip(0))
+    model.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["id2label"] = {"0": "has_error", "1": "no_error"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = SegmentScorer(models["relevance"]).score(prompts(), RESPONSES).values
+    assert {value for row in expected for value in row} == {1.0, -1.0}
+    assert SegmentScorer(str(tmp_path)).score(prompts(), RESPONSES).values == expected
+
+
+def test_rewards_of_both_classes_can_be_set(models: dict[str, str]) -> None:
+    plain = SegmentScorer(models["relevance"]).score(prompts(), RESPONSES).values
+    other = SegmentScorer(models["relevance"], positive=2.0, negative=0.0).score(prompts(), RESPONSES).values
+    assert [[value + 1 for value in row] for row in plain] == [list(row) for row in other]
+
+
+def test_sequence_reward_is_standardised_once(models: dict[str, str]) -> None:
+    model = load_reward_model(models["completeness"])
+    encoder = InputEncoder(model.tokenizer, model.max_length)
+    inputs = encoder.encode([answer_parts("What is the lake like?", [LAKE], text) for text in RESPONSES])
+    with torch.no_grad():
+        raw = torch.cat([model.answer_scores(collate([item], 0)) for item in inputs])
+    scores = SequenceScorer(models["completeness"], scale=0.3, bias=0.1).score(prompts(), RESPONSES)
+    assert scores.whole_response and scores.spans[1] == ((0, 0),) and scores.spans[2] == ((0, 11),)
+    for value, r in zip(scores.values, raw.tolist(), strict=True):
+        assert value[0] == pytest.approx((r - 0.5) / 2.0 * 0.3 + 0.1, abs=1e-5)
+    other = SequenceScorer(models["completeness"], mean=0.0, std=1.0).score(prompts(), RESPONSES)
+    assert [v[0] for v in other.values] == pytest.approx(raw.tolist(), abs=1e-5)
+
+
+def test_no_responses_no_scores(models: dict[str, str]) -> None:
+    for scorer in (SegmentScorer(models["factuality"]), SequenceScorer(models["preference"])):
+        assert scorer.score([], []).values in ((), [])
+        assert list(scorer.score(prompts(2), ["", ""]).spans[0]) in ([], [(0, 0)])
+
+
+def test_passages_are_cut_for_a_long_input_and_answers_are_not(models: dict[str, str]) -> None:
+    short = SegmentScorer(models["factuality"], max_length=40)
+    assert len(short.score([prompt()], [RESPONSES[4]]).values[0]) == 3
+    assert short._encoder is not None and short._encoder.inputs_cut == 1
+    with pytest.raises(DataError, match="without its passages"):
+        short.score([prompt()], ["It is cold. " * 20])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: SegmentScorer(m["completeness"]).setup(),
+        lambda m: SequenceScorer(m["relevance"]).setup(),
+        lambda m: SegmentScorer(m["relevance"], granularity="sentence").setup(),
+        lambda m: SegmentScorer(m["encoder"]).setup(),
+        lambda m: SegmentScorer(m["encoder"], kind="relevance").setup(),
+        lambda m: SegmentScorer("nowhere").setup(),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(models: dict[str, str], call) -> None:
+    with pytest.raises(ModelError):
+        call(models)
+
+
+def test_a_scalar_model_without_moments_needs_them(models: dict[str, str], tmp_path: Path) -> None:
+    model = load_reward_model(models["preference"])
+    model.record = replace(model.record, mean=None, std=None)
+    model.save(tmp_path)
+    with pytest.raises(ModelError, match="mean and std"):
+        SequenceScorer(str(tmp_path)).setup()
+    SequenceScorer(str(tmp_path), mean=0.0, std=1.0).setup()
+
+
+def test_settings_and_prompts_are_checked(models: dict[str, str]) -> None:
+    for make in (
+        lambda: SegmentScorer("x", granularity="word"),  # type: ignore[arg-type]
+        lambda: SegmentScorer("x", batch_size=0),
+        lambda: SequenceScorer("x", std=0.0),
+        lambda: SequenceScorer("x", max_length=2),
+    ):
+        with pytest.raises(ConfigError):
+            make()
+    with pytest.raises(DataError, match="passages"):
+        SegmentScorer(models["factuality"]).score([prompt(passages=None)], ["It is."])
+    bare = replace(prompt(), metadata={})
+    with pytest.raises(DataError, match="question"):
+        SegmentScorer(models["relevance"]).score([bare], ["It is."])
+    assert SegmentScorer(models["relevance"]).score([prompt(passages=None)], ["It is."]).values[0]
