@@ -23,6 +23,8 @@ from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
 from finegrained_rlhf.training.ppo_config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
 
+_GENERATOR = threading.Lock()
+
 
 class WordScorer:
     """Each word is a segment: +1 for `good`, −0.2 for any other. Words are what white space separates."""
@@ -60,14 +62,15 @@ class LengthScorer:
 
 def value_model(owner: Policy, kind: str, shared: bool = False) -> ValueModel:
     """A separate value model of the policy's architecture, or a head on its trunk."""
-    torch.manual_seed(5)
-    if shared:
-        return SharedTrunkValueModel(owner)
-    source = policy(kind, seed=6).model
-    if kind == "gpt2":
-        return SeparateValueModel(source.transformer, owner).eval()
-    source.lm_head = nn.Identity()
-    return SeparateValueModel(source, owner).eval()
+    with _GENERATOR:  # threads share the global generator
+        torch.manual_seed(5)
+        if shared:
+            return SharedTrunkValueModel(owner)
+        source = policy(kind, seed=6).model
+        if kind == "gpt2":
+            return SeparateValueModel(source.transformer, owner).eval()
+        source.lm_head = nn.Identity()
+        return SeparateValueModel(source, owner).eval()
 
 
 def make_trainer(
