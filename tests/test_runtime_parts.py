@@ -1,0 +1,283 @@
+"""Seeds, optimizer, processes, run directory and sinks, one by one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
+
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError
+from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.sinks import JsonlSink, MetricSinks, TrackingConfig
+
+# Seeds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_hash_is_blake2b_of_tagged_parts() -> None:
+    # worked by hand: blake2b-64 of b"i1:7" + b"s1:a", shifted right by one bit
+    import hashlib
+
+    expected = int(hashlib.blake2b(b"i1:7s1:a", digest_size=8).hexdigest(), 16) // 2
+    assert stable_hash(7, "a") == expected < 2**63
+
+
+def test_parts_do_not_run_together() -> None:
+    values = [stable_hash(*parts) for parts in (("a", "bc"), ("ab", "c"), ("abc",), (1,), ("1",), (-1,), (11,), (1, 1))]
+    assert len(set(values)) == len(values)
+    with pytest.raises(TypeError):
+        stable_hash(1.5)  # type: ignore[arg-type]
+
+
+def test_all_generators_follow_from_the_stream() -> None:
+    def draw(*stream: int | str) -> tuple[float, float, float]:
+        seed_everything(5, *stream)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert draw("train", 3) == draw("train", 3)
+    assert all(a != b for a, b in zip(draw("train", 3), draw("train", 4), strict=True))
+
+
+# Optimizer -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.mark.parametrize("warmup", [0, 1, 5, 20])
+def test_the_schedule_is_the_usual_one(schedule: str, warmup: int) -> None:
+    config = OptimizerConfig(lr=0.3, schedule=schedule, warmup_steps=warmup)
+    adam = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.3)
+    if schedule == "linear":
+        theirs = get_linear_schedule_with_warmup(adam, warmup, 20)
+    else:
+        theirs = get_constant_schedule_with_warmup(adam, warmup)
+    for step in range(1, 21):
+        assert config.lr_at(step, 20) == pytest.approx(adam.param_groups[0]["lr"], abs=1e-12)
+        adam.step()
+        theirs.step()
+
+
+def test_the_schedule_by_hand() -> None:
+    config = OptimizerConfig(lr=1.0, warmup_ratio=0.2)  # 2 of 10 steps
+    rates = [config.lr_at(step, 10) for step in range(1, 11)]
+    assert rates == pytest.approx([0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def small_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+
+
+def descend(model: nn.Module, optimizer, steps: range) -> list[float]:  # type: ignore[no-untyped-def]
+    norms = []
+    for step in steps:
+        inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
+        (model(inputs) ** 2).mean().backward()
+        norms.append(optimizer.step(step))
+    return norms
+
+
+def test_one_update_by_hand() -> None:
+    """First step of Adam: m̂ = g, v̂ = g², so the move is −lr · (g / (|g| + ε) + decay · p), decay on matrices only."""
+    matrix, vector = nn.Parameter(torch.tensor([[2.0, -1.0]])), nn.Parameter(torch.tensor([3.0]))
+    config = OptimizerConfig(lr=0.1, weight_decay=0.5, eps=1.0, schedule="constant", max_grad_norm=2.5)
+    optimizer = config.build([("m", matrix), ("v", vector)], 10)
+    matrix.grad, vector.grad = torch.tensor([[3.0, 0.0]]), torch.tensor([-4.0])
+    assert optimizer.step(1) == pytest.approx(5.0)  # before clipping to half
+    decayed = 2.0 * (1 - 0.1 * 0.5)
+    assert matrix.tolist()[0] == pytest.approx([decayed - 0.1 * 1.5 / 2.5, -1.0 * 0.95], abs=1e-6)
+    assert vector.tolist() == pytest.approx([3.0 + 0.1 * 2.0 / 3.0], abs=1e-6)
+    assert matrix.grad is None
+
+
+def test_a_parameter_without_gradient_counts_as_zero() -> None:
+    used, unused = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    optimizer = OptimizerConfig(lr=0.1, schedule="constant").build([("u", used), ("n", unused)], 10)
+    used.grad = torch.ones(2, 2)
+    optimizer.step(1)
+    assert torch.equal(unused, torch.ones(2, 2)) and not torch.equal(used, torch.ones(2, 2))
+
+
+def test_the_state_is_saved_bit_by_bit(tmp_path: Path) -> None:
+    config = OptimizerConfig(lr=0.1, weight_decay=0.1, warmup_steps=2)
+    straight = small_model()
+    descend(straight, config.build(straight.named_parameters(), 8), range(1, 9))
+    broken = small_model()
+    first = config.build(broken.named_parameters(), 8)
+    descend(broken, first, range(1, 5))
+    first.save(tmp_path)
+    second = config.build(broken.named_parameters(), 8)
+    second.load(tmp_path)
+    descend(broken, second, range(5, 9))
+    for ours, theirs in zip(broken.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_state_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
+    model = small_model()
+    OptimizerConfig().build(model.named_parameters(), 8).save(tmp_path)
+    fresh = OptimizerConfig().build(model.named_parameters(), 8)
+    fresh.load(tmp_path)
+    assert all(norm > 0 for norm in descend(model, fresh, range(1, 3)))
+
+
+@pytest.mark.parametrize("what", ["names", "shapes", "missing", "damaged"])
+def test_a_state_that_does_not_fit_is_refused(tmp_path: Path, what: str) -> None:
+    model = small_model()
+    optimizer = OptimizerConfig().build(model.named_parameters(), 8)
+    descend(model, optimizer, range(1, 2))
+    if what != "missing":
+        optimizer.save(tmp_path)
+    if what == "damaged":
+        file = tmp_path / "optimizer.safetensors"
+        file.write_bytes(file.read_bytes()[:40])
+    other: nn.Module = nn.Linear(3, 4) if what == "names" else model
+    if what == "shapes":
+        other = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Linear(5, 1))
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors"):
+        OptimizerConfig().build(other.named_parameters(), 8).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lr": 0.0},
+        {"eps": 0.0},
+        {"weight_decay": -1.0},
+        {"betas": (0.9, 1.0)},
+        {"warmup_steps": -1},
+        {"warmup_steps": 1, "warmup_ratio": 0.1},
+        {"schedule": "cosine"},
+        {"max_grad_norm": 0.0},
+    ],
+)
+def test_bad_optimizer_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match="optimizer"):
+        OptimizerConfig(**bad)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no parameter needs a gradient"):
+        OptimizerConfig().build(small_model().requires_grad_(False).named_parameters(), 8)
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+
+@given(items=st.integers(0, 40), count=st.integers(1, 9))
+def test_shares_are_disjoint_contiguous_and_even(items: int, count: int) -> None:
+    processes, shares = Processes(), []
+    processes.count = count
+    for rank in range(count):
+        processes.rank = rank
+        shares.append(processes.share(items))
+    assert [i for share in shares for i in share] == list(range(items))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_single_process_needs_no_group() -> None:
+    processes = Processes()
+    tensor = torch.tensor([1.0, 2.0])
+    assert processes.sum_(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
+    assert processes.gather_objects(["a"]) == ["a"] and processes.broadcast_object({"x": 1}) == {"x": 1}
+    assert processes.any(True) and not processes.any(False) and processes.is_main
+    parameter = nn.Parameter(torch.ones(3))
+    processes.all_reduce_gradients([parameter])
+    assert parameter.grad is not None and parameter.grad.tolist() == [0.0, 0.0, 0.0]
+    processes.barrier()
+    processes.close()
+
+
+def test_bf16_computes_in_bf16_and_fp32_does_not() -> None:
+    layer, inputs = nn.Linear(2, 2), torch.ones(1, 2)
+    with Processes(ProcessConfig(precision="bf16")).autocast():
+        assert layer(inputs).dtype == torch.bfloat16
+    with Processes().autocast():
+        assert layer(inputs).dtype == torch.float32
+    with pytest.raises(ConfigError, match="precision"):
+        ProcessConfig(precision="fp16")
+    with pytest.raises(ConfigError, match="threads"):
+        ProcessConfig(threads=0)
+
+
+# Run directory and sinks ---------------------------------------------------------------------------------------------
+
+
+def test_a_changed_configuration_is_named_key_by_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = RunDirectory(tmp_path / "run")
+    before = {"seed": 1, "total_steps": 5, "ppo": {"beta": 0.3, "clip": 0.2}, "data": "a.json", "resume": "auto"}
+    assert run.write_config(before, "auto") == []
+    run.checkpoints.mkdir()
+    assert run.write_config(before | {"total_steps": 9}, "auto") == []
+    after = {"seed": 1, "total_steps": 9, "ppo": {"beta": 0.1, "clip": 0.2}, "data": "a.json", "extra": 1}
+    with caplog.at_level(logging.WARNING):
+        assert run.write_config(after, "auto") == ["extra", "ppo.beta"]
+    assert "these keys differ: extra, ppo.beta" in caplog.text
+    assert yaml.safe_load(run.config_path.read_text()) == after
+    assert run.write_config(before, "never") == []
+
+
+def test_a_directory_of_other_files_gets_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty and holds no training run"):
+        RunDirectory(tmp_path).write_config({"seed": 1}, "auto")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_rewinding_keeps_what_came_before(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path).create()
+    lines = [json.dumps({"step": step, "text": "ä"}, ensure_ascii=False) for step in (1, 2, 3)]
+    run.metrics.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run.samples_path(0).parent.mkdir()
+    for step in (1, 3):
+        run.samples_path(step).write_text("{}\n")
+    run.rewind(2)
+    assert run.metrics.read_text(encoding="utf-8") == "\n".join(lines[:2]) + "\n"
+    assert run.samples_path(1).exists() and not run.samples_path(3).exists()
+    run.rewind(-1)
+    assert run.metrics.read_text() == ""
+
+
+def test_json_lines_hold_no_nan(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path).create()
+    sink = JsonlSink(run)
+    sink.log(1, {"loss": float("nan"), "kl": 0.5, "big": float("inf"), "count": 3})
+    sink.log_eval(1, {"score": 0.25})
+    assert json.loads(run.metrics.read_text()) == {"step": 1, "loss": None, "kl": 0.5, "big": None, "count": 3}
+    assert json.loads(run.eval.read_text()) == {"step": 1, "score": 0.25}
+
+
+def test_wandb_works_offline_and_keeps_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = RunDirectory(tmp_path / "run").create()
+    run.config_path.write_text("seed: 1\n")
+    identities = []
+    for step in (1, 2):
+        sinks = MetricSinks(TrackingConfig(kind="wandb", mode="offline"))
+        sinks.open(run)
+        sinks.log(step, {"loss": 1.0 / step})
+        sinks.log_eval(step, {"score": float(step)})
+        sinks.close()
+        identities.append(json.loads(run.tracking.read_text())["wandb_id"])
+    assert identities[0] == identities[1]
+    assert len(list(run.path.glob("wandb/offline-run-*"))) >= 1
+    assert len(run.metrics.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("bad", [{"kind": "tensorboard"}, {"mode": "sometimes"}])
+def test_bad_tracking_is_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match="tracking"):
+        TrackingConfig(**bad)
