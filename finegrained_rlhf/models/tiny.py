@@ -88,6 +88,7 @@ class TinyLongformerConfig:
         max_length: longest input in tokens, special tokens included.
         attention_window: keys that a token sees, half of them on each side; even, at least 4. transformers pads inputs
             to a multiple of it, so small is fast.
+        dropout_rate: of hidden states and attention; 0 learns fastest from scratch.
     """
 
     d_model: int = 64
@@ -96,6 +97,7 @@ class TinyLongformerConfig:
     num_heads: int = 4
     max_length: int = 1024
     attention_window: int = 64
+    dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
         _check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
@@ -283,6 +285,8 @@ def build_longformer(
                 attention_window=[config.attention_window] * config.num_layers,
                 max_position_embeddings=config.max_length + tokenizer.pad_token_id + 1,
                 type_vocab_size=1,
+                hidden_dropout_prob=config.dropout_rate,
+                attention_probs_dropout_prob=config.dropout_rate,
                 pad_token_id=tokenizer.pad_token_id,
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
