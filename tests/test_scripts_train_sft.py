@@ -1,0 +1,184 @@
+"""The shortest real runs of `scripts/train_sft.py`, and how every script meets mistakes on its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.models.tiny import TinyT5Config
+from finegrained_rlhf.models.tiny_files import MakeTinyModels
+from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
+
+pytestmark = pytest.mark.scripts
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+
+
+def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("world")
+    MakeFactWorld(str(path), train=4, dev=5, test=0, sft_train=13, sft_dev=0).run()
+    MakeTinyModels(
+        data=[str(path / "train.json"), str(path / "sft_train.json")],
+        output_dir=str(path / "models"),
+        t5=TinyT5Config(d_model=32, d_ff=32, num_layers=1),
+    ).run()
+    return path
+
+
+def sft(world: Path, output: Path, *more: str) -> list[str]:
+    return [
+        str(ROOT / "scripts/train_sft.py"),
+        "experiment=factworld_sft",
+        f"output_dir={output}",
+        f"data={world}/sft_train.json",
+        f"validation_data={world}/dev.json",
+        f"policy.path={world}/models/t5",
+        "total_steps=3",
+        "batch_size=7",
+        "micro_batch_size=2",
+        "max_answer_tokens=12",
+        "validate_every=2",
+        "checkpoint_every=1",
+        "keep_checkpoints=9",
+        "optimizer.warmup_steps=0",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("sft") / "run"
+    done = run(*sft(world, output), cwd=world)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def weights(output: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(output / f"checkpoints/step_{step}/policy/model.safetensors")
+
+
+def rows(path: Path) -> list[dict]:
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in read_jsonl(path)]
+
+
+def test_the_run_directory_holds_what_it_should_and_hydra_leaves_nothing(whole: Path, world: Path) -> None:
+    assert [row["step"] for row in rows(whole / "metrics.jsonl")] == [1, 2, 3]
+    assert [row["step"] for row in rows(whole / "eval.jsonl")] == [0, 2, 3]
+    assert {"score", "rouge_lsum", "factual_error_rate", "mean_tokens"} <= rows(whole / "eval.jsonl")[0].keys()
+    assert (whole / "policy/model.safetensors").is_file()
+    assert "resume: auto" in (whole / "config.yaml").read_text()
+    assert not list(world.glob("outputs*")) and not list(world.glob("*.log")) and not list(world.glob(".hydra"))
+
+
+def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: Path) -> None:
+    """The batch of 7 and the 5 validation prompts do not divide by 2."""
+    done = run(*LAUNCH, *sft(world, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl"), strict=True):
+        assert ours.pop("processes") == 2 and theirs.pop("processes") == 1
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    start, one, two = weights(whole, 0), weights(whole, 3), weights(tmp_path / "run", 3)
+    assert max(float((one[name] - start[name]).abs().max()) for name in one) >= 1e-3
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-5
+    assert [row["score"] for row in rows(tmp_path / "run/eval.jsonl")] == pytest.approx(
+        [row["score"] for row in rows(whole / "eval.jsonl")], abs=1e-6
+    )
+
+
+def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, *sft(world, output)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (output / "checkpoints/step_1").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = run(*sft(world, output))
+    assert done.returncode == 0, done.stderr
+    assert "resuming from" in done.stderr
+    for step in (1, 2, 3):
+        ours = output / f"checkpoints/step_{step}/policy/model.safetensors"
+        assert ours.read_bytes() == (whole / f"checkpoints/step_{step}/policy/model.safetensors").read_bytes()
+    assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
+    assert rows(output / "eval.jsonl") == rows(whole / "eval.jsonl")
+    again = run(*sft(world, output))
+    assert again.returncode == 0 and "is done: it ended at step 3" in again.stderr
+    changed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
+    assert changed.returncode == 0 and "these keys differ: optimizer.lr" in changed.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    arguments = [sys.executable, *sft(world, output, "total_steps=5000", "validate_every=5000")]
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (output / "checkpoints/step_2").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command resumes from step" in errors and "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("outpt_dir=x", "unknown key 'outpt_dir'"),
+        ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'"),
+        ("+optimizer.nothing=1", "unknown key 'nothing'"),
+        ("experiment=nothing", "experiment=nothing does not exist; expected one of"),
+        ("total_steps=0", "total_steps: expected at least 1, got 0"),
+        ("data=/nowhere/x.json", "file /nowhere/x.json: no such file"),
+        ("resume=/nowhere", "resume: /nowhere is neither a checkpoint nor a run directory"),
+        ("policy.path=/nowhere", "/nowhere: no model here"),
+    ],
+)
+def test_a_mistake_is_one_line(world: Path, tmp_path: Path, argument: str, message: str) -> None:
+    done = run(*sft(world, tmp_path / "run", argument))
+    assert done.returncode != 0 and done.stdout == ""
+    line = done.stderr.strip()
+    assert line.startswith("error: ") and message in line and "\n" not in line
+
+
+def test_what_must_be_given_is_named() -> None:
+    done = run(str(ROOT / "scripts/train_sft.py"))
+    assert done.returncode == 2
+    assert all(key in done.stderr for key in ("data=", "output_dir=", "policy.path="))
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "scripts").glob("[a-z]*.py")))
+def test_every_script_explains_itself_in_at_most_40_lines(script: str, tmp_path: Path) -> None:
+    path = ROOT / "scripts" / f"{script}.py"
+    assert len(path.read_text().splitlines()) <= 40
+    done = run(str(path), "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "seed:" in done.stdout or "data:" in done.stdout or "input:" in done.stdout
+    assert "powered by Hydra" not in done.stdout
+    wrong = run(str(path), "no_such_key=1", cwd=tmp_path)
+    assert wrong.returncode != 0 and "no_such_key" in wrong.stderr and "Traceback" not in wrong.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_tracking_by_wandb_offline(world: Path, tmp_path: Path) -> None:
+    done = run(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/tracking.json").read_text())["wandb_id"]
+    assert list((tmp_path / "run/wandb").glob("offline-run-*"))
