@@ -1,6 +1,7 @@
 """From composed configurations to finished jobs: one job, what must be prepared for it, or an experiment of many steps.
 
-A step is a script with arguments, composed and run in this process, or a job of its own:
+Steps are named, so that one experiment can change another's; null leaves one out. A step is a script with arguments,
+composed and run in this process, or a job of its own:
 `{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
 """
 
@@ -38,8 +39,8 @@ def run_config(cfg: DictConfig) -> None:
     """
     config = resolved(cfg)
     processes = Processes()
-    for step in expanded(config.get("prepare") or []):
-        run_step(step, "[prepare]", processes)
+    for name, step in expanded(config.get("prepare") or {}):
+        run_step(step, f"[prepare: {name}]", processes)
     job = build({key: value for key, value in config.items() if key not in _NOT_THE_JOBS})
     if processes.is_main and "resume" in config:
         RunDirectory(config["output_dir"]).write_config(config, config["resume"])
@@ -54,6 +55,8 @@ def _run_job(job: Any, processes: Processes) -> None:
 
 def run_pipeline(cfg: DictConfig) -> None:
     """Run every step for every seed, then `collect`. Each step prints the command line that it equals."""
+    if OmegaConf.is_missing(cfg, "steps"):
+        raise ConfigError("name an experiment with steps: experiment=NAME  (--help lists them)")
     processes, started = Processes(), time.perf_counter()
     seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
     for seed in seeds:
@@ -62,27 +65,29 @@ def run_pipeline(cfg: DictConfig) -> None:
         if cfg.seeds is not None:
             one.output_dir = f"{cfg.output_dir}/seed_{seed}"
         steps = list(expanded(resolved(one)["steps"]))
-        for number, step in enumerate(steps, start=1):
+        for number, (name, step) in enumerate(steps, start=1):
             minutes = (time.perf_counter() - started) / 60
-            run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}]", processes)
+            run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
     if cfg.collect is not None:
         _run_job(build(resolved(cfg)["collect"]), processes)
 
 
-def expanded(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Steps with `each` repeated for every combination; `{name}` in their texts becomes the value.
 
     Raises:
         ConfigError: a step has an unknown key, or not exactly one of `script` and `job`.
     """
-    for step in steps:
+    for name, step in steps.items():
+        if step is None:
+            continue
         unknown = sorted(set(step) - _STEP_KEYS)
         if unknown or ("script" in step) == ("job" in step):
             what = f"unknown key {unknown[0]}" if unknown else "expected one of script and job"
-            raise ConfigError(f"steps: {what} in {step}")
+            raise ConfigError(f"step {name}: {what}")
         each: Mapping[str, Any] = step.get("each") or {}
         for values in itertools.product(*each.values()):
-            yield _filled({k: v for k, v in step.items() if k != "each"}, dict(zip(each, values, strict=True)))
+            yield name, _filled({k: v for k, v in step.items() if k != "each"}, dict(zip(each, values, strict=True)))
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:
