@@ -85,8 +85,8 @@ def grid_page(result: Mapping[str, Any]) -> str:
     chosen = "; ".join(f"{s}: lr {v['lr']:g}, β {v['beta']:g}" for s, v in result["summary"].items())
     return (
         "# FactWorld: the grid over learning rate and β\n\n"
-        "Generated from the JSON file of the same name; do not edit. True errors by the oracle on the dev questions, of "
-        "the policy that each run exports (best validation reward); `kl` is the last step's, in nats an episode.\n\n"
+        "Generated from the JSON file of the same name; do not edit. True errors by the oracle on the dev questions, "
+        "of the policy that each run exports (best validation reward); `kl` is the last step's, in nats an episode.\n\n"
         f"`{result['command']}` at commit `{result['commit']}`\n\n"
         f"{markdown_table(rows, COLUMNS)}\n"
         f"Chosen, by the lowest mean error: {chosen}.\n"
