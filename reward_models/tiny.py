@@ -32,7 +32,7 @@ class MakeTinyRewardModels:
         for kind in self.kinds:
             seed_everything(self.seed, "tiny reward model", kind)
             segments = kind in ("relevance", "factuality")
-            moments = {} if segments else {"mean": 0.0, "std": 1.0}
-            model = new_reward_model(self.encoder, RewardModelRecord(kind, **moments))
+            mean, std = (None, None) if segments else (0.0, 1.0)
+            model = new_reward_model(self.encoder, RewardModelRecord(kind, mean=mean, std=std))
             with atomic_directory(Path(self.output_dir) / kind) as directory:
                 model.save(directory)

@@ -113,6 +113,21 @@ def test_padding_and_order_make_no_difference(longformer: Path, kind: str) -> No
     assert torch.allclose(torch.cat(alone[::-1]), backwards, atol=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["none", "first", "separators"])
+def test_bf16_autocast_stays_close(longformer: Path, attention: str) -> None:
+    batch = batch_of()
+    for kind in ("relevance", "completeness"):
+        model = new_reward_model(longformer, RewardModelRecord(kind, global_attention=attention)).train()
+        run = model.segment_logits if kind == "relevance" else model.answer_scores
+        exact = run(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = run(batch)
+        assert rounded.dtype == torch.float32
+        assert torch.allclose(rounded, exact, atol=0.02) and not torch.equal(rounded, exact)
+        rounded.sum().backward()
+        assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
 def test_record_and_weights_come_back(longformer: Path, tmp_path: Path) -> None:
     record = RewardModelRecord("completeness", "first", 99, "rules", mean=0.25, std=1.5)
     model = new_reward_model(longformer, record)
