@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
@@ -64,12 +66,34 @@ def run_pipeline(cfg: DictConfig) -> None:
         one.seed, one.seeds, one.collect = seed, None, None
         if cfg.seeds is not None:
             one.output_dir = f"{cfg.output_dir}/seed_{seed}"
-        steps = list(expanded(resolved(one)["steps"]))
+        whole = resolved(one)
+        if processes.is_main:
+            _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
+        processes.barrier()
+        steps = list(expanded(whole["steps"]))
         for number, (name, step) in enumerate(steps, start=1):
             minutes = (time.perf_counter() - started) / 60
             run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
     if cfg.collect is not None:
         _run_job(build(resolved(cfg)["collect"]), processes)
+
+
+def _claim(directory: Path, now: dict[str, Any]) -> None:
+    """Mark a directory with what its results are drawn from; results of another seed are moved aside, never mixed."""
+    record = directory / "experiment.json"
+    if record.is_file():
+        before = read_json(record)
+        if before["seed"] != now["seed"]:
+            aside = next(
+                p for n in itertools.count() if not (p := directory.with_name(f"{directory.name}.{n}")).exists()
+            )
+            os.replace(directory, aside)
+            print(f"{directory} holds results of seed {before['seed']}: moved to {aside}", flush=True)
+        else:
+            changed = [k for k, v in now["settings"].items() if before["settings"].get(k, v) != v]
+            if changed:
+                print(f"warning: {directory} was begun with other settings: {', '.join(changed)}", flush=True)
+    write_json(record, now)
 
 
 def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
