@@ -32,7 +32,7 @@ class _NamedNoise(LogitsProcessor):
 
 @contextmanager
 def _no_other_settings(model: Any) -> Iterator[None]:
-    """Hide the model's saved generation settings: `generate` would mix them in (repetition penalty, forced tokens …)."""
+    """Hide the model's saved generation settings: `generate` would mix them in (repetition penalty, forced tokens)."""
     saved = model.generation_config
     model.generation_config = GenerationConfig()
     try:

@@ -6,7 +6,8 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ class PPOTrainer:
             with timer.phase("update"):
                 self._update.run(step, experience, metrics, self._check_ratio if first else None)
         result = self._describe(experience, entropy, beta, metrics, step)
+        self._check_finite(step, result)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples_every == 0 or first:
             self._write_samples(step, rollout, trace)
@@ -157,8 +159,8 @@ class PPOTrainer:
     def _score(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor, Tensor]:
         """The rollout, reference log-probabilities, values and entropy, the latter three fp32 [R, T].
 
-        Below fp32 the rollout's log-probabilities are replaced by those of a pass in the update's own shapes: another
-        batch shape rounds otherwise, by more than a ratio may differ from 1.
+        The rollout's log-probabilities are replaced by those of this pass, which has the update's own shapes: another
+        batch shape rounds otherwise, at full size by more than a ratio may differ from 1.
         """
         behaviour, reference, values, entropy = (torch.zeros_like(rollout.logprobs) for _ in range(4))
         for group in prompt_groups(len(rollout.prompts), self.config.micro_batch_prompts):
@@ -169,9 +171,7 @@ class PPOTrainer:
                 reference[rows, :width] = self.models.reference_logprobs(rollout, group, rows)[:, :width]
             values[rows, :width], entropy[rows, :width] = now.values, now.entropy
             behaviour[rows, :width] = now.logprobs
-        if self.processes.precision != "fp32":
-            rollout = replace(rollout, logprobs=behaviour)
-        return rollout, reference, values, entropy
+        return replace(rollout, logprobs=behaviour), reference, values, entropy
 
     def _optimizer_step(self, step: int) -> float:
         self.processes.all_reduce_gradients(self.models.trained)
@@ -196,6 +196,14 @@ class PPOTrainer:
             raise ConsistencyError(
                 f"before the first update a probability ratio differs from 1: |log ratio| = {largest:.3g}"
             )
+
+    def _check_finite(self, step: int, result: Mapping[str, float]) -> None:
+        for name in ("loss/policy", "loss/value", "gradient_norm", "kl"):
+            if not math.isfinite(result[name]):
+                raise ConsistencyError(
+                    f"step {step}: {name} is {result[name]}; the last checkpoint is sound, continue from it with a "
+                    "lower learning rate or in fp32"
+                )
 
     def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
         audits = self.processes.gather_objects([audit_trace(rollout, trace)])

@@ -59,15 +59,12 @@ def encode_prompts(
             field="text",
         )
     if long:
-        logger.warning("%d of %d prompts are longer than %d tokens and lose their end", len(long), len(pairs), max_tokens)
+        logger.warning("%d of %d prompts exceed %d tokens and lose their end", len(long), len(pairs), max_tokens)
         cut = tokenizer([texts[i] for i in long], truncation=True, max_length=max_tokens)["input_ids"]
         for i, ids in zip(long, cut, strict=True):
             full[i] = ids
     notes = metadata if metadata is not None else [{}] * len(pairs)
-    return [
-        Prompt(name, text, tuple(ids), note)
-        for (name, text), ids, note in zip(pairs, full, notes, strict=True)
-    ]
+    return [Prompt(name, text, tuple(ids), note) for (name, text), ids, note in zip(pairs, full, notes, strict=True)]
 
 
 def example_metadata(example: QAExample) -> dict[str, Any]:
