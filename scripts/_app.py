@@ -25,14 +25,14 @@ from omegaconf.errors import OmegaConfBaseException
 _SCRIPTS = str(Path(__file__).resolve().parent)
 sys.path[:] = [path for path in sys.path if str(Path(path or ".").resolve()) != _SCRIPTS] + [os.getcwd(), _SCRIPTS]
 
-from _steps import run_config  # noqa: E402
-
 from finegrained_rlhf.core.errors import FineGrainedError  # noqa: E402
 
 
 def run_app(cfg: DictConfig) -> None:
     """Run the job that a composed configuration describes."""
     with user_errors():
+        from _steps import run_config  # takes seconds to import: --help and mistakes need not wait for it
+
         run_config(cfg)
 
 

@@ -5,7 +5,6 @@ Example: python scripts/run_experiment.py experiment=factworld_demo seed=0
 
 import hydra
 from _app import user_errors
-from _steps import run_pipeline
 from omegaconf import DictConfig
 
 
@@ -13,6 +12,8 @@ from omegaconf import DictConfig
 def main(cfg: DictConfig) -> None:
     """Compose the configuration and run every step."""
     with user_errors():
+        from _steps import run_pipeline  # takes seconds to import: --help need not wait for it
+
         run_pipeline(cfg)
 
 
