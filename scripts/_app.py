@@ -40,6 +40,8 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     """An exception hook that says a mistake on the command line in one line."""
     if isinstance(error, HydraException | OmegaConfBaseException):
         _say(_explain_command_line(error))
+    elif isinstance(error, BrokenPipeError):  # `--help | head`: whoever read standard output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     else:
         sys.__excepthook__(kind, error, trace)
 
@@ -50,6 +52,8 @@ sys.excepthook = _show
 
 def _explain_command_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if match := re.search(r"You must specify '([^']+)'.*Available options: (.*)", " ".join(lines)):
+        return f"give {match.group(1)}=…; expected one of {', '.join(match.group(2).split())}"
     cause = str(error.__cause__ or "").split("\n")[0]
     text = " ".join(lines)
     if match := re.search(r"Could not override '([^']+)'", text):

@@ -153,10 +153,11 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a key must be given and is not, or an interpolation points nowhere.
     """
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError(f"give a value for {', '.join(f'{key}=…' for key in missing)}  (--help explains the keys)")
     try:
+        missing = sorted(OmegaConf.missing_keys(cfg))
+        if missing:
+            keys = ", ".join(f"{key}=…" for key in missing)
+            raise ConfigError(f"give a value for {keys}  (--help explains the keys)")
         container = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from None
