@@ -224,7 +224,12 @@ def _open(directory: Path, segments: bool, **options: Any) -> tuple[Any, set[str
             raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as Longformer")
         with quiet_transformers():
             model, info = auto.from_pretrained(
-                directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **options
+                directory,
+                dtype=torch.float32,
+                output_loading_info=True,
+                local_files_only=True,
+                use_safetensors=True,
+                **options,
             )
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         reason = str(error).strip().split("\n")[0]

@@ -76,7 +76,7 @@ def _say(message: str) -> None:
 def user_errors() -> Iterator[None]:
     """Messages on standard error; a user's error becomes one line and exit code 2, Ctrl-C exit code 130."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
-    for noisy in ("transformers", "accelerate", "datasets", "httpx", "filelock"):
+    for noisy in ("absl", "transformers", "accelerate", "datasets", "httpx", "filelock"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     _quiet_transformers()
     try:

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
@@ -45,8 +46,31 @@ def run_config(cfg: DictConfig) -> None:
         run_step(step, f"[prepare: {name}]", processes)
     job = build({key: value for key, value in config.items() if key not in _NOT_THE_JOBS})
     if processes.is_main and "resume" in config:
-        RunDirectory(config["output_dir"]).write_config(config, config["resume"])
-    _run_job(job, processes)
+        with _config_of_run(RunDirectory(config["output_dir"]), config):
+            job.run()
+        processes.barrier()
+    else:
+        _run_job(job, processes)
+
+
+@contextmanager
+def _config_of_run(run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
+    """Write the resolved configuration; take it back when the job is refused before it trained a step."""
+    before = run.config_path.read_text(encoding="utf-8") if run.config_path.is_file() else None
+    untouched = _stamp(run.metrics)
+    run.write_config(config, str(config["resume"]))
+    try:
+        yield
+    finally:
+        if _stamp(run.metrics) == untouched and before is not None:
+            write_text(run.config_path, before)
+        elif not run.checkpoints.is_dir():
+            run.config_path.unlink()
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells whether a file was written to; None while it is absent."""
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 def _run_job(job: Any, processes: Processes) -> None:

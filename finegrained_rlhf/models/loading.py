@@ -70,7 +70,7 @@ def _first_line(error: Exception) -> str:
 
 def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
     try:
-        model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True)
+        model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True, use_safetensors=True)
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
     except Exception as error:  # safetensors raises its own type for damaged files

@@ -241,7 +241,7 @@ class PPOTrainer:
             "beta": beta,
             **means,
             "explained_variance": explained_variance(experience, self.processes.sum_),
-            "learning_rate": self.models.optimizer.lr(step),
+            "lr": self.models.optimizer.lr(step),
             "response_tokens": totals[1],
         }
 

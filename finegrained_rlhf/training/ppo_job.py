@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -23,6 +24,8 @@ from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
 from finegrained_rlhf.training.prompts import read_prompts
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,13 @@ class PPOJob:
         )
 
     def run(self) -> LoopResult:
-        """Train, or continue training."""
+        """Train, or continue training; says where the policy is."""
         processes = Processes(self.processes)
         run = RunDirectory(self.output_dir)
-        return run_loop(self.build(processes, run), run, self._loop_config(), processes, MetricSinks(self.tracking))
+        result = run_loop(self.build(processes, run), run, self._loop_config(), processes, MetricSinks(self.tracking))
+        if processes.is_main:
+            logger.info("the policy of step %d is in %s", result.best_step, run.final("policy"))
+        return result
 
     def build(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
         """Load data, models and scorers. Every process draws the same new layers."""
