@@ -56,8 +56,6 @@ class SFTJob:
 
     every_process: ClassVar[bool] = True
 
-    every_process: ClassVar[bool] = True
-
     output_dir: str
     data: str
     policy: PolicyConfig
