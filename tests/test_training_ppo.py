@@ -155,7 +155,7 @@ class Meddler(WordScorer):
 def test_a_policy_that_moves_before_the_first_update_is_noticed(tmp_path: Path, by: float) -> None:
     owner = policy("t5")
     trainer = make_trainer(tmp_path, owner=owner, scorers={"words": Meddler(owner, by)})
-    with pytest.raises(ConsistencyError, match="differs from 1"):
+    with pytest.raises(ConsistencyError, match="before the first update the policy differs from its reference"):
         trainer.train_step(1)
     owner = policy("t5")
     late = make_trainer(tmp_path, owner=owner, scorers={"words": Meddler(owner, 1e-3)})

@@ -59,7 +59,7 @@ def encode_prompts(
             field="text",
         )
     if long:
-        logger.warning("%d of %d prompts exceed %d tokens and lose their end", len(long), len(pairs), max_tokens)
+        logger.warning("%d of %d prompts are longer than %d tokens: cut off", len(long), len(pairs), max_tokens)
         cut = tokenizer([texts[i] for i in long], truncation=True, max_length=max_tokens)["input_ids"]
         for i, ids in zip(long, cut, strict=True):
             full[i] = ids
