@@ -1,0 +1,113 @@
+"""The shortest runs of whole experiments: FactWorld from scratch through every step, and real human feedback."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finegrained_rlhf.core.files import read_json, read_jsonl
+
+pytestmark = pytest.mark.scripts
+
+ROOT = Path(__file__).parents[1]
+SMALL = (
+    "settings.train_questions=24",
+    "settings.dev_questions=12",
+    "settings.test_questions=10",
+    "settings.sft_steps=150",
+    "settings.reward_model_steps=5",
+    "settings.ppo_steps=2",
+)
+
+
+def run(script: str, *args: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, f"scripts/{script}.py", *args],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("experiments") / "demo"
+    finished = run("run_experiment", "experiment=factworld_demo", f"output_dir={output}", "seed=3", *SMALL)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "| fine_grained_rlhf |" in finished.stdout and str(output / "report.json") in finished.stdout
+    return output
+
+
+def test_report_of_the_demo(demo):
+    report = read_json(demo / "report.json")
+    assert report["seed"] == 3 and report["annotator_noise"] == 1.0
+    for system in ("sft", "preference_rlhf", "fine_grained_rlhf"):
+        row = report[system]
+        assert {"relevance_error_rate", "factual_error_rate", "completeness", "rouge_lsum", "mean_tokens"} <= set(row)
+        assert all(0 <= row[name] <= 1 for name in ("relevance_error_rate", "factual_error_rate", "completeness"))
+        assert row["episodes"] == (0 if system == "sft" else 128)
+        assert row["feedback_items"] == (0 if system == "sft" else 24) and row["seconds"] > 0
+    assert report["sft"]["rouge_lsum"] == read_json(demo / "evaluation" / "sft.json")["rouge_lsum"]
+        **report["sft"],
+        **{k: read_json(demo / "evaluation/sft.json")[k] for k in ("rouge_lsum",)},
+    }
+    for kind in ("relevance", "factuality", "completeness", "preference"):
+        assert 0 <= report["reward_models"][kind]["dev_accuracy"] <= 1
+
+
+def test_second_run_keeps_what_is_there(demo):
+    before = (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes()
+    again = run("run_experiment", "experiment=factworld_demo", f"output_dir={demo}", "seed=3", *SMALL)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "world.jsonl exists" in again.stdout and "is done" in again.stderr
+    assert (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_seed_does_not_mix_with_the_results_of_the_first(demo):
+    other = run("run_experiment", "experiment=factworld_demo", f"output_dir={demo}", "seed=4", "steps={}", *SMALL)
+    aside = demo.with_name("demo.1")
+    try:
+        assert "moved to" in other.stdout and read_json(aside / "report.json")["seed"] == 3
+        assert not (demo / "report.json").exists()
+    finally:
+        if aside.exists():
+            for path in demo.iterdir():
+                path.unlink()
+            demo.rmdir()
+            aside.rename(demo)
+
+
+def test_tiny_models_on_human_feedback(shared_data, tmp_path):
+    output = tmp_path / "tiny"
+    feedback = shared_data / "qa_feedback"
+    finished = run(
+        "train_ppo",
+        "experiment=qa_feedback_tiny",
+        f"output_dir={output}",
+        f"data={feedback / 'dev.json'}",
+        f"settings.feedback={feedback / 'dev_feedback.json'}",
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    rows = read_jsonl(output / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    for row in [*rows, *read_jsonl(output / "eval.jsonl")]:
+        assert all(isinstance(value, int | float) and math.isfinite(value) for value in row.values()), row
+        assert row["alignment"] == 1.0
+    for row in rows:
+        for name, weight in (("relevance", 0.3), ("factuality", 0.5), ("completeness", 0.3)):
+            assert row[f"reward/{name}/weighted"] == pytest.approx(weight * row[f"reward/{name}/raw"], abs=1e-5)
+    for kind in ("relevance", "factuality", "completeness", "preference"):
+        measured = json.loads((output / "prepared" / "reward_models" / kind / "metrics.json").read_text())
+        assert math.isfinite(measured["dev"]["loss"])
+    for sample in read_jsonl(output / "samples" / "step_5.jsonl"):
+        for segment in sample["segments"]:
+            assert 0 <= segment["start"] <= segment["end"] <= len(sample["response"])
