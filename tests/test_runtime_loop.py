@@ -14,7 +14,7 @@ import torch
 from runtime_toy import Toy, rows, weights
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
-from finegrained_rlhf.runtime.checkpoints import DiskFullError, read_checkpoint
+from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
 from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, run_loop
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -221,6 +221,22 @@ def test_patience_and_stop_reason_end_a_run_for_good(tmp_path: Path) -> None:
     assert (result.step, result.stop_reason) == (9, "no better validation for 1 validations")
     assert (tmp_path / "b/checkpoints/step_9").is_dir()
     assert train(tmp_path / "b", patience=1).already_done
+
+
+def test_a_kill_between_the_last_checkpoint_and_the_removal_of_old_ones_leaves_none_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: CheckpointStore) -> None:
+        if 12 in self.steps():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStore, "prune", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    assert CheckpointStore(tmp_path / "checkpoints", keep=2).steps() == [0, 4, 8, 12]
+    assert train(tmp_path).already_done
+    assert CheckpointStore(tmp_path / "checkpoints", keep=2).steps() == [0, 8, 12]
 
 
 def test_a_killed_exchange_of_the_export_is_finished(tmp_path: Path) -> None:

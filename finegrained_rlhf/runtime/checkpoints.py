@@ -85,7 +85,7 @@ class CheckpointStore:
             write(directory)
             write_json(directory / LOOP_STATE, asdict(state))
             write_json(directory / MANIFEST, {"step": state.step, "files": _checksums(directory)})
-        self._prune()
+        self.prune()
         return path
 
     def latest(self) -> tuple[Path, LoopState] | None:
@@ -116,7 +116,8 @@ class CheckpointStore:
         for number in later:
             shutil.rmtree(self.path(number))
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Remove the checkpoints that are no longer kept."""
         kept = {0, *self.steps()[-self.keep :]}
         for step in self.steps():
             if step not in kept:

@@ -192,6 +192,8 @@ class _Loop:
     def _finish(self, state: LoopState) -> None:
         """Make sure that the exported model is the best one, or the last one where nothing was validated."""
         best = self._result(state).best_step
+        if self.processes.is_main:
+            self.store.prune()  # a kill right after the last checkpoint leaves one too many
         if self.processes.is_main and self._exported_step() != best:
             step = best if self.store.path(best).is_dir() else state.step
             if step != best:
