@@ -34,7 +34,7 @@ def run(script: str, *args: str) -> subprocess.CompletedProcess:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
 
 
