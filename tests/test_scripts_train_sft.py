@@ -128,7 +128,14 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
 def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     arguments = [sys.executable, *sft(world, output, "total_steps=5000", "validate_every=5000")]
-    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's background job ignores Ctrl-C, and its children would too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not (output / "checkpoints/step_2").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
