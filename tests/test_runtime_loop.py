@@ -208,6 +208,18 @@ def test_resume_past_the_end_is_refused(tmp_path: Path) -> None:
         train(tmp_path / "b", resume=str(tmp_path / "a"), total=8)
 
 
+def test_a_total_before_the_exported_best_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):  # checkpoint at 4, best model exported at 6
+        train(tmp_path, fail_at=(7, "interrupt"))
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    with pytest.raises(ConfigError, match=r"total_steps: got 5.*step 6.*expected at least 6"):
+        train(tmp_path, total=5)
+    with pytest.raises(ConfigError, match=r"total_steps: got 5"):
+        train(tmp_path, total=5, resume=str(tmp_path / "checkpoints/step_4"))
+    assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+    assert train(tmp_path, total=6).best_step == 6
+
+
 def test_without_validation_the_last_model_is_exported(tmp_path: Path) -> None:
     result = train(tmp_path, validate_every=None)
     assert (result.best_step, result.best_score) == (12, None)

@@ -16,19 +16,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, LoopState, reporting_full_disk
 from finegrained_rlhf.runtime.loop_types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.sinks import MetricSinks
-from finegrained_rlhf.runtime.start import Start, find_start, make_ready
+from finegrained_rlhf.runtime.start import EXPORT_RECORD, Start, exported_step, find_start, make_ready
 
 logger = logging.getLogger(__name__)
 
-EXPORT_RECORD = "export.json"
 __all__ = ["EXPORT_RECORD", "LoopConfig", "LoopResult", "Trainable", "run_loop"]
 
 _NOWHERE = Start(None, LoopState(step=-1))
@@ -194,7 +192,7 @@ class _Loop:
         best = self._result(state).best_step
         if self.processes.is_main:
             self.store.prune()  # a kill right after the last checkpoint leaves one too many
-        if self.processes.is_main and self._exported_step() != best:
+        if self.processes.is_main and exported_step(self.export_path) != best:
             step = best if self.store.path(best).is_dir() else state.step
             if step != best:
                 logger.warning(
@@ -209,12 +207,6 @@ class _Loop:
                     directory / EXPORT_RECORD, {"step": step, "score": state.best_score if step == best else None}
                 )
         self.processes.barrier()
-
-    def _exported_step(self) -> int | None:
-        try:
-            return int(read_json(self.export_path / EXPORT_RECORD)["step"])
-        except (DataError, KeyError, TypeError, ValueError):
-            return None
 
     def _result(self, state: LoopState) -> LoopResult:
         best = state.step if state.best_step is None else state.best_step

@@ -18,7 +18,8 @@ class LoopConfig:
     """How long to train and what to keep.
 
     Attributes:
-        total_steps: training steps; may be raised when a run is resumed.
+        total_steps: training steps; may be raised when a run is resumed, and lowered as far as the model
+            that it has exported.
         seed: of the run.
         checkpoint_every: training steps between checkpoints; one is always written at step 0 and at the end.
         validate_every: training steps between validations, which also happen at step 0 and at the end; None never

@@ -10,13 +10,16 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, read_json
 from finegrained_rlhf.runtime.checkpoints import CheckpointStore, LoopState, find_checkpoint, read_checkpoint
 from finegrained_rlhf.runtime.loop_types import LoopConfig
 from finegrained_rlhf.runtime.run_directory import RunDirectory, is_checkpoint_word
 
 logger = logging.getLogger(__name__)
+
+EXPORT_RECORD = "export.json"
+"""Beside an exported model: its step and its validation score."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ def find_start(run: RunDirectory, store: CheckpointStore, config: LoopConfig) ->
     """Decide from where to start; with resume=never, delete the earlier run first.
 
     Raises:
-        ConfigError: `resume` names no checkpoint, or one that is already past `total_steps`.
+        ConfigError: `resume` names no checkpoint, or one that is already past `total_steps`; or `total_steps` lies
+            between the checkpoint and the model that the run has already exported as its best.
         CheckpointError: the checkpoints are damaged.
     """
     if config.resume == "never":
@@ -53,10 +57,32 @@ def find_start(run: RunDirectory, store: CheckpointStore, config: LoopConfig) ->
                 raise ConfigError(
                     f"total_steps: {path} already stands at step {state.step}; expected more than that to train on"
                 )
+            _refuse_unreachable_best(RunDirectory(path.parent.parent), state, config)
             return Start(path, state, foreign=not own)
         logger.warning("%s already holds a run; it goes on from there and not from %s", run.path, path)
     latest = store.latest()
-    return Start(None, LoopState(step=-1)) if latest is None else Start(*latest)
+    if latest is None:
+        return Start(None, LoopState(step=-1))
+    _refuse_unreachable_best(run, latest[1], config)
+    return Start(*latest)
+
+
+def _refuse_unreachable_best(run: RunDirectory, state: LoopState, config: LoopConfig) -> None:
+    """A killed run may have exported a best model later than its last checkpoint; the earlier best one is gone then."""
+    exported = exported_step(run.final(config.export))
+    if exported is not None and state.step < config.total_steps < exported:
+        raise ConfigError(
+            f"total_steps: got {config.total_steps}, but {run.path} had come as far as step {exported}, whose model is "
+            f"exported as its best; expected at least {exported} (or resume=never to start over)"
+        )
+
+
+def exported_step(model: Path) -> int | None:
+    """The step of an exported model; None where there is none, or no record of its step."""
+    try:
+        return int(read_json(model / EXPORT_RECORD)["step"])
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
 
 
 def make_ready(run: RunDirectory, store: CheckpointStore, start: Start, export: str) -> None:
