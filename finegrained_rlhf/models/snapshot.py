@@ -1,0 +1,49 @@
+"""Plain weights of linear layers as they are now, for decoders that do not go through the modules.
+
+Knows torch's `Linear`, transformers' `Conv1D` and peft's LoRA layers (by their attributes; peft is not imported).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype in which a linear layer with this weight computes now: autocast's, or the weight's own."""
+    if torch.is_autocast_enabled(weight.device.type):
+        return torch.get_autocast_dtype(weight.device.type)
+    return weight.dtype
+
+
+def is_plain(module: nn.Module) -> bool:
+    """True when `effective_weight` says all that the module does: no hook, and no adapter beyond plain LoRA."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if not hasattr(module, "base_layer"):
+        return type(module).__name__ in ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
+    variants = getattr(module, "lora_variant", {})
+    return hasattr(module, "get_delta_weight") and not variants and is_plain(module.base_layer)
+
+
+@torch.no_grad()
+def effective_weight(module: Any) -> Tensor:
+    """Weight [out, in] of a linear layer with its active LoRA adapters added in: W + Σ (alpha / r) · B A.
+
+    May share memory with the module's own weight.
+    """
+    base = getattr(module, "base_layer", module)
+    weight: Tensor = base.weight
+    if base is not module and not module.disable_adapters and not module.merged:
+        for name in module.active_adapters:
+            if name in module.lora_A:
+                weight = weight + module.get_delta_weight(name).to(weight.dtype)
+    return weight.t() if type(base).__name__ == "Conv1D" else weight
+
+
+def effective_bias(module: Any) -> Tensor | None:
+    """Bias [out] of a linear layer, or None."""
+    bias: Tensor | None = getattr(module, "base_layer", module).bias
+    return bias
