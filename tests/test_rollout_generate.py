@@ -200,7 +200,7 @@ def test_several_decodings_of_one_memory(kind: str) -> None:
 
 def test_an_encoding_is_computed_once_for_all_decodings() -> None:
     ours, calls = policy("t5"), []
-    ours.model.encoder.register_forward_hook(lambda *_: calls.append(1))
+    ours.model.encoder.final_layer_norm.register_forward_hook(lambda *_: calls.append(1))
     roll(ours, prompts("t5"), Greedy(), SAMPLE, Sample(2))
     assert len(calls) == 1
 

@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
+from finegrained_rlhf.models import t5
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 
 
@@ -136,32 +137,6 @@ def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def t5_head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits of a T5 decoder's last hidden state; T5 and UMT5 scale it by d_model^−½ first, T5 v1.1 and mT5 do not."""
-    config = model.config
-    if getattr(config, "scale_decoder_outputs", config.tie_word_embeddings and config.model_type != "mt5"):
-        hidden = hidden * config.d_model**-0.5
-    return model.lm_head(hidden)
-
-
-def t5_decoder_states(
-    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, response_ids: Tensor, start_id: int
-) -> Tensor:
-    """Last decoder hidden states [R, T, D] under teacher forcing, responses shifted right by the start token.
-
-    Padding needs no decoder mask: it comes last, and real tokens look back only.
-    """
-    start = torch.full_like(response_ids[:, :1], start_id)
-    inputs = torch.cat([start, response_ids[:, :-1]], dim=1)
-    output = model.decoder(
-        input_ids=inputs,
-        encoder_hidden_states=states[prompt_index],
-        encoder_attention_mask=mask[prompt_index],
-        use_cache=False,
-    )
-    return output.last_hidden_state
-
-
 class Seq2SeqPolicy(Policy):
     """An encoder–decoder policy of the T5 family (T5, T5 v1.1, Flan-T5, mT5)."""
 
@@ -171,7 +146,7 @@ class Seq2SeqPolicy(Policy):
         super().__init__(model, tokenizer, adapter)
 
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        return t5.encode(self.model, ids, mask)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """See `Policy.hidden`."""
@@ -179,11 +154,11 @@ class Seq2SeqPolicy(Policy):
         start = self.model.config.decoder_start_token_id
         states, mask = memory.states, memory.prompt_mask
         with self._recomputing():
-            return t5_decoder_states(self.model, states, mask, prompt_index, response_ids, start)
+            return t5.decoder_states(self.model, states, mask, prompt_index, response_ids, start)
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `Policy.head`."""
-        return t5_head(self.model, hidden)
+        return t5.head(self.model, hidden)
 
 
 def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -18,7 +18,7 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: Any) -> bool:
     """True when `effective_weight` says all that the module does: no hook, and no adapter beyond plain LoRA."""
     if module._forward_hooks or module._forward_pre_hooks:
         return False

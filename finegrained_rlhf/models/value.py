@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states, t5_decoder_states
+from finegrained_rlhf.models import t5
+from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states
 
 
 class ValueHead(nn.Module):
@@ -63,9 +64,9 @@ class SeparateValueModel(nn.Module):
         if self.start_id is None:
             states = causal_states(self.backbone, memory, prompt_index, response_ids, self.pad_id)
         else:
-            encoded = self.backbone.encoder(input_ids=memory.prompt_ids, attention_mask=memory.prompt_mask)
-            states = t5_decoder_states(
-                self.backbone, encoded.last_hidden_state, memory.prompt_mask, prompt_index, response_ids, self.start_id
+            encoded = t5.encode(self.backbone, memory.prompt_ids, memory.prompt_mask)
+            states = t5.decoder_states(
+                self.backbone, encoded, memory.prompt_mask, prompt_index, response_ids, self.start_id
             )
         return self.head(states).float()
 

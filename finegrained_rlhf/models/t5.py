@@ -1,0 +1,221 @@
+"""T5's forward passes with the work of a prompt done once for all of its responses.
+
+Knows the modules of transformers' T5 family (T5, T5 v1.1, Flan-T5, mT5, UMT5) and computes their function with their
+own weights, so adapters, autocast and gradients work as always. An encoder pass and the cross-attention's keys and
+values belong to a prompt; the responses to it attend as further query rows. Attention is
+`scaled_dot_product_attention`. In training mode (dropout) transformers' own forward runs instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+_FAMILY = ("t5", "mt5", "umt5")
+
+
+def is_t5(model: Any) -> bool:
+    """True for models whose decoder and encoder this module can compute."""
+    stacks = (getattr(model, "encoder", None), getattr(model, "decoder", None))
+    return model.config.model_type in _FAMILY and all(hasattr(stack, "block") for stack in stacks)
+
+
+def _ours(model: Any) -> bool:
+    return is_t5(model) and not model.training and next(model.parameters()).dtype != torch.float16
+
+
+def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """Encoder output [P, L, D] of prompts.
+
+    Args:
+        model: with an `encoder`.
+        ids: int64 [P, L], right-padded.
+        mask: int64 [P, L], 1 = real.
+    """
+    if not _ours(model):
+        output: Tensor = model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        return output
+    stack = model.encoder
+    hidden: Tensor = stack.embed_tokens(ids)
+    bias: Tensor | None = None
+    for block in stack.block:
+        attention = block.layer[0].SelfAttention
+        if attention.has_relative_attention_bias:
+            bias = relative_bias(attention, ids.shape[1], bidirectional=True)
+            bias = bias.masked_fill(~mask.bool()[:, None, None, :], -torch.inf)
+        hidden = _run(block, _encoder_block, block, hidden, bias)
+    states: Tensor = stack.final_layer_norm(hidden)
+    return states
+
+
+def decoder_states(
+    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, response_ids: Tensor, start_id: int
+) -> Tensor:
+    """Last decoder hidden states [R, T, D] under teacher forcing, responses shifted right by the start token.
+
+    Padding of responses needs no mask: it comes last, and real tokens look back only.
+
+    Args:
+        model: with a `decoder`.
+        states: float [P, L, D], the encoded prompts.
+        mask: int64 [P, L].
+        prompt_index: int64 [R], the prompt of each row. The work of a prompt is shared where its rows are contiguous
+            and every prompt has equally many.
+        response_ids: int64 [R, T].
+        start_id: the decoder's start token.
+    """
+    start = torch.full_like(response_ids[:, :1], start_id)
+    inputs = torch.cat([start, response_ids[:, :-1]], dim=1)
+    if not _ours(model):
+        output: Tensor = model.decoder(
+            input_ids=inputs,
+            encoder_hidden_states=states[prompt_index],
+            encoder_attention_mask=mask[prompt_index],
+            use_cache=False,
+        ).last_hidden_state
+        return output
+    if not rows_are_shared(prompt_index, states.shape[0]):
+        states, mask = states[prompt_index], mask[prompt_index]
+    stack = model.decoder
+    hidden: Tensor = stack.embed_tokens(inputs)
+    seen = mask.bool()[:, None, None, :]
+    bias: Tensor | None = None
+    for block in stack.block:
+        attention = block.layer[0].SelfAttention
+        if attention.has_relative_attention_bias:
+            bias = causal_bias(attention, inputs.shape[1])
+        hidden = _run(block, _decoder_block, block, hidden, bias, states, seen)
+    last: Tensor = stack.final_layer_norm(hidden)
+    return last
+
+
+def head(model: Any, hidden: Tensor) -> Tensor:
+    """Logits of a decoder's last hidden state; T5 and UMT5 scale it by d_model^−½ first, T5 v1.1 and mT5 do not."""
+    scale = head_scale(model.config)
+    logits: Tensor = model.lm_head(hidden if scale == 1.0 else hidden * scale)
+    return logits
+
+
+def head_scale(config: Any) -> float:
+    """The factor on the last hidden state before the language-model head."""
+    scales = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings and config.model_type != "mt5")
+    return config.d_model**-0.5 if scales else 1.0
+
+
+def rows_are_shared(prompt_index: Tensor, prompts: int) -> bool:
+    """True when the rows of each prompt are contiguous, in order, and equally many."""
+    rows = prompt_index.shape[0]
+    if prompts == 0 or rows % prompts:
+        return False
+    expected = torch.arange(prompts, device=prompt_index.device).repeat_interleave(rows // prompts)
+    return bool(torch.equal(prompt_index, expected))
+
+
+def relative_bias(attention: Any, length: int, bidirectional: bool) -> Tensor:
+    """Relative position bias [1, H, L, L] (query, key) of a self-attention that has one."""
+    position = torch.arange(length, device=attention.relative_attention_bias.weight.device)
+    buckets = relative_buckets(
+        position[None, :] - position[:, None],
+        bidirectional,
+        attention.relative_attention_num_buckets,
+        attention.relative_attention_max_distance,
+    )
+    bias: Tensor = attention.relative_attention_bias(buckets)
+    return bias.permute(2, 0, 1).unsqueeze(0)
+
+
+def causal_bias(attention: Any, length: int) -> Tensor:
+    """The decoder's relative position bias [1, H, T, T], −inf where a query would see a later key."""
+    bias = relative_bias(attention, length, bidirectional=False)
+    later = torch.ones(length, length, dtype=torch.bool, device=bias.device).triu(1)
+    return bias.masked_fill(later, -torch.inf)
+
+
+def relative_buckets(distance: Tensor, bidirectional: bool, buckets: int, max_distance: int) -> Tensor:
+    """Bucket of each distance key − query (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets of a direction are exact, the other half grow logarithmically up to `max_distance`, beyond
+    which all distances share the last one.
+
+    Args:
+        distance: int64 [...].
+        bidirectional: an encoder's; a decoder has one direction, in which later keys count as distance 0.
+        buckets: how many there are.
+        max_distance: in tokens.
+    """
+    offset = torch.zeros_like(distance)
+    if bidirectional:
+        buckets //= 2
+        offset = (distance > 0).long() * buckets
+        away = distance.abs()
+    else:
+        away = (-distance).clamp(min=0)
+    exact = buckets // 2
+    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (buckets - exact)
+    far = (exact + growth.long()).clamp(max=buckets - 1)
+    return offset + torch.where(away < exact, away, far)
+
+
+def heads(x: Tensor, width: int) -> Tensor:
+    """[..., T, H·d] to [..., H, T, d], d = `width`."""
+    return x.unflatten(-1, (-1, width)).transpose(-3, -2)
+
+
+def _run(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """One block, recomputed in the backward pass where gradient checkpointing is on."""
+    if getattr(block, "gradient_checkpointing", False) and torch.is_grad_enabled():
+        result: Tensor = checkpoint(function, *arguments, use_reentrant=False)  # type: ignore[no-untyped-call]
+        return result
+    return function(*arguments)
+
+
+def _self_attention(layer: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
+    module, normed = layer.SelfAttention, layer.layer_norm(hidden)
+    query, key, value = (
+        heads(project(normed), module.key_value_proj_dim) for project in (module.q, module.k, module.v)
+    )
+    out = attend(query, key, value, bias)
+    added: Tensor = hidden + module.o(out.transpose(1, 2).flatten(2))
+    return added
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+    """T5's attention: no scale on the scores; `bias` is added to them (or says which keys are seen, where bool)."""
+    if bias is not None and bias.dtype != torch.bool:
+        bias = bias.to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+
+
+def _encoder_block(block: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
+    return _feed_forward(block, _self_attention(block.layer[0], hidden, bias))
+
+
+def _decoder_block(block: Any, hidden: Tensor, bias: Tensor | None, states: Tensor, seen: Tensor) -> Tensor:
+    """One decoder block over R rows.
+
+    Args:
+        block: the module.
+        hidden: [R, T, D].
+        bias: [1, H, T, T].
+        states: [P, L, D]; R is a multiple of P, the rows of a prompt are contiguous.
+        seen: bool [P, 1, 1, L].
+    """
+    hidden = _self_attention(block.layer[0], hidden, bias)
+    layer, (rows, length, _) = block.layer[1], hidden.shape
+    module, width = layer.EncDecAttention, layer.EncDecAttention.key_value_proj_dim
+    query = module.q(layer.layer_norm(hidden)).unflatten(0, (states.shape[0], -1)).flatten(1, 2)
+    key, value = heads(module.k(states), width), heads(module.v(states), width)
+    out = attend(heads(query, width), key, value, seen)
+    out = out.transpose(1, 2).reshape(rows, length, -1)
+    return _feed_forward(block, hidden + module.o(out))
+
+
+def _feed_forward(block: Any, hidden: Tensor) -> Tensor:
+    out: Tensor = block.layer[-1](hidden)
+    return out
