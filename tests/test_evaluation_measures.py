@@ -131,7 +131,7 @@ import json, sys
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.evaluation import evaluate_policy
-from finegrained_rlhf.training.generation import open_generator, sample_records
+from finegrained_rlhf.training.generation import Answering, open_generator, sample_records
 from finegrained_rlhf.training.prompts import encode_prompts
 from test_evaluation_measures import LetterMonitor, composer
 
@@ -142,10 +142,12 @@ notes = [{"question": "who", "passages": (), "references": ("who what",)}] * 5
 prompts = encode_prompts(items, generator.tokenizer, 64, "truncate", notes)
 found = []
 for count in (5, 1):
-    result = evaluate_policy(generator, prompts[:count], processes, composer=composer(), oracle=LetterMonitor(),
-                             max_new_tokens=6, batch_size=2, progress=False)
+    answering = Answering(max_new_tokens=6, batch_size=2, progress=False)
+    result = evaluate_policy(generator, prompts[:count], processes, answering, composer=composer(),
+                             oracle=LetterMonitor())
     found.append({"metrics": dict(result.metrics), "ids": [row.prompt.id for row in result.responses]})
-records = sample_records(generator, prompts, Sample(2, 1.2), processes, max_new_tokens=6, batch_size=1, progress=False)
+answering = Answering(Sample(2, 1.2), max_new_tokens=6, batch_size=1, progress=False)
+records = sample_records(generator, prompts, processes, answering)
 found.append([[record.id, *record.outputs] for record in records])
 with open(f"{sys.argv[2]}.{processes.rank}", "w") as file:
     json.dump(found, file)

@@ -27,6 +27,7 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.evaluation import evaluate_policy
+from finegrained_rlhf.training.generation import Answering
 from finegrained_rlhf.training.inference import TextGenerator
 from finegrained_rlhf.training.sft import SFTTrainer, demonstrations, set_dropout
 from finegrained_rlhf.training.sft_job import SFTJob
@@ -214,7 +215,7 @@ def test_dropout_is_set_everywhere_and_off_in_validation(files: Path, tmp_path: 
 def test_validation_is_the_evaluation_of_the_policy(files: Path, tmp_path: Path) -> None:
     trainer = job(files, tmp_path).build(Processes())
     direct = evaluate_policy(
-        TextGenerator(trainer.policy), trainer.validation, Processes(), max_new_tokens=24, progress=False
+        TextGenerator(trainer.policy), trainer.validation, Processes(), Answering(max_new_tokens=24, progress=False)
     ).metrics
     assert trainer.validate(0) == {"score": direct["rouge_lsum"], **direct}
 

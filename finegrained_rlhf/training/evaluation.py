@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from finegrained_rlhf.core.records import Decoding, Prompt, SegmentScores
+from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.generation import progress_bar, respond
+from finegrained_rlhf.training.generation import Answering, progress_bar, respond
 from finegrained_rlhf.training.inference import Response, TextGenerator
 from finegrained_rlhf.training.measure import ResponseMonitor
 
@@ -75,15 +75,11 @@ def evaluate_policy(
     generator: TextGenerator,
     prompts: Sequence[Prompt],
     processes: Processes,
+    answering: Answering | None = None,
     *,
     composer: RewardComposer | None = None,
     oracle: ResponseMonitor | None = None,
-    decoding: Decoding | None = None,
-    max_new_tokens: int = 200,
-    batch_size: int = 16,
-    seed: int = 0,
     segmenter: str = "rules",
-    progress: bool = True,
 ) -> Evaluation:
     """Answer the prompts and measure the answers. Call it in every process, with the same prompts.
 
@@ -91,28 +87,15 @@ def evaluate_policy(
         generator: the policy.
         prompts: what to answer, in every process all of them.
         processes: share the work.
+        answering: greedy by default; with sampling only the first sample of each prompt is measured.
         composer: reward components whose opinion counts; already set up.
         oracle: measures what the task knows to be true, for example FactWorld's error rates.
-        decoding: greedy by default; with sampling only the first sample of each prompt is measured.
-        max_new_tokens: longest answer in tokens, end of sequence included.
-        batch_size: prompts decoded at once in a process.
-        seed: of the sampling.
         segmenter: spaCy pipeline that cuts answers and references into sentences for RougeLSum.
-        progress: show progress bars.
     """
-    mine = [prompts[i] for i in processes.share(len(prompts))]
-    groups = respond(
-        generator,
-        mine,
-        decoding,
-        processes,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        seed=seed,
-        progress=progress,
-    )
+    answering = answering or Answering()
+    mine, groups = respond(generator, prompts, processes, answering)
     answers = [group[0] for group in groups]
-    rows = _measure(mine, answers, composer, oracle, processes, progress)
+    rows = _measure(mine, answers, composer, oracle, processes, answering.progress)
     return _evaluation(rows, composer, processes, segmenter)
 
 

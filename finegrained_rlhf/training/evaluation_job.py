@@ -17,7 +17,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.training.evaluation import Evaluation, evaluate_policy, evaluate_responses
-from finegrained_rlhf.training.generation import open_generator, output_record
+from finegrained_rlhf.training.generation import Answering, open_generator, output_record
 from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.prompts import TooLong, example_metadata, read_prompts
 
@@ -94,10 +94,9 @@ class Evaluate:
             generator,
             prompts[: self.limit],
             processes,
+            Answering(max_new_tokens=self.max_new_tokens, batch_size=self.batch_size),
             composer=composer,
             oracle=self.oracle,
-            max_new_tokens=self.max_new_tokens,
-            batch_size=self.batch_size,
             segmenter=self.segmenter,
         )
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import atomic_path
-from finegrained_rlhf.core.records import Decoding, Prompt
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -38,25 +38,45 @@ def open_generator(checkpoint: str, processes: Processes) -> TextGenerator:
     return TextGenerator(PolicyConfig(checkpoint).load(processes.device), processes=processes)
 
 
+@dataclass(frozen=True)
+class Answering:
+    """How prompts are answered.
+
+    Attributes:
+        decoding: greedy by default.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        batch_size: prompts decoded at once in a process.
+        seed: of the sampling.
+        progress: show a progress bar in the main process.
+    """
+
+    decoding: Decoding = Greedy()
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    seed: int = 0
+    progress: bool = True
+
+    def stream(self, generator: TextGenerator, prompts: Sequence[Prompt]) -> Iterator[list[list[Response]]]:
+        """The responses of each prompt of a batch, batch by batch as they are done."""
+        return generator.stream(
+            prompts, self.decoding, max_new_tokens=self.max_new_tokens, batch_size=self.batch_size, seed=self.seed
+        )
+
+
 def respond(
-    generator: TextGenerator,
-    prompts: Sequence[Prompt],
-    decoding: Decoding | None,
-    processes: Processes,
-    *,
-    max_new_tokens: int,
-    batch_size: int,
-    seed: int = 0,
-    progress: bool = True,
-) -> list[list[Response]]:
-    """The responses to this process's prompts, with a progress bar in the main process."""
-    batches = generator.stream(prompts, decoding, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
+    generator: TextGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
+) -> tuple[list[Prompt], list[list[Response]]]:
+    """This process's share of the prompts, and the responses to each of them.
+
+    The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
+    """
+    mine = [prompts[i] for i in processes.share(len(prompts))]
     groups: list[list[Response]] = []
-    with progress_bar("generating", len(prompts), "prompt", progress and processes.is_main) as bar:
-        for batch in batches:
+    with progress_bar("generating", len(mine), "prompt", answering.progress and processes.is_main) as bar:
+        for batch in answering.stream(generator, mine):
             groups += batch
             bar.update(len(batch))
-    return groups
+    return mine, groups
 
 
 def progress_bar(what: str, total: int, unit: str, shown: bool = True) -> Any:
@@ -108,13 +128,8 @@ class Generate:
         items = read_texts(self.input)
         generator = open_generator(self.checkpoint, processes)
         prompts = encode_prompts(items, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
-        batches = generator.stream(
-            prompts,
-            self.decoding.build(),
-            max_new_tokens=self.max_new_tokens,
-            batch_size=self.batch_size,
-            seed=self.seed,
-        )
+        answering = Answering(self.decoding.build(), self.max_new_tokens, self.batch_size, self.seed)
+        batches = answering.stream(generator, prompts)
         try:
             with _writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
                 for part, batch in zip(_cut(items, self.batch_size), batches, strict=True):
@@ -208,15 +223,8 @@ class SampleOutputs:
         generator = open_generator(self.checkpoint, processes)
         prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
         prompts = prompts[: self.limit]
-        records = sample_records(
-            generator,
-            prompts,
-            self._decoding(),
-            processes,
-            max_new_tokens=self.max_new_tokens,
-            batch_size=self.batch_size,
-            seed=self.seed,
-        )
+        answering = Answering(self._decoding(), self.max_new_tokens, self.batch_size, self.seed)
+        records = sample_records(generator, prompts, processes, answering)
         if processes.is_main:
             write_outputs(self.output, records)
             empty = sum(not output.strip() for record in records for output in record.outputs)
@@ -225,31 +233,10 @@ class SampleOutputs:
 
 
 def sample_records(
-    generator: TextGenerator,
-    prompts: Sequence[Prompt],
-    decoding: Decoding,
-    processes: Processes,
-    *,
-    max_new_tokens: int,
-    batch_size: int = 16,
-    seed: int = 0,
-    progress: bool = True,
+    generator: TextGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> list[OutputRecord]:
-    """The outputs for all prompts, in every process; the processes share the work.
-
-    The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
-    """
-    mine = [prompts[i] for i in processes.share(len(prompts))]
-    groups = respond(
-        generator,
-        mine,
-        decoding,
-        processes,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        seed=seed,
-        progress=progress,
-    )
+    """The outputs for all prompts, in every process; the processes share the work."""
+    mine, groups = respond(generator, prompts, processes, answering)
     records = [
         output_record(prompt, [response.text for response in group]) for prompt, group in zip(mine, groups, strict=True)
     ]

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file, save_model
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Rollout
@@ -15,8 +15,7 @@ from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import ValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-
-_ADAPTER = ".lora_"
+from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
 
 
 class PPOModels:
@@ -66,10 +65,7 @@ class PPOModels:
 
     def save_state(self, directory: Path) -> None:
         """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""
-        if self.policy.adapter is not None:
-            state = self.policy.model.state_dict()
-            adapters = {name: tensor.contiguous() for name, tensor in state.items() if _ADAPTER in name}
-            save_file(adapters, directory / "adapter_state.safetensors")
+        save_adapters(self.policy, directory)
         save_model(self.value, str(directory / "value_state.safetensors"))
         self.optimizer.save(directory)
 
@@ -79,9 +75,6 @@ class PPOModels:
         Raises:
             CheckpointError: it belongs to another architecture, or a file is missing.
         """
-        if self.policy.adapter is None:
-            restore_weights(self.policy.model, checkpoint / "policy")
-        else:
-            restore_weights(self.policy.model, checkpoint / "adapter_state.safetensors", part=_ADAPTER)
+        restore_policy(self.policy, checkpoint)
         restore_weights(self.value, checkpoint / "value_state.safetensors")
         self.optimizer.load(checkpoint)

@@ -11,26 +11,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, pad_rows
-from finegrained_rlhf.models.loading import restore_weights, save_policy
+from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.evaluation import evaluate_policy
+from finegrained_rlhf.training.generation import Answering
 from finegrained_rlhf.training.inference import TextGenerator
 from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
 
 logger = logging.getLogger(__name__)
-
-_ADAPTER_FILE = "adapter_state.safetensors"
 
 
 @dataclass(frozen=True)
@@ -193,11 +191,13 @@ class SFTTrainer:
             TextGenerator(self.policy, processes=self.processes),
             self.validation,
             self.processes,
+            Answering(
+                max_new_tokens=self.settings.max_answer_tokens,
+                batch_size=self.settings.validation_batch_size,
+                progress=False,
+            ),
             oracle=self.monitor,
-            max_new_tokens=self.settings.max_answer_tokens,
-            batch_size=self.settings.validation_batch_size,
             segmenter=self.segmenter,
-            progress=False,
         )
         return {"score": evaluation.metrics["rouge_lsum"], **evaluation.metrics}
 
@@ -207,10 +207,7 @@ class SFTTrainer:
 
     def save_state(self, directory: Path) -> None:
         """Write the adapters of a LoRA policy and the optimizer's moments."""
-        if self.policy.adapter is not None:
-            state: Mapping[str, Any] = self.policy.model.state_dict()
-            adapters = {name: tensor.contiguous() for name, tensor in state.items() if ".lora_" in name}
-            save_file(adapters, directory / _ADAPTER_FILE)
+        save_adapters(self.policy, directory)
         self.optimizer.save(directory)
 
     def load_state(self, checkpoint: Path) -> None:
@@ -219,10 +216,7 @@ class SFTTrainer:
         Raises:
             CheckpointError: it belongs to another architecture, or a file is missing.
         """
-        if self.policy.adapter is None:
-            restore_weights(self.policy.model, checkpoint / "policy")
-        else:
-            restore_weights(self.policy.model, checkpoint / _ADAPTER_FILE, part=".lora_")
+        restore_policy(self.policy, checkpoint)
         self.optimizer.load(checkpoint)
 
 
