@@ -53,3 +53,28 @@ def sample_tokens(warped: Tensor, uniform: Tensor) -> Tensor:
     targets = (uniform.to(cumulative) * cumulative[:, -1]).unsqueeze(-1)
     tokens = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
     return tokens.clamp(max=warped.shape[-1] - 1)
+
+
+# More candidates than top-k asks for, so that logits equal to the k-th (common in bf16) stay in, as in `warp_logits`.
+_TIES = 44
+
+
+def draw(logits: Tensor, decoding: Sample, uniform: Tensor) -> Tensor:
+    """`sample_tokens(warp_logits(logits, decoding), uniform)`, over the top-k candidates alone where there are few.
+
+    Equal to it unless more than 44 tokens share the k-th largest logit.
+
+    Args:
+        logits: float [R, V].
+        decoding: the sampling parameters.
+        uniform: fp64 [R] in (0, 1).
+
+    Returns:
+        int64 [R].
+    """
+    count = decoding.top_k + _TIES
+    if decoding.top_k == 0 or count >= logits.shape[-1]:
+        return sample_tokens(warp_logits(logits, decoding), uniform)
+    ids = torch.topk(logits, count, dim=-1, sorted=False).indices.sort(dim=-1).values
+    chosen = sample_tokens(warp_logits(logits.gather(-1, ids), decoding), uniform)
+    return ids.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)

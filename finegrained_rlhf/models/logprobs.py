@@ -32,16 +32,34 @@ class TokenLogprobs:
     entropy: Tensor
 
 
+def chosen_logprobs(logits: Tensor, tokens: Tensor, scored: Sample | None = None) -> Tensor:
+    """Log p(token) = logit[token] − logsumexp(logits), fp32 [n].
+
+    Args:
+        logits: float [n, V].
+        tokens: int64 [n].
+        scored: None scores the plain softmax; a `Sample` the tempered and truncated distribution, from which a given
+            token is never cut.
+    """
+    logits = _scored(logits, tokens, scored)
+    return _chosen(logits, tokens) - logits.logsumexp(dim=-1)
+
+
+def _scored(logits: Tensor, tokens: Tensor, scored: Sample | None) -> Tensor:
+    return logits.float() if scored is None else warp_logits(logits, scored, keep=tokens)
+
+
+def _chosen(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
 def _chunk(hidden: Tensor, tokens: Tensor, head: Head, scored: Sample | None) -> tuple[Tensor, Tensor]:
-    logits = head(hidden).float()
-    if scored is not None:
-        logits = warp_logits(logits, scored, keep=tokens)
+    logits = _scored(head(hidden), tokens, scored)
     normaliser = logits.logsumexp(dim=-1)
-    chosen = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
         log_p = logits - normaliser.unsqueeze(-1)
         entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(dim=-1)
-    return chosen - normaliser, entropy
+    return _chosen(logits, tokens) - normaliser, entropy
 
 
 def token_logprobs(

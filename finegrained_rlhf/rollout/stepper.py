@@ -47,6 +47,13 @@ class Stepper(Protocol):
             rows: int64 [P'·N'], which of the present rows stay; N' rows of each kept prompt, contiguous.
         """
 
+    def reload(self, memory: PromptMemory) -> None:
+        """Go back to position 0 with the policy's present weights and other prompts, in the same tensors.
+
+        Args:
+            memory: as many prompts, of the same padded length, as the stepper was opened with.
+        """
+
 
 OpenStepper = Callable[[Policy, PromptMemory, int, int], Stepper]
 """(policy, memory of P prompts, N rows a prompt, longest response in tokens) → a stepper at position 0."""

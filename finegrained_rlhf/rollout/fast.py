@@ -1,0 +1,240 @@
+"""The fast rollout engine: static caches, prompts shared by their samples, sampling on the device.
+
+Knows the loop, the sampling and the bookkeeping of rows; the architecture is a `Stepper`'s. On CUDA a step is recorded
+once as a CUDA graph and replayed; on the CPU finished rows are dropped instead, and the caches grow with the step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from finegrained_rlhf.core.noise import uniform_noise
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
+from finegrained_rlhf.models.distribution import draw
+from finegrained_rlhf.models.logprobs import chosen_logprobs
+from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos, row_order
+from finegrained_rlhf.rollout.graphs import GraphedStep
+from finegrained_rlhf.rollout.stepper import OpenStepper, Stepper
+
+# Compaction copies the caches; it pays when a quarter of the rows is gone.
+_WORTH_COMPACTING = 0.75
+# On CUDA, asking whether all rows have ended makes the host wait for the device.
+_STEPS_BETWEEN_CHECKS = 16
+# A graph is recorded for a padded prompt length; rounding it up lets batches of other prompts use it too.
+_PROMPT_BUCKET = 128
+_RECORDED = 2
+
+
+@dataclass
+class _State:
+    """Everything that changes from step to step, in tensors that keep their place.
+
+    Attributes:
+        position: int64 [1], the step.
+        tokens: int64 [r], fed next.
+        finished: bool [r].
+        rows: int64 [r], which of the R rows each present row is.
+        noise: fp64 [R, T].
+        ids: int64 [R, T], drawn so far.
+        logprobs: fp32 [R, T].
+    """
+
+    position: Tensor
+    tokens: Tensor
+    finished: Tensor
+    rows: Tensor
+    noise: Tensor
+    ids: Tensor
+    logprobs: Tensor
+
+
+class FastEngine:
+    """Draws responses step by step; see `RolloutEngine` for the contract.
+
+    Args:
+        policy: whose weights the stepper reads at every `decode`.
+        open_stepper: makes the stepper of its architecture.
+    """
+
+    def __init__(self, policy: Policy, open_stepper: OpenStepper) -> None:
+        self.policy, self._open = policy, open_stepper
+        self._recorded: OrderedDict[tuple[object, ...], tuple[Stepper, _Loop]] = OrderedDict()
+
+    @torch.no_grad()
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once."""
+        return self.policy.encode(prompts)
+
+    @torch.no_grad()
+    def decode(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
+    ) -> Rollout:
+        """See `RolloutEngine.decode`."""
+        if not decodings:
+            raise ValueError("need at least one decoding")
+        noise = torch.from_numpy(_noise(memory.prompts, decodings, max_new_tokens, seed, step))
+        loop = self._loop(memory, tuple(decodings), max_new_tokens)
+        ids, logprobs = loop.run(noise.to(self.policy.device))
+        mask = mask_after_eos(ids, self.policy.eos_ids)
+        ids = torch.where(mask.bool(), ids, self.policy.pad_id)
+        return assemble(memory, decodings, ids, mask, logprobs * mask, self.policy.tokenizer)
+
+    def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
+        """A loop at position 0. On CUDA the loops of the last shapes are kept, with what was recorded of them."""
+        samples, prompts = sum(decoding.samples for decoding in decodings), len(memory.prompts)
+        if self.policy.device.type != "cuda":
+            return _Loop(self.policy, self._open(self.policy, memory, samples, limit), prompts, decodings, limit)
+        memory = _bucketed(memory)
+        key = (tuple(memory.prompt_ids.shape), decodings, limit, torch.is_autocast_enabled("cuda"))
+        if key in self._recorded:
+            stepper, loop = self._recorded[key]
+            self._recorded.move_to_end(key)
+            stepper.reload(memory)
+            return loop
+        while len(self._recorded) >= _RECORDED:
+            self._recorded.popitem(last=False)
+        stepper = self._open(self.policy, memory, samples, limit)
+        loop = _Loop(self.policy, stepper, prompts, decodings, limit)
+        self._recorded[key] = (stepper, loop)
+        return loop
+
+
+class _Loop:
+    """The rows of one `decode`."""
+
+    def __init__(
+        self, policy: Policy, stepper: Stepper, prompts: int, decodings: Sequence[Decoding], limit: int
+    ) -> None:
+        self.policy, self.stepper, self.decodings, self.limit = policy, stepper, decodings, limit
+        device = policy.device
+        self.eos = torch.tensor(policy.eos_ids, device=device)
+        _, _, self.which = row_order(prompts, decodings, device)
+        rows = self.which.shape[0]
+        self.prompts, self.samples = prompts, rows // max(prompts, 1)
+        self.state = _State(
+            position=torch.zeros(1, dtype=torch.long, device=device),
+            tokens=stepper.first_tokens.clone(),
+            finished=torch.zeros(rows, dtype=torch.bool, device=device),
+            rows=torch.arange(rows, device=device),
+            noise=torch.zeros(rows, limit, dtype=torch.float64, device=device),
+            ids=torch.zeros(rows, limit, dtype=torch.long, device=device),
+            logprobs=torch.zeros(rows, limit, device=device),
+        )
+        self._group()
+        self._graph = GraphedStep(self._advance, self._volatile) if device.type == "cuda" else None
+
+    def run(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw until every row has ended.
+
+        Args:
+            noise: fp64 [R, T], uniform in (0, 1).
+
+        Returns:
+            int64 ids and fp32 log-probabilities [R, T]; what follows the end of sequence means nothing.
+        """
+        state = self.state
+        state.noise.copy_(noise)
+        state.position.zero_()
+        state.finished.zero_()
+        state.tokens.copy_(self.stepper.first_tokens)
+        state.ids.fill_(self.policy.eos_ids[0])
+        for position in range(self.limit):
+            if self._graph is not None:
+                self._graph(self.limit)
+                if (position + 1) % _STEPS_BETWEEN_CHECKS == 0 and bool(state.finished.all()):
+                    break
+            else:
+                self._advance(position + 1)
+                if position + 1 == self.limit or self._drop_finished():
+                    break
+        return state.ids, state.logprobs
+
+    def _volatile(self) -> list[Tensor]:
+        return [self.state.position, self.state.tokens, self.state.finished]
+
+    def _advance(self, window: int) -> None:
+        """One step of all present rows; nothing here waits for the device."""
+        state = self.state
+        logits = self.stepper.logits(state.tokens, state.position, window)
+        noise = state.noise.index_select(1, state.position).squeeze(1)[state.rows]
+        tokens = self._choose(logits, noise)
+        state.logprobs.index_put_((state.rows, state.position), chosen_logprobs(logits, tokens, self.policy.scored))
+        # A finished row goes on with padding, which nobody reads; its row of ids is already right.
+        tokens = torch.where(state.finished, self.eos[0], tokens)
+        state.ids.index_put_((state.rows, state.position), tokens)
+        state.finished.logical_or_((tokens[:, None] == self.eos).any(dim=1))
+        state.tokens.copy_(tokens)
+        state.position.add_(1)
+
+    def _group(self) -> None:
+        """Where the rows of each decoding are; None where all rows share one."""
+        present = self.which[self.state.rows]
+        groups = [torch.nonzero(present == number).squeeze(1) for number in range(len(self.decodings))]
+        self._rows_of: list[Tensor | None] = [None] if len(self.decodings) == 1 else list(groups)
+
+    def _choose(self, logits: Tensor, noise: Tensor) -> Tensor:
+        if self._rows_of[0] is None:
+            return _choose(logits, self.decodings[0], noise)
+        tokens = torch.empty(logits.shape[0], dtype=torch.long, device=logits.device)
+        for decoding, rows in zip(self.decodings, self._rows_of, strict=True):
+            assert rows is not None
+            if rows.numel():
+                tokens.index_copy_(0, rows, _choose(logits[rows], decoding, noise[rows]))
+        return tokens
+
+    def _drop_finished(self) -> bool:
+        """Compact the rows where it pays; True when none is left."""
+        state, samples = self.state, self.samples
+        alive = (~state.finished).view(self.prompts, samples)
+        counts = alive.sum(dim=1)
+        most = int(counts.max()) if counts.numel() else 0
+        if most == 0:
+            return True
+        prompts = torch.nonzero(counts).squeeze(1)
+        if prompts.numel() * most > _WORTH_COMPACTING * alive.numel():
+            return False
+        # Of each prompt that goes on, the rows that go on come first; ended ones fill up to equal numbers.
+        order = torch.argsort(~alive, dim=1, stable=True)[prompts, :most].sort(dim=1).values
+        rows = (prompts[:, None] * samples + order).flatten()
+        self.stepper.keep(prompts, rows)
+        state.tokens, state.finished, state.rows = state.tokens[rows], state.finished[rows], state.rows[rows]
+        self.prompts, self.samples = prompts.numel(), most
+        self._group()
+        return False
+
+
+def _choose(logits: Tensor, decoding: Decoding, noise: Tensor) -> Tensor:
+    """int64 [r], the next token of each row."""
+    return logits.float().argmax(dim=-1) if isinstance(decoding, Greedy) else draw(logits, decoding, noise)
+
+
+def _bucketed(memory: PromptMemory) -> PromptMemory:
+    """The same prompts, padded to a multiple of `_PROMPT_BUCKET` tokens."""
+    more = -memory.prompt_ids.shape[1] % _PROMPT_BUCKET
+    return replace(
+        memory,
+        prompt_ids=F.pad(memory.prompt_ids, (0, more)),
+        prompt_mask=F.pad(memory.prompt_mask, (0, more)),
+        states=None if memory.states is None else F.pad(memory.states, (0, 0, 0, more)),
+    )
+
+
+def _noise(
+    prompts: Sequence[Prompt], decodings: Sequence[Decoding], limit: int, seed: int, step: int
+) -> NDArray[np.float64]:
+    """Uniform numbers fp64 [R, T]; those of greedy rows are not used."""
+    numbers, drawn = [], 0
+    for decoding in decodings:
+        numbers += [drawn + sample for sample in range(decoding.samples)]
+        drawn += decoding.samples if isinstance(decoding, Sample) else 0
+    names = [prompt.id for prompt in prompts for _ in numbers]
+    return uniform_noise(seed, step, names, numbers * len(prompts), limit)

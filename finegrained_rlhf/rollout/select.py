@@ -1,0 +1,23 @@
+"""Which engine serves a policy."""
+
+from __future__ import annotations
+
+import logging
+
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.rollout.fast import FastEngine
+from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.t5_stepper import T5Stepper, supports_t5
+
+logger = logging.getLogger(__name__)
+
+
+def make_engine(policy: Policy) -> RolloutEngine:
+    """The fastest engine that computes this policy's function; says so where that is transformers' generate."""
+    if supports_t5(policy):
+        return FastEngine(policy, T5Stepper)
+    logger.warning(
+        "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
+    )
+    return GenerateEngine(policy)
