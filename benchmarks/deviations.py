@@ -23,7 +23,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig
 from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns
 from finegrained_rlhf.rl.losses import clipped_policy_loss
-from finegrained_rlhf.rollout import GenerateEngine
+from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.training.prompts import read_prompts
 from finegrained_rlhf.training.sft import set_dropout
 from reward_models.scorers import SegmentScorer, SequenceScorer
@@ -117,7 +117,7 @@ def main() -> None:
     seed_everything(0, "models")
     value = ValueConfig("separate", str(root / "sft")).load(policy)
     prompts = read_prompts(root / "world/train.json", policy.tokenizer, 256)[:16]
-    decoding, engine = Sample(4, temperature=0.7, top_k=20), GenerateEngine(policy)
+    decoding, engine = Sample(4, temperature=0.7, top_k=20), make_engine(policy)
     rollout = engine.decode(engine.encode(prompts), [decoding], max_new_tokens=96)
     models = root / "reward_models"
     components = {

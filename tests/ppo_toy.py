@@ -15,7 +15,7 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rewards import ComponentConfig, RewardComposer, RewardConfig
-from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig
+from finegrained_rlhf.rollout import RolloutConfig, make_engine
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -104,7 +104,7 @@ def make_trainer(
     optimizer = OptimizerConfig(lr=lr, eps=1e-5, schedule="constant")
     return PPOTrainer(
         PPOModels(owner, value_model(owner, kind, shared), optimizer, total_steps=100),
-        GenerateEngine(owner),
+        make_engine(owner),
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
         PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
         PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo}),

@@ -15,7 +15,7 @@ from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import read_examples, write_examples
 from finegrained_rlhf.feedback.records import Passage, QAExample
 from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
-from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.generation import Generate, SampleOutputs
 from finegrained_rlhf.training.inference import DecodingConfig, load_policy
@@ -129,15 +129,15 @@ def test_a_generation_that_fails_leaves_the_old_file_alone(
 ) -> None:
     output = tmp_path / "answers.jsonl"
     output.write_text("old\n")
-    decode, calls = GenerateEngine.decode, []
+    decode, calls = FastEngine.decode, []
 
-    def fail_at_second_batch(self: GenerateEngine, *args: Any, **settings: Any) -> Rollout:
+    def fail_at_second_batch(self: FastEngine, *args: Any, **settings: Any) -> Rollout:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return decode(self, *args, **settings)
 
-    monkeypatch.setattr(GenerateEngine, "decode", fail_at_second_batch)
+    monkeypatch.setattr(FastEngine, "decode", fail_at_second_batch)
     with pytest.raises(KeyboardInterrupt):
         Generate(checkpoint, data, str(output), max_new_tokens=4, batch_size=1).run()
     assert output.read_text() == "old\n"
@@ -147,14 +147,14 @@ def test_a_generation_that_fails_leaves_the_old_file_alone(
 def test_answers_reach_the_file_batch_by_batch(
     checkpoint: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, lines = GenerateEngine.encode, []
+    encode, lines = FastEngine.encode, []
 
-    def count_lines(self: GenerateEngine, prompts: list[Prompt]) -> Any:
+    def count_lines(self: FastEngine, prompts: list[Prompt]) -> Any:
         written = [path for path in tmp_path.iterdir() if path.name.startswith(".answers")]
         lines.append(sum(len(path.read_text().splitlines()) for path in written))
         return encode(self, prompts)
 
-    monkeypatch.setattr(GenerateEngine, "encode", count_lines)
+    monkeypatch.setattr(FastEngine, "encode", count_lines)
     Generate(checkpoint, data, str(tmp_path / "answers.jsonl"), max_new_tokens=4, batch_size=1).run()
     assert lines == [0, 1, 2]
 

@@ -18,8 +18,9 @@ from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.measure import StepMetrics
+from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo_config import PPOConfig
-from finegrained_rlhf.training.ppo_update import PPOUpdate, prompt_groups, rows_of, token_statistics
+from finegrained_rlhf.training.ppo_update import PPOUpdate, token_statistics
 
 SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coefficient": 0.7, "epochs": 1}
 
@@ -60,7 +61,8 @@ def update_gradient(
 
     metrics = StepMetrics()
     settings = PPOConfig(**{**SETTINGS, **config})
-    PPOUpdate(owner, value, step, Processes(), settings).run(7, data, metrics, seen.append)
+    batches = micro_batches(data.rollout, settings.micro_batch_prompts, settings.micro_batch_tokens)
+    PPOUpdate(owner, value, step, Processes(), settings).run(7, data, batches, metrics, seen.append)
     return taken[0], metrics.reduce(Processes()), seen[0]
 
 
@@ -228,23 +230,15 @@ def test_every_epoch_is_one_optimizer_step_over_everything(tmp_path: Path) -> No
     assert steps == [1, 1, 1, 2, 2, 2]
 
 
-def test_groups_cover_every_prompt_once() -> None:
-    assert [list(g) for g in prompt_groups(5, 2)] == [[0, 1], [2, 3], [4]]
-    assert prompt_groups(0, 2) == []
-    index = torch.tensor([0, 0, 1, 1, 2, 2])
-    assert rows_of(range(1, 3), index).tolist() == [2, 3, 4, 5]
-
-
 def test_statistics_of_a_group_are_cut_to_its_longest_response() -> None:
     data = experience("t5")
     owner, value = models("t5", False)
-    for group in prompt_groups(5, 2):
-        rows = rows_of(group, data.rollout.prompt_index)
+    for batch in micro_batches(data.rollout, 2):
         with torch.no_grad():
-            now = token_statistics(owner, value, data.rollout, group, rows)
-        mask = data.rollout.response_mask[rows]
+            now = token_statistics(owner, value, batch)
+        mask = data.rollout.response_mask[batch.rows]
         assert now.logprobs.shape == now.values.shape == now.entropy.shape
-        assert now.logprobs.shape == (len(rows), int(mask.sum(dim=1).max()))
+        assert now.logprobs.shape == (len(batch.rows), int(mask.sum(dim=1).max()))
         assert not now.values[~mask[:, : now.values.shape[1]].bool()].any()
 
 

@@ -26,7 +26,7 @@ def warp_logits(logits: Tensor, decoding: Sample, keep: Tensor | None = None) ->
         threshold = torch.topk(warped, decoding.top_k, dim=-1).values[..., -1:]
         cut = warped < threshold
     if decoding.top_p < 1.0:
-        ordered, order = torch.sort(warped.masked_fill(cut, -torch.inf), dim=-1, descending=True)
+        ordered, order = torch.sort(warped.masked_fill(cut, -torch.inf), dim=-1, descending=True, stable=True)
         probabilities = ordered.softmax(dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
         beyond = before >= decoding.top_p

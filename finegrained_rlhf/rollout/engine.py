@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample
 from finegrained_rlhf.models.policy import PromptMemory
+
+LogprobSource = Literal["auto", "decode", "update"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,9 @@ class RolloutConfig:
         top_k: 0 keeps all tokens.
         top_p: 1.0 keeps all tokens.
         prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+        logprobs: where the behaviour log-probabilities come from: `decode` (the sampling steps themselves), `update` (a
+            pass of the update's own function), or `auto`, which takes the decode's in fp32 where the first rollout
+            shows that they are equal to 1e-5, and the update's otherwise.
     """
 
     prompts_per_step: int
@@ -32,11 +37,14 @@ class RolloutConfig:
     top_k: int = 20
     top_p: float = 1.0
     prompts_per_batch: int | None = None
+    logprobs: LogprobSource = "auto"
 
     def __post_init__(self) -> None:
         batch = 1 if self.prompts_per_batch is None else self.prompts_per_batch
         if self.prompts_per_step < 1 or self.max_new_tokens < 1 or batch < 1:
             raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
+        if self.logprobs not in get_args(LogprobSource):
+            raise ConfigError(f"rollout.logprobs must be auto, decode or update, got {self.logprobs!r}")
         try:
             self.decoding()
         except ValueError as error:

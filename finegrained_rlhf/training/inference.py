@@ -20,7 +20,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine
-from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.prompts import TooLong, encode_prompts
 
@@ -85,7 +85,7 @@ class TextGenerator:
     def __init__(self, policy: Policy, engine: RolloutEngine | None = None, processes: Processes | None = None) -> None:
         self.policy = policy
         self.tokenizer: Any = policy.tokenizer
-        self._engine: RolloutEngine = engine or GenerateEngine(policy)
+        self._engine: RolloutEngine = engine or make_engine(policy)
         self._processes = processes
 
     def generate(

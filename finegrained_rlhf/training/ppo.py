@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.experience import make_experience
 from finegrained_rlhf.training.measure import PhaseTimer, ResponseMonitor, StepMetrics
+from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
 from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses, explained_variance, sample_rows
-from finegrained_rlhf.training.ppo_update import PPOUpdate, prompt_groups, rows_of, token_statistics
+from finegrained_rlhf.training.ppo_update import PPOUpdate
+from finegrained_rlhf.training.scoring import RolloutScorer
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ class PPOTrainer:
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
         self.fresh = True
+        self._scorer = RolloutScorer(models, processes, rollout.logprobs)
         self._update = PPOUpdate(models.policy, models.value, self._optimizer_step, processes, config)
 
     # One training step -----------------------------------------------------------------------------------------
@@ -112,18 +115,25 @@ class PPOTrainer:
             with timer.phase("rewards"):
                 trace = self._rewards(rollout, train=True)
             with timer.phase("scoring"):
-                rollout, reference, values, entropy = self._score(rollout)
+                batches = micro_batches(rollout, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+                scored = self._scorer.score(rollout, batches)
             beta = self.kl_controller.beta
             experience = make_experience(
-                rollout, trace, reference, values, beta=beta, config=self.config, reduce=self.processes.sum_
+                scored.rollout,
+                trace,
+                scored.reference,
+                scored.values,
+                beta=beta,
+                config=self.config,
+                reduce=self.processes.sum_,
             )
             first = self.fresh and step == 1
             if first:
-                self._check_start(rollout, reference)
+                self._check_start(scored.rollout, scored.reference)
                 self._report_alignment(rollout, trace)
             with timer.phase("update"):
-                self._update.run(step, experience, metrics, self._check_ratio if first else None)
-        result = self._describe(experience, entropy, beta, metrics, step)
+                self._update.run(step, experience, batches, metrics, self._check_ratio if first else None)
+        result = self._describe(experience, beta, metrics, step)
         self._check_finite(step, result)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples_every == 0 or first:
@@ -155,24 +165,6 @@ class PPOTrainer:
             scores = self.composer.score(rollout.row_prompts(), rollout.texts)
         return self.composer.compose(rollout, scores, train=train)
 
-    @torch.no_grad()
-    def _score(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor, Tensor]:
-        """The rollout, reference log-probabilities, values and entropy, the latter three fp32 [R, T].
-
-        The rollout's log-probabilities are replaced by those of this pass, which has the update's own shapes: another
-        batch shape rounds otherwise, at full size by more than a ratio may differ from 1.
-        """
-        behaviour, reference, values, entropy = (torch.zeros_like(rollout.logprobs) for _ in range(4))
-        for group in prompt_groups(len(rollout.prompts), self.config.micro_batch_prompts):
-            rows = rows_of(group, rollout.prompt_index)
-            with self.processes.autocast():
-                now = token_statistics(self.models.policy, self.models.value, rollout, group, rows)
-                width = now.values.shape[1]
-                reference[rows, :width] = self.models.reference_logprobs(rollout, group, rows)[:, :width]
-            values[rows, :width], entropy[rows, :width] = now.values, now.entropy
-            behaviour[rows, :width] = now.logprobs
-        return replace(rollout, logprobs=behaviour), reference, values, entropy
-
     def _optimizer_step(self, step: int) -> float:
         self.processes.all_reduce_gradients(self.models.trained)
         return self.models.optimizer.step(step)
@@ -181,7 +173,8 @@ class PPOTrainer:
 
     @property
     def _tolerance(self) -> float:
-        return 1e-5 if self.processes.precision == "fp32" else 0.1
+        exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
+        return 1e-5 if exact else 0.1
 
     def _check_start(self, rollout: Rollout, reference: Tensor) -> None:
         kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
@@ -220,14 +213,11 @@ class PPOTrainer:
 
     # Metrics -----------------------------------------------------------------------------------------------------
 
-    def _describe(
-        self, experience: Experience, entropy: Tensor, beta: float, metrics: StepMetrics, step: int
-    ) -> dict[str, float]:
+    def _describe(self, experience: Experience, beta: float, metrics: StepMetrics, step: int) -> dict[str, float]:
         rollout, mask = experience.rollout, experience.rollout.response_mask
         episodes, tokens = mask.shape[0], mask.sum()
         kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
         metrics.add("kl", kl.sum(), episodes)
-        metrics.add("entropy", entropy.sum(), tokens)
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
         describe_responses(rollout, experience.trace, self.models.policy.eos_ids, metrics)
@@ -285,6 +275,7 @@ class PPOTrainer:
             "kl": self.kl_controller.state(),
             "kl_exceeded": self.kl_exceeded,
             "reward": self.composer.state(),
+            "logprobs_from_decode": self._scorer.from_decode,
         }
         write_json(directory / "ppo.json", state)
 
@@ -295,6 +286,8 @@ class PPOTrainer:
         self.kl_controller.load_state(state["kl"])
         self.kl_exceeded = int(state["kl_exceeded"])
         self.composer.load_state(state["reward"])
+        if self._scorer.from_decode is None:
+            self._scorer.from_decode = state.get("logprobs_from_decode")
         self.fresh = False
 
 

@@ -60,7 +60,10 @@ class PPOConfig:
         loss_average: in both losses `token` weighs every response token alike, `sequence` every response (1/|y|, as
             algorithm 1 of the thesis does).
         score_sampling_distribution: False scores the plain softmax (the paper); True the tempered, truncated one.
-        micro_batch_prompts: prompts (with all their samples) in one forward and backward pass on one process.
+        micro_batch_prompts: at most so many prompts (with all their samples) in one forward and backward pass on one
+            process.
+        micro_batch_tokens: at most so many tokens in one pass, prompts and responses with their padding; None sets no
+            limit. Prompts of similar lengths go together.
         kl: the penalty.
     """
 
@@ -76,11 +79,13 @@ class PPOConfig:
     loss_average: Literal["token", "sequence"] = "token"
     score_sampling_distribution: bool = False
     micro_batch_prompts: int = 1
+    micro_batch_tokens: int | None = None
     kl: KLConfig = KLConfig()
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.micro_batch_prompts < 1:
-            raise ConfigError("ppo.epochs and ppo.micro_batch_prompts must be at least 1")
+        tokens = 1 if self.micro_batch_tokens is None else self.micro_batch_tokens
+        if self.epochs < 1 or self.micro_batch_prompts < 1 or tokens < 1:
+            raise ConfigError("ppo.epochs, ppo.micro_batch_prompts and ppo.micro_batch_tokens must be at least 1")
         if not (0 <= self.discount <= 1 and 0 <= self.lambda_ <= 1):
             raise ConfigError(f"ppo.discount and ppo.lambda_ must lie in [0, 1], got {self.discount}, {self.lambda_}")
         if self.clip <= 0 or self.value_clip <= 0 or self.value_coefficient < 0:

@@ -13,7 +13,7 @@ from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_voc
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.rollout.engine import RolloutConfig
-from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -118,7 +118,7 @@ class PPOJob:
         composer.setup(processes.device)
         return PPOTrainer(
             models,
-            GenerateEngine(policy),
+            make_engine(policy),
             composer,
             data,
             self.ppo,

@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.loading import restore_weights
 from finegrained_rlhf.models.lora import reference_adapter
-from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.value import ValueModel
+from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
 
 
@@ -45,23 +46,21 @@ class PPOModels:
         return self.optimizer.parameters
 
     @torch.no_grad()
-    def reference_logprobs(self, rollout: Rollout, group: range, rows: Tensor) -> Tensor:
-        """fp32 [r, t] log-probabilities of the rows of a group of prompts under the reference.
-
-        Args:
-            rollout: the responses.
-            group: which prompts.
-            rows: int64 [r], their rows; t is their longest response.
-        """
-        mask = rollout.response_mask[rows]
-        width = int(mask.sum(dim=1).max())
-        ids, mask = rollout.response_ids[rows][:, :width], mask[:, :width]
-        index = rollout.prompt_index[rows] - group.start
-        prompts = [rollout.prompts[i] for i in group]
+    def reference_logprobs(self, batch: MicroBatch) -> Tensor:
+        """fp32 [r, t] log-probabilities of a micro-batch under the reference."""
         if self._reference is not None:
-            return self._reference.logprobs(self._reference.encode(prompts), index, ids, mask).logprobs
+            memory = self._reference.encode(batch.prompts)
+            return self._reference.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
         with reference_adapter(self.policy.adapter):
-            return self.policy.logprobs(self.policy.encode(prompts), index, ids, mask).logprobs
+            memory = self.policy.encode(batch.prompts)
+            return self.policy.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
+
+    @torch.no_grad()
+    def values(self, batch: MicroBatch) -> Tensor:
+        """fp32 [r, t] values of a micro-batch, of a value model of its own."""
+        assert not isinstance(self.value, SharedTrunkValueModel)
+        ids, mask = pad_rows([prompt.input_ids for prompt in batch.prompts], self.policy.pad_id, batch.ids.device)
+        return self.value(PromptMemory(batch.prompts, ids, mask, None), batch.index, batch.ids) * batch.mask
 
     def save_state(self, directory: Path) -> None:
         """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""

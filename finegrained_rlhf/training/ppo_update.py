@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.records import Experience, Rollout
+from finegrained_rlhf.core.records import Experience
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rl.losses import clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.measure import StepMetrics
+from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.ppo_config import PPOConfig
 
 # Collected in this order on every process, also on one that has no prompt in a step.
-_METRICS = ("loss/policy", "loss/value", "clip_fraction/policy", "clip_fraction/value", "ratio", "gradient_norm")
+_METRICS = (
+    "loss/policy",
+    "loss/value",
+    "clip_fraction/policy",
+    "clip_fraction/value",
+    "ratio",
+    "gradient_norm",
+    "entropy",
+    "logprob_gap",
+)
 
 
 @dataclass(frozen=True)
@@ -45,43 +55,16 @@ class GlobalCounts:
     responses: float
 
 
-def prompt_groups(prompts: int, size: int) -> list[range]:
-    """Cut prompts 0…P−1 into consecutive groups of at most `size`; a group's responses are trained together."""
-    return [range(start, min(start + size, prompts)) for start in range(0, prompts, size)]
-
-
-def rows_of(group: range, prompt_index: Tensor) -> Tensor:
-    """int64 indices of the rows that answer the prompts of `group`."""
-    return torch.nonzero((prompt_index >= group.start) & (prompt_index < group.stop)).squeeze(1)
-
-
-def token_statistics(
-    policy: Policy, value_model: ValueModel, rollout: Rollout, group: range, rows: Tensor
-) -> TokenStatistics:
-    """Run policy and value model over the rows of a group of prompts, encoding each prompt once.
-
-    Args:
-        policy: its log-probabilities and entropy are asked for.
-        value_model: separate, or on the policy's trunk.
-        rollout: the responses.
-        group: which prompts.
-        rows: int64 [r], their rows.
-
-    Returns:
-        Tensors [r, t], where t is the longest response of the group.
-    """
-    mask = rollout.response_mask[rows]
-    width = int(mask.sum(dim=1).max())
-    ids, mask = rollout.response_ids[rows][:, :width], mask[:, :width]
-    index = rollout.prompt_index[rows] - group.start
-    memory = policy.encode([rollout.prompts[i] for i in group])
-    hidden = policy.hidden(memory, index, ids)
-    scored = token_logprobs(hidden, ids, mask, policy.head, scored=policy.scored)
+def token_statistics(policy: Policy, value_model: ValueModel, batch: MicroBatch) -> TokenStatistics:
+    """Run policy and value model over a micro-batch, encoding each prompt once. Tensors [r, t]."""
+    memory = policy.encode(batch.prompts)
+    hidden = policy.hidden(memory, batch.index, batch.ids)
+    scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored)
     if isinstance(value_model, SharedTrunkValueModel):
         values = value_model.from_hidden(hidden)
     else:
-        values = value_model(memory, index, ids)
-    return TokenStatistics(scored.logprobs, scored.entropy, values * mask)
+        values = value_model(memory, batch.index, batch.ids)
+    return TokenStatistics(scored.logprobs, scored.entropy, values * batch.mask)
 
 
 class PPOUpdate:
@@ -114,6 +97,7 @@ class PPOUpdate:
         self,
         step: int,
         experience: Experience,
+        batches: Sequence[MicroBatch],
         metrics: StepMetrics,
         check_ratio: Callable[[float], None] | None = None,
     ) -> None:
@@ -122,18 +106,19 @@ class PPOUpdate:
         Args:
             step: the training step, for the learning rate.
             experience: of this process; may be empty.
-            metrics: losses, clip fractions, gradient norm and ratio are added.
+            batches: its rollout in micro-batches.
+            metrics: losses, clip fractions, gradient norm and ratio are added; before the first optimizer step also
+                the policy's entropy and `logprob_gap`, the mean |log ratio|, which is the error of the behaviour
+                log-probabilities.
             check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all.
         """
-        rollout = experience.rollout
         for name in _METRICS:
             metrics.add(name, 0.0, 0.0)
-        counts = self._counts(rollout.response_mask)
-        groups = prompt_groups(len(rollout.prompts), self._config.micro_batch_prompts)
+        counts = self._counts(experience.rollout.response_mask)
         for epoch in range(self._config.epochs):
             largest = 0.0
-            for group in groups:
-                largest = max(largest, self._backward(experience, group, counts, metrics))
+            for batch in batches:
+                largest = max(largest, self._backward(experience, batch, counts, metrics, first=epoch == 0))
             if epoch == 0 and check_ratio is not None:
                 check_ratio(max(self._processes.gather_objects([largest])))
             metrics.add("gradient_norm", self._optimizer_step(step), 1)
@@ -143,14 +128,13 @@ class PPOUpdate:
         tokens, responses = self._processes.sum_(counts).tolist()
         return GlobalCounts(max(tokens, 1.0), max(responses, 1.0))
 
-    def _backward(self, experience: Experience, group: range, counts: GlobalCounts, metrics: StepMetrics) -> float:
-        """Accumulate the gradient of one group; returns its largest |log ratio|."""
-        config, rollout = self._config, experience.rollout
-        rows = rows_of(group, rollout.prompt_index)
+    def _backward(
+        self, experience: Experience, batch: MicroBatch, counts: GlobalCounts, metrics: StepMetrics, first: bool
+    ) -> float:
+        """Accumulate the gradient of one micro-batch; returns its largest |log ratio|."""
+        config, mask, cut = self._config, batch.mask, batch.cut
         with self._processes.autocast():
-            now = token_statistics(self.policy, self.value_model, rollout, group, rows)
-        width = now.logprobs.shape[1]
-        mask = rollout.response_mask[rows][:, :width]
+            now = token_statistics(self.policy, self.value_model, batch)
         weights = None
         scale = 1.0 / counts.tokens
         if config.loss_average == "sequence":
@@ -158,16 +142,16 @@ class PPOUpdate:
             scale = 1.0 / counts.responses
         policy_loss = clipped_policy_loss(
             now.logprobs,
-            rollout.logprobs[rows][:, :width],
-            experience.advantages[rows][:, :width],
+            cut(experience.rollout.logprobs),
+            cut(experience.advantages),
             mask,
             clip=config.clip,
             weights=weights,
         )
         value_loss = clipped_value_loss(
             now.values,
-            experience.values[rows][:, :width],
-            experience.returns[rows][:, :width],
+            cut(experience.values),
+            cut(experience.returns),
             mask,
             clip=config.value_clip,
             weights=weights,
@@ -175,11 +159,15 @@ class PPOUpdate:
         loss = (policy_loss.loss + config.value_coefficient * value_loss.loss) * scale
         loss.backward()
         tokens = mask.sum()
-        items = tokens if weights is None else len(rows)
+        items = tokens if weights is None else len(batch.rows)
         metrics.add("loss/policy", policy_loss.loss.detach(), items)
         metrics.add("loss/value", value_loss.loss.detach(), items)
         metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
         metrics.add("clip_fraction/value", value_loss.clipped, tokens)
         metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
-        largest = float(policy_loss.ratio.log().abs().max())
+        gaps = policy_loss.ratio.detach().log().abs()
+        if first:
+            metrics.add("entropy", now.entropy.sum(), tokens)
+            metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
+        largest = float(gaps.max())
         return largest if math.isfinite(largest) else math.inf
