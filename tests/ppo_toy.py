@@ -91,6 +91,7 @@ def make_trainer(
     validation: int = 0,
     seed: int = 0,
     score_sampling: bool = False,
+    logprobs: Any = "auto",
     **ppo: Any,
 ) -> PPOTrainer:
     """A trainer whose every part is small; `ppo` are fields of PPOConfig."""
@@ -98,7 +99,14 @@ def make_trainer(
     processes = processes or Processes()
     scorers = scorers or {"words": WordScorer(), "length": LengthScorer()}
     weights = {name: 1.0 if name == "words" else 0.5 for name in scorers}
-    rollout = RolloutConfig(prompts_per_step, samples, max_new_tokens=max_new_tokens, temperature=temperature, top_k=0)
+    rollout = RolloutConfig(
+        prompts_per_step,
+        samples,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=0,
+        logprobs=logprobs,
+    )
     if score_sampling:
         owner.scored = rollout.decoding()
     optimizer = OptimizerConfig(lr=lr, eps=1e-5, schedule="constant")

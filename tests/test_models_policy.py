@@ -36,7 +36,7 @@ def test_logprobs_and_entropy_equal_transformers(kind: str) -> None:
     expected = transformers_logits(kind, ids).log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     ours = policy(kind)
     with torch.no_grad():
-        result = ours.logprobs(ours.encode(prompts(kind)), ROWS, ids, mask)
+        result = ours.logprobs(ours.encode(prompts(kind)), ROWS, ids, mask, entropy=True)
     torch.testing.assert_close(result.logprobs, expected * mask, atol=1e-5, rtol=0)
     assert result.logprobs.dtype == torch.float32
     assert (expected * mask).min() < -4  # far from uniform: a wrong head would show

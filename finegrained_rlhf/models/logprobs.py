@@ -25,7 +25,8 @@ class TokenLogprobs:
 
     Attributes:
         logprobs: fp32 [R, T], 0 at padding.
-        entropy: fp32 [R, T] of the distribution at each token in nats, detached, 0 at padding.
+        entropy: fp32 [R, T] of the distribution at each token in nats, detached, 0 at padding; all 0 where it was not
+            asked for.
     """
 
     logprobs: Tensor
@@ -53,17 +54,28 @@ def _chosen(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
-def _chunk(hidden: Tensor, tokens: Tensor, head: Head, scored: Sample | None) -> tuple[Tensor, Tensor]:
+def _chunk(
+    hidden: Tensor, tokens: Tensor, head: Head, scored: Sample | None, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
     logits = _scored(head(hidden), tokens, scored)
     normaliser = logits.logsumexp(dim=-1)
-    with torch.no_grad():
-        log_p = logits - normaliser.unsqueeze(-1)
-        entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(dim=-1)
+    entropy = torch.zeros_like(normaliser)
+    if with_entropy:
+        with torch.no_grad():
+            log_p = logits - normaliser.unsqueeze(-1)
+            entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(dim=-1)
     return _chosen(logits, tokens) - normaliser, entropy
 
 
 def token_logprobs(
-    hidden: Tensor, tokens: Tensor, mask: Tensor, head: Head, *, scored: Sample | None = None, chunk_tokens: int = 2048
+    hidden: Tensor,
+    tokens: Tensor,
+    mask: Tensor,
+    head: Head,
+    *,
+    scored: Sample | None = None,
+    entropy: bool = True,
+    chunk_tokens: int = 2048,
 ) -> TokenLogprobs:
     """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
 
@@ -74,6 +86,7 @@ def token_logprobs(
         head: maps [n, D] to logits [n, V].
         scored: None scores the plain softmax (the paper's choice, the default); a `Sample` scores the tempered and
             truncated distribution that sampling uses.
+        entropy: False leaves the entropy out, which saves a pass over the logits.
         chunk_tokens: how many tokens have their logits in memory at once.
 
     Returns:
@@ -85,14 +98,14 @@ def token_logprobs(
     states, chosen = hidden[real], tokens[real]
     pieces: list[tuple[Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
-        arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored)
+        arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored, entropy)
         if torch.is_grad_enabled() and states.requires_grad:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))
         else:
             pieces.append(_chunk(*arguments))
     logprobs = torch.zeros(tokens.shape, dtype=torch.float32, device=hidden.device)
-    entropy = torch.zeros_like(logprobs)
+    entropies = torch.zeros_like(logprobs)
     if pieces:
         logprobs = logprobs.masked_scatter(real, torch.cat([piece[0] for piece in pieces]))
-        entropy = entropy.masked_scatter(real, torch.cat([piece[1] for piece in pieces]))
-    return TokenLogprobs(logprobs=logprobs, entropy=entropy)
+        entropies = entropies.masked_scatter(real, torch.cat([piece[1] for piece in pieces]))
+    return TokenLogprobs(logprobs=logprobs, entropy=entropies)

@@ -77,7 +77,11 @@ class Policy(nn.Module, ABC):
 
     def use_gradient_checkpointing(self) -> None:
         """Keep only the inputs of each layer for the backward pass and compute the rest again."""
-        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        settings = {"use_reentrant": False}
+        if hasattr(self.model, "activation_checkpointing_enable"):  # its name since transformers 5.20
+            self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+        else:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
 
     @contextmanager
     def _recomputing(self) -> Iterator[None]:
@@ -122,11 +126,17 @@ class Policy(nn.Module, ABC):
         """Logits [n, V] of states [n, D]."""
 
     def logprobs(
-        self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, response_mask: Tensor
+        self,
+        memory: PromptMemory,
+        prompt_index: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        *,
+        entropy: bool = False,
     ) -> TokenLogprobs:
-        """Teacher-forced log-probabilities and entropy [R, T] of responses (see `token_logprobs`)."""
+        """Teacher-forced log-probabilities [R, T] of responses, with their entropy if asked (see `token_logprobs`)."""
         hidden = self.hidden(memory, prompt_index, response_ids)
-        return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored)
+        return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored, entropy=entropy)
 
 
 def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:

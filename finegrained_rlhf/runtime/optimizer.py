@@ -105,7 +105,7 @@ class Optimizer:
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            fused=all(p.is_cuda for p in self.named.values()) or None,
+            fused=True,
         )
 
     @property
@@ -132,8 +132,10 @@ class Optimizer:
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        limit = self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.parameters, float("inf") if limit is None else limit)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.config.max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
         for group in self._adam.param_groups:
             group["lr"] = self.lr(step)
         self._adam.step()
@@ -173,6 +175,5 @@ class Optimizer:
                     raise CheckpointError(
                         f"{path}: {key} has shape {tuple(parameter.shape)}, the stored state {tuple(value.shape)}"
                     )
-                on_device = moment != "step" or bool(self._adam.defaults["fused"])
-                state[moment] = value.to(parameter.device) if on_device else value
+                state[moment] = value.to(parameter.device)
             self._adam.state[parameter] = state

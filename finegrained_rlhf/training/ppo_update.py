@@ -55,11 +55,20 @@ class GlobalCounts:
     responses: float
 
 
-def token_statistics(policy: Policy, value_model: ValueModel, batch: MicroBatch) -> TokenStatistics:
-    """Run policy and value model over a micro-batch, encoding each prompt once. Tensors [r, t]."""
+def token_statistics(
+    policy: Policy, value_model: ValueModel, batch: MicroBatch, *, entropy: bool = False
+) -> TokenStatistics:
+    """Run policy and value model over a micro-batch, encoding each prompt once. Tensors [r, t].
+
+    Args:
+        policy: its log-probabilities are asked for.
+        value_model: separate, or on the policy's trunk.
+        batch: prompts with their responses.
+        entropy: compute the entropy too; else it is 0.
+    """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
-    scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored)
+    scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy)
     if isinstance(value_model, SharedTrunkValueModel):
         values = value_model.from_hidden(hidden)
     else:
@@ -134,7 +143,7 @@ class PPOUpdate:
         """Accumulate the gradient of one micro-batch; returns its largest |log ratio|."""
         config, mask, cut = self._config, batch.mask, batch.cut
         with self._processes.autocast():
-            now = token_statistics(self.policy, self.value_model, batch)
+            now = token_statistics(self.policy, self.value_model, batch, entropy=first)
         weights = None
         scale = 1.0 / counts.tokens
         if config.loss_average == "sequence":
