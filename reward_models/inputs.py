@@ -98,21 +98,34 @@ class InputBatch:
         mask: int64 [B, L], 1 = real.
         rows: int64 [S], the row of each separator, inputs in order.
         positions: int64 [S], its position in the row.
+        columns: int64 [S], its number among the separators of its row, from 0.
+        width: the most separators of any row.
     """
 
     ids: Tensor
     mask: Tensor
     rows: Tensor
     positions: Tensor
+    columns: Tensor
+    width: int
 
 
 def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
-    """Pad inputs to one batch and list their separators."""
-    ids, mask = pad_rows([item.ids for item in inputs], pad_id, device)
+    """Pad inputs to one batch and list their separators. The copies to a CUDA device are not waited for."""
+    ids, mask = pad_rows([item.ids for item in inputs], pad_id)
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
     positions = [position for item in inputs for position in item.separators]
-    where = torch.tensor([rows, positions], dtype=torch.long, device=device)
-    return InputBatch(ids, mask, where[0], where[1])
+    columns = [column for item in inputs for column in range(len(item.separators))]
+    where = _send(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
+    width = max((len(item.separators) for item in inputs), default=0)
+    return InputBatch(_send(ids, device), _send(mask, device), where[0], where[1], where[2], width)
+
+
+def _send(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A CPU tensor on `device`; to a CUDA device from page-locked memory, so that the copy overlaps with both sides."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class InputEncoder:

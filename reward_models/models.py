@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
-from reward_models.attention import encode_at
+from reward_models.attention import GlobalTokens, encode_at
 from reward_models.inputs import InputBatch
 
 Kind = Literal["relevance", "factuality", "completeness", "preference"]
@@ -157,25 +157,21 @@ class RewardModel(nn.Module):
         if self.model.config.model_type != "longformer":
             logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
             return logits[batch.rows, batch.positions].float()
-        positions, real = _by_row(batch)
-        hidden = self._hidden(batch, positions)[real]
-        return self.model.classifier(self.model.dropout(hidden)).float()
+        hidden = self._hidden(batch, _by_row(batch)[0], self.record.global_attention == "separators")
+        return self.model.classifier(self.model.dropout(hidden[batch.rows, batch.columns])).float()
 
     def answer_scores(self, batch: InputBatch) -> Tensor:
         """Raw scores of the B answers of a batch, fp32 [B]; the record's mean and std are not applied."""
         if self.model.config.model_type != "longformer":
             return self.model(input_ids=batch.ids, attention_mask=batch.mask).logits.squeeze(-1).float()
         first = torch.zeros_like(batch.ids[:, :1])
-        return self.model.classifier(self._hidden(batch, first)).squeeze(-1).float()
+        hidden = self._hidden(batch, first, self.record.global_attention != "none")
+        return self.model.classifier(hidden).squeeze(-1).float()
 
-    def _hidden(self, batch: InputBatch, positions: Tensor) -> Tensor:
-        """Last hidden states of a Longformer at positions [B, K], [B, K, D]."""
-        everywhere = torch.zeros_like(batch.mask)
-        if self.record.global_attention != "none":
-            everywhere[:, 0] = 1
-        if self.record.global_attention == "separators":
-            everywhere[batch.rows, batch.positions] = 1
-        return encode_at(self.model.longformer, batch.ids, batch.mask, everywhere, positions)
+    def _hidden(self, batch: InputBatch, positions: Tensor, are_global: bool) -> Tensor:
+        """Last hidden states of a Longformer at positions [B, K], all of them global tokens or none, [B, K, D]."""
+        wide = _global_tokens(batch, self.record.global_attention)
+        return encode_at(self.model.longformer, batch.ids, batch.mask, wide, positions, are_global)
 
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""
@@ -188,13 +184,23 @@ class RewardModel(nn.Module):
 def _by_row(batch: InputBatch) -> tuple[Tensor, Tensor]:
     """The separators row by row: positions int64 [B, K] (0 where a row has fewer) and bool [B, K], True at real ones.
 
-    Reading the real ones in row-major order gives the separators in the order of the batch.
+    K is known to the batch, so that nothing waits for the device.
     """
-    count = torch.bincount(batch.rows, minlength=batch.ids.shape[0])
-    real = torch.arange(int(count.max()), device=count.device)[None, :] < count[:, None]
-    positions = torch.zeros_like(real, dtype=torch.long)
-    positions[real] = batch.positions
-    return positions, real
+    positions = batch.ids.new_zeros(len(batch.ids), batch.width)
+    positions[batch.rows, batch.columns] = batch.positions
+    return positions, positions > 0  # the start token stands before every separator
+
+
+def _global_tokens(batch: InputBatch, kind: GlobalAttention) -> GlobalTokens | None:
+    """The global tokens of a Longformer's batch; None for none."""
+    if kind == "none":
+        return None
+    first = torch.zeros_like(batch.ids[:, :1])
+    always = torch.ones_like(first, dtype=torch.bool)
+    if kind == "first":
+        return GlobalTokens(first, always)
+    positions, real = _by_row(batch)
+    return GlobalTokens(torch.cat([first, positions], dim=1), torch.cat([always, real], dim=1))
 
 
 @contextmanager

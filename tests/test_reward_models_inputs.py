@@ -110,7 +110,24 @@ def test_collate_lists_separators_in_order() -> None:
     assert batch.ids.tolist() == [[3, 1, 5, 1], [3, 5, 1, 0], [3, 1, 1, 0]]
     assert batch.mask.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]]
     assert (batch.rows.tolist(), batch.positions.tolist()) == ([0, 2, 2], [1, 1, 2])
+    assert (batch.columns.tolist(), batch.width) == ([0, 0, 1], 2)
     assert batch.rows.dtype == torch.long
+    assert collate([EncodedInput((3, 1), ())], 0).width == 0
+
+
+def test_copies_to_a_gpu_are_page_locked_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors stay where they are here; what counts is how they were asked to move."""
+    moves: list[tuple[object, ...]] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: moves.append(("pin",)) or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kw: moves.append((*args, kw)) or self)
+    item = EncodedInput((3, 1, 1), (1,))
+    collate([item], 0, "cpu")
+    assert moves and all("non_blocking" not in str(move) and move != ("pin",) for move in moves)
+    moves.clear()
+    collate([item], 0, "cuda:0")
+    to_gpu = [i for i, move in enumerate(moves) if move[0] == "cuda:0"]
+    assert len(to_gpu) == 3 and all(moves[i] == ("cuda:0", {"non_blocking": True}) for i in to_gpu)
+    assert all(moves[i - 1] == ("pin",) for i in to_gpu)
 
 
 def test_labels_stand_at_the_separator_before_their_segment() -> None:
