@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -167,6 +168,44 @@ def test_reloading_reads_weights_and_prompts_into_the_same_tensors() -> None:
         b = fresh.logits(fresh.first_tokens, torch.tensor([step]), 5)
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
     assert places == [t.data_ptr() for layer in stepper.layers for t in vars(layer).values() if isinstance(t, Tensor)]
+
+
+class Replayed:
+    """A recorded step without CUDA: what a graph does, done by calling."""
+
+    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor]) -> None:
+        self.step, self.volatile, self.windows = step, volatile, set[int]()
+
+    def __call__(self, window: int) -> None:
+        if window not in self.windows:  # warm up and put the state back, as recording does
+            saved = [tensor.clone() for tensor in self.volatile]
+            self.step(window)
+            for tensor, before in zip(self.volatile, saved, strict=True):
+                tensor.copy_(before)
+        self.windows.add(window)
+        self.step(window)
+
+
+def test_a_recorded_step_serves_later_rollouts_of_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_module, "GraphedStep", Replayed)
+    opened: list[T5Stepper] = []
+
+    def spy(*arguments: Any) -> T5Stepper:
+        opened.append(T5Stepper(*arguments))
+        return opened[-1]
+
+    ours, other = policy(seed=0), policy(seed=4)
+    recording, plain = FastEngine(ours, spy), FastEngine(ours, T5Stepper)
+    recording._records = True
+    asked = prompts(count=5)
+    for some in (asked[:2], asked[2:4]):  # of different lengths, which the bucket hides
+        assert_same(roll(recording, some, MIXTURES["several"]), roll(plain, some, MIXTURES["several"]))
+    ours.model.load_state_dict(other.model.state_dict())
+    assert_same(roll(recording, asked[:2], MIXTURES["several"]), roll(plain, asked[:2], MIXTURES["several"]))
+    assert len(opened) == 1
+    for decodings in (MIXTURES["sample"], MIXTURES["paper"], MIXTURES["several"]):
+        assert_same(roll(recording, asked[:2], decodings, 40), roll(plain, asked[:2], decodings, 40))
+    assert len(opened) == 4 and len(recording._recorded) == 2
 
 
 def test_lora_is_in_the_decode_and_off_where_it_is_off() -> None:

@@ -1,7 +1,7 @@
 """The fast rollout engine: static caches, prompts shared by their samples, sampling on the device.
 
 Knows the loop, the sampling and the bookkeeping of rows; the architecture is a `Stepper`'s. On CUDA a step is recorded
-once as a CUDA graph and replayed; on the CPU finished rows are dropped instead, and the caches grow with the step.
+once as a CUDA graph and replayed; elsewhere finished rows are dropped, and attention grows with the step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos, row_order
 from finegrained_rlhf.rollout.graphs import GraphedStep
-from finegrained_rlhf.rollout.stepper import OpenStepper, Stepper
+from finegrained_rlhf.rollout.stepper import OpenStepper, ReloadableStepper, Stepper
 
 # Compaction copies the caches; it pays when a quarter of the rows is gone.
 _WORTH_COMPACTING = 0.75
@@ -67,7 +67,8 @@ class FastEngine:
 
     def __init__(self, policy: Policy, open_stepper: OpenStepper) -> None:
         self.policy, self._open = policy, open_stepper
-        self._recorded: OrderedDict[tuple[object, ...], tuple[Stepper, _Loop]] = OrderedDict()
+        self._recorded: OrderedDict[tuple[object, ...], _Loop] = OrderedDict()
+        self._records = policy.device.type == "cuda"
 
     @torch.no_grad()
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
@@ -89,23 +90,25 @@ class FastEngine:
         return assemble(memory, decodings, ids, mask, logprobs * mask, self.policy.tokenizer)
 
     def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
-        """A loop at position 0. On CUDA the loops of the last shapes are kept, with what was recorded of them."""
-        samples, prompts = sum(decoding.samples for decoding in decodings), len(memory.prompts)
-        if self.policy.device.type != "cuda":
-            return _Loop(self.policy, self._open(self.policy, memory, samples, limit), prompts, decodings, limit)
+        """A loop at position 0. Where steps are recorded, the loops of the last shapes are kept with their graphs."""
+        if not self._records:
+            return self._new(memory, decodings, limit)
         memory = _bucketed(memory)
-        key = (tuple(memory.prompt_ids.shape), decodings, limit, torch.is_autocast_enabled("cuda"))
+        key = (tuple(memory.prompt_ids.shape), decodings, limit, torch.is_autocast_enabled(self.policy.device.type))
         if key in self._recorded:
-            stepper, loop = self._recorded[key]
             self._recorded.move_to_end(key)
-            stepper.reload(memory)
-            return loop
+            self._recorded[key].reload(memory)
+            return self._recorded[key]
         while len(self._recorded) >= _RECORDED:
             self._recorded.popitem(last=False)
-        stepper = self._open(self.policy, memory, samples, limit)
-        loop = _Loop(self.policy, stepper, prompts, decodings, limit)
-        self._recorded[key] = (stepper, loop)
+        loop = self._new(memory, decodings, limit)
+        if loop.record():
+            self._recorded[key] = loop
         return loop
+
+    def _new(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
+        stepper = self._open(self.policy, memory, sum(decoding.samples for decoding in decodings), limit)
+        return _Loop(self.policy, stepper, len(memory.prompts), decodings, limit)
 
 
 class _Loop:
@@ -130,7 +133,21 @@ class _Loop:
             logprobs=torch.zeros(rows, limit, device=device),
         )
         self._group()
-        self._graph = GraphedStep(self._advance, self._volatile) if device.type == "cuda" else None
+        self._graph: GraphedStep | None = None
+        self._between_checks = _STEPS_BETWEEN_CHECKS if device.type == "cuda" else 1
+
+    def record(self) -> bool:
+        """Record the step as a CUDA graph from now on; False where the stepper cannot be filled anew."""
+        if isinstance(self.stepper, ReloadableStepper):
+            state = self.state
+            self._graph = GraphedStep(self._advance, [state.position, state.tokens, state.finished])
+            self._between_checks = _STEPS_BETWEEN_CHECKS
+        return self._graph is not None
+
+    def reload(self, memory: PromptMemory) -> None:
+        """Read weights and prompts again."""
+        assert isinstance(self.stepper, ReloadableStepper)
+        self.stepper.reload(memory)
 
     def run(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Draw until every row has ended.
@@ -148,18 +165,16 @@ class _Loop:
         state.tokens.copy_(self.stepper.first_tokens)
         state.ids.fill_(self.policy.eos_ids[0])
         for position in range(self.limit):
-            if self._graph is not None:
-                self._graph(self.limit)
-                if (position + 1) % _STEPS_BETWEEN_CHECKS == 0 and bool(state.finished.all()):
-                    break
-            else:
+            if self._graph is None:
                 self._advance(position + 1)
-                if position + 1 == self.limit or self._drop_finished():
-                    break
+            else:
+                self._graph(self.limit)
+            if (position + 1) % self._between_checks == 0 and position + 1 < self.limit and self._done():
+                break
         return state.ids, state.logprobs
 
-    def _volatile(self) -> list[Tensor]:
-        return [self.state.position, self.state.tokens, self.state.finished]
+    def _done(self) -> bool:
+        return self._drop_finished() if self._graph is None else bool(self.state.finished.all())
 
     def _advance(self, window: int) -> None:
         """One step of all present rows; nothing here waits for the device."""

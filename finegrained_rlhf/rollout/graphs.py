@@ -21,7 +21,7 @@ class GraphedStep:
         volatile: the tensors that must not have changed after recording, because a later step starts from them.
     """
 
-    def __init__(self, step: Callable[[int], None], volatile: Callable[[], Sequence[Tensor]]) -> None:
+    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor]) -> None:
         self._step, self._volatile = step, volatile
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -33,13 +33,13 @@ class GraphedStep:
 
     def _record(self, window: int) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, put the state back, and record (which runs nothing)."""
-        saved = [tensor.clone() for tensor in self._volatile()]
+        saved = [tensor.clone() for tensor in self._volatile]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
                 self._step(window)
-                for tensor, before in zip(self._volatile(), saved, strict=True):
+                for tensor, before in zip(self._volatile, saved, strict=True):
                     tensor.copy_(before)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()

@@ -7,7 +7,7 @@ owns weights and caches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -46,6 +46,11 @@ class Stepper(Protocol):
             prompts: int64 [P'], which of the present prompts stay, ascending.
             rows: int64 [P'·N'], which of the present rows stay; N' rows of each kept prompt, contiguous.
         """
+
+
+@runtime_checkable
+class ReloadableStepper(Stepper, Protocol):
+    """A stepper whose tensors can be filled anew, so that a recorded CUDA graph serves the next rollout too."""
 
     def reload(self, memory: PromptMemory) -> None:
         """Go back to position 0 with the policy's present weights and other prompts, in the same tensors.
