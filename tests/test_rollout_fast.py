@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from rl_toy import SEQ2SEQ, model, policy, prompts, tokenizer
+from rl_toy import ARCHITECTURES, model, policy, prompts, tokenizer
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -45,7 +45,7 @@ def assert_same(a: Rollout, b: Rollout, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
-@pytest.mark.parametrize("kind", SEQ2SEQ)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_the_fast_engine_draws_what_generate_draws(kind: str, mixture: str) -> None:
     ours, asked = policy(kind), prompts(kind, 5)
     engine = make_engine(ours)
@@ -84,7 +84,7 @@ def test_at_the_shape_of_t5_small_greedy_text_and_logprobs_are_transformers(gate
         torch.testing.assert_close(rollout.logprobs[row, :length], expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", SEQ2SEQ)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_decode_logprobs_are_the_teacher_forced_ones(kind: str) -> None:
     ours = policy(kind)
     rollout = roll(make_engine(ours), prompts(kind, 4), [Sample(3, temperature=1.5)])
@@ -121,8 +121,9 @@ def test_compaction_and_its_threshold_change_nothing(monkeypatch: pytest.MonkeyP
     assert_same(results[2], results[0])
 
 
-def test_one_prompt_at_a_time_gives_the_same_rows() -> None:
-    ours, asked = policy(), prompts(count=4)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_one_prompt_at_a_time_gives_the_same_rows(kind: str) -> None:
+    ours, asked = policy(kind), prompts(kind, 4)
     whole = roll(make_engine(ours), asked, MIXTURES["several"])
     for i, prompt in enumerate(asked):
         part = roll(make_engine(ours), [prompt], MIXTURES["several"])

@@ -189,6 +189,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Te
     """T5's attention: no scale on the scores; `bias` is added to them (or says which keys are seen, where bool)."""
     if bias is not None and bias.dtype != torch.bool:
         bias = bias.to(query.dtype)
+        if bias.requires_grad and not query.is_cuda:  # no fused kernel gives the gradient of a bias on the CPU
+            return (query @ key.transpose(-2, -1) + bias).softmax(dim=-1) @ value
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
 
 

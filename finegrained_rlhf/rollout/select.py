@@ -8,6 +8,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.gpt2_stepper import open_gpt2, supports_gpt2
 from finegrained_rlhf.rollout.t5_stepper import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ def make_engine(policy: Policy) -> RolloutEngine:
     """The fastest engine that computes this policy's function; says so where that is transformers' generate."""
     if supports_t5(policy):
         return FastEngine(policy, T5Stepper)
+    if supports_gpt2(policy):
+        return FastEngine(policy, open_gpt2)
     logger.warning(
         "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
     )

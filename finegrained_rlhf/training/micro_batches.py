@@ -52,21 +52,34 @@ def micro_batches(rollout: Rollout, prompts: int, tokens: int | None = None) -> 
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
-    groups = _groups(lengths, widths, [len(mine) for mine in rows], prompts, tokens)
+    cost = _Cost(lengths, widths, [len(mine) for mine in rows])
+    # Neighbours in length of prompt or in length of response, whichever leaves less padding.
+    orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
+    cuts = [_cut(order, cost, prompts, tokens) for order in orders]
+    groups = min(cuts, key=lambda groups: sum(map(cost, groups)))
     return [_batch(rollout, group, rows, max(widths[i] for i in group)) for group in groups]
 
 
-def _groups(
-    lengths: Sequence[int], widths: Sequence[int], counts: Sequence[int], prompts: int, tokens: int | None
-) -> list[list[int]]:
+@dataclass(frozen=True)
+class _Cost:
+    """Tokens of a group of prompts with their responses, padding included."""
+
+    lengths: Sequence[int]
+    widths: Sequence[int]
+    rows: Sequence[int]
+
+    def __call__(self, group: Sequence[int]) -> int:
+        responses = sum(self.rows[i] for i in group) * max(self.widths[i] for i in group)
+        return len(group) * max(self.lengths[i] for i in group) + responses
+
+
+def _cut(order: Sequence[int], cost: _Cost, prompts: int, tokens: int | None) -> list[list[int]]:
     groups: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], widths[i], i)):
-        group = [*groups[-1], i] if groups else [i]
-        cost = len(group) * lengths[i] + sum(counts[j] for j in group) * max(widths[j] for j in group)
-        if len(group) > prompts or not groups or (tokens is not None and cost > tokens):
-            groups.append([i])
+    for i in order:
+        if groups and len(groups[-1]) < prompts and (tokens is None or cost([*groups[-1], i]) <= tokens):
+            groups[-1].append(i)
         else:
-            groups[-1] = group
+            groups.append([i])
     return groups
 
 
