@@ -53,10 +53,10 @@ def micro_batches(rollout: Rollout, prompts: int, tokens: int | None = None) -> 
         widths[owner] = max(widths[owner], length)
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
     cost = _Cost(lengths, widths, [len(mine) for mine in rows])
-    # Neighbours in length of prompt or in length of response, whichever leaves less padding.
+    # Neighbours in length of prompt or in length of response, whichever gives fewer groups or less padding.
     orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
-    groups = min(cuts, key=lambda groups: sum(map(cost, groups)))
+    groups = min(cuts, key=lambda groups: (len(groups), sum(map(cost, groups))))
     return [_batch(rollout, group, rows, max(widths[i] for i in group)) for group in groups]
 
 
