@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -173,6 +173,59 @@ def test_a_class_of_the_users_own() -> None:
     asked = [replace(p, metadata={"bonus": i}) for i, p in enumerate(drawn.prompts)]
     trace = ours.compose(drawn, ours.score(asked, drawn.texts))
     assert cells(trace.total) == {(0, 8): 50.0, (1, 0): 8.0, (2, 0): 4.0}
+
+
+class Started(BaseScorer):
+    """A scorer that works in two steps and writes down when."""
+
+    def __init__(self, name: str, log: list[str], scores: SegmentScores) -> None:
+        self.name, self.log, self.scores = name, log, scores
+
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        self.log.append(f"start {self.name}")
+
+        def collect() -> SegmentScores:
+            self.log.append(f"collect {self.name}")
+            return self.scores
+
+        return collect
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        return self.start(prompts, responses)()
+
+
+class Plain(BaseScorer):
+    """A scorer that knows `score` only."""
+
+    def __init__(self, log: list[str], scores: SegmentScores) -> None:
+        self.log, self.scores = log, scores
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        self.log.append("score")
+        return self.scores
+
+
+def test_every_scorer_is_started_before_any_is_waited_for() -> None:
+    log: list[str] = []
+    components = {
+        "a": Started("a", log, whole(1.0, 2.0, 3.0)),
+        "b": Plain(log, SEGMENTS),
+        "c": Started("c", log, whole(4.0, 5.0, 6.0)),
+    }
+    drawn = rollout()
+    scores = RewardComposer(RewardConfig(components, {"a": 1.0, "b": 1.0, "c": 1.0})).score(
+        drawn.row_prompts(), drawn.texts
+    )
+    assert log == ["start a", "start c", "score", "collect a", "collect c"]
+    assert list(scores.items()) == [(name, scorer.scores) for name, scorer in components.items()]
+
+
+def test_results_of_started_scorers_are_checked_too() -> None:
+    drawn = rollout()
+    for scores, message in ((whole(1.0, float("nan"), 0.0), "not finite"), (SegmentScores([()], [()]), "1 responses")):
+        composer = RewardComposer(RewardConfig({"a": Started("a", [], scores)}, {"a": 1.0}))
+        with pytest.raises(ConfigError, match=message):
+            composer.score(drawn.row_prompts(), drawn.texts)
 
 
 def test_configuration_mistakes_are_named() -> None:

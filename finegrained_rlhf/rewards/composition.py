@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.core.stats import Reduce, RunningMoments
 from finegrained_rlhf.rewards.placement import place_scores
-from finegrained_rlhf.rewards.protocol import Scorer
+from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
 
 Normalisation = Literal["none", "running"]
 
@@ -87,14 +87,24 @@ class RewardComposer:
             scorer.setup(device)
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
-        """Raw scores of every component.
+        """Raw scores of every component, in the order of the configuration.
+
+        Every scorer with a `start` is started before any other scores and before any result is waited for: while the
+        device scores for one component, the CPU prepares the next.
 
         Raises:
             ConfigError: a component gave a value that is not finite, or not one entry a response.
         """
         if not responses:
             return {name: SegmentScores((), ()) for name in self.config.components}
-        scores = {name: scorer.score(prompts, responses) for name, scorer in self.config.components.items()}
+        components = self.config.components
+        started = {
+            name: scorer.start(prompts, responses)
+            for name, scorer in components.items()
+            if isinstance(scorer, StartableScorer)
+        }
+        scored = {name: s.score(prompts, responses) for name, s in components.items() if name not in started}
+        scores = {name: started[name]() if name in started else scored[name] for name in components}
         for name, result in scores.items():
             if len(result.values) != len(responses):
                 raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -26,6 +26,22 @@ class Scorer(Protocol):
 
         Returns:
             Spans and values of each response. Values must be finite.
+        """
+
+
+@runtime_checkable
+class StartableScorer(Scorer, Protocol):
+    """A scorer that can leave its work to the device: the composer starts all of these before it waits for any."""
+
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """Prepare the inputs and launch the work on them without waiting for the device.
+
+        Args:
+            prompts: as in `score`.
+            responses: as in `score`.
+
+        Returns:
+            A function that waits and gives what `score` would have given; called once. Bad input is refused by `start`.
         """
 
 
