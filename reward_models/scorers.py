@@ -1,26 +1,28 @@
 """Trained reward models as reward components: they satisfy `finegrained_rlhf.rewards`'s scorer protocol.
 
 Knows prompts (their question and passages) and response texts; does not know tokens of the policy, weights of
-components or PPO. Weights are read in `setup`, not before.
+components or PPO. Weights are read in `setup`, not before. `start` launches all work on the device and waits for none
+of it, so that the CPU can prepare the next component meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.text.segmentation import SpacySegmenter, Span
+from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.templates import PassageText
 from reward_models.inputs import (
     EncodedInput,
     InputEncoder,
     InputParts,
     answer_parts,
-    collate,
+    batches_by_length,
     factuality_parts,
     relevance_parts,
 )
@@ -31,9 +33,15 @@ from reward_models.models import (
     error_label_ids,
     load_reward_model,
 )
-from reward_models.training import raw_scores
+from reward_models.training import start_raw_scores
 
 Granularity = Literal["sub_sentence", "sentence"]
+
+
+@lru_cache(maxsize=8)
+def _shared(make: Callable[[str], Segmenter], pipeline: str) -> Segmenter:
+    """One segmenter a pipeline, so that scorers which cut the same responses do it once."""
+    return make(pipeline)
 
 
 def question_of(prompt: Prompt) -> str:
@@ -99,6 +107,18 @@ class _Scorer:
         assert self.model is not None and self._encoder is not None
         return self._encoder.encode(parts)
 
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """Launch the scoring of R responses; the function that is returned waits for it.
+
+        Raises:
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+        """
+        raise NotImplementedError
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """Start, and wait. Raises what `start` raises."""
+        return self.start(prompts, responses)()
+
 
 class SegmentScorer(_Scorer):
     """+1 for each segment that the model finds without error, −1 for each with one (thesis, section 6.3).
@@ -106,7 +126,7 @@ class SegmentScorer(_Scorer):
     Args:
         path: directory of a relevance or factuality model, or of the run that trained it.
         granularity: `sub_sentence` or `sentence`; None takes the one that the model was trained on.
-        segmenter: `rules` or a spaCy pipeline; None takes the one of training.
+        segmenter: `rules`, a spaCy pipeline, or a segmenter of one's own; None takes the one of training.
         positive: reward of a segment without error.
         negative: reward of a segment with one.
         batch_size: responses in one forward pass; batches are made of responses of similar length.
@@ -118,7 +138,7 @@ class SegmentScorer(_Scorer):
         self,
         path: str,
         granularity: Granularity | None = None,
-        segmenter: str | None = None,
+        segmenter: str | Segmenter | None = None,
         positive: float = 1.0,
         negative: float = -1.0,
         batch_size: int = 32,
@@ -129,8 +149,8 @@ class SegmentScorer(_Scorer):
         if granularity not in (None, "sub_sentence", "sentence"):
             raise ConfigError(f"granularity must be sub_sentence, sentence or null, got {granularity!r}")
         self.granularity, self.positive, self.negative = granularity, positive, negative
-        self._segmenter_name = segmenter
-        self._segmenter: SpacySegmenter | None = None
+        self._asked_segmenter = segmenter
+        self._segmenter: Segmenter | None = None
 
     def _check(self, model: RewardModel) -> None:
         record = model.record
@@ -141,8 +161,11 @@ class SegmentScorer(_Scorer):
                 f"{self.path}: a {record.kind} model labels each {record.granularity}, "
                 f"the configuration asks for {self.granularity}"
             )
-        self._error_ids = sorted(error_label_ids(model.model.config.id2label))
-        self._segmenter = SpacySegmenter(self._segmenter_name or record.segmenter)
+        config = model.model.config
+        wrong = error_label_ids(config.id2label)
+        self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
+        asked = self._asked_segmenter or record.segmenter
+        self._segmenter = _shared(SpacySegmenter, asked) if isinstance(asked, str) else asked
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""
@@ -158,26 +181,29 @@ class SegmentScorer(_Scorer):
         return factuality_parts(question_of(prompt), passages_of(prompt), segments)
 
     @torch.no_grad()
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        """Reward of each segment of each response; an empty response has none.
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """Launch the scoring of each segment of each response; an empty response has none.
 
         Raises:
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
         """
-        model, spans = self.model, [self.segments(response) for response in responses]
+        model, spans = self.model, [tuple(self.segments(response)) for response in responses]
         rows = [i for i, found in enumerate(spans) if found]
         inputs = self._encode([self._parts(prompts[i], responses[i], spans[i]) for i in rows])
-        order = sorted(range(len(rows)), key=lambda i: len(inputs[i].ids))
-        values: list[tuple[float, ...]] = [()] * len(responses)
-        errors = torch.tensor(self._error_ids, device=model.device)
-        for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            batch = collate([inputs[i] for i in chosen], model.pad_id, model.device)
-            wrong = torch.isin(model.segment_logits(batch).argmax(dim=-1), errors).tolist()
-            for i in chosen:
-                mine, wrong = wrong[: len(inputs[i].separators)], wrong[len(inputs[i].separators) :]
-                values[rows[i]] = tuple(self.negative if error else self.positive for error in mine)
-        return SegmentScores(tuple(tuple(found) for found in spans), tuple(values))
+        order: list[int] = []
+        found: list[torch.Tensor] = []
+        for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
+            order += [rows[i] for i in chosen]
+            found.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
+
+        def collect() -> SegmentScores:
+            wrong = iter(torch.cat(found).tolist() if found else ())
+            values: list[tuple[float, ...]] = [()] * len(responses)
+            for i in order:
+                values[i] = tuple(self.negative if next(wrong) else self.positive for _ in spans[i])
+            return SegmentScores(tuple(spans), tuple(values))
+
+        return collect
 
 
 class SequenceScorer(_Scorer):
@@ -220,9 +246,8 @@ class SequenceScorer(_Scorer):
             raise ModelError(f"{self.path}: no mean and std of its scores are saved with the model; set mean and std")
         self.mean, self.std = mean, std
 
-    @torch.no_grad()
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        """One value a response, over the whole of it; an empty response is scored as an empty answer.
+    def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
+        """Launch the scoring of whole responses, one value each; an empty one is scored as an empty answer.
 
         Raises:
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
@@ -234,7 +259,11 @@ class SequenceScorer(_Scorer):
                 for prompt, response in zip(prompts, responses, strict=True)
             ]
         )
-        raw = raw_scores(model, inputs, self.batch_size)
-        values = ((raw.double() - self.mean) / self.std * self.scale + self.bias).tolist()
-        spans = tuple(((0, len(response)),) for response in responses)
-        return SegmentScores(spans, tuple((value,) for value in values), whole_response=True)
+        raw_scores = start_raw_scores(model, inputs, self.batch_size)
+
+        def collect() -> SegmentScores:
+            values = ((raw_scores().double() - self.mean) / self.std * self.scale + self.bias).tolist()
+            spans = tuple(((0, len(response)),) for response in responses)
+            return SegmentScores(spans, tuple((value,) for value in values), whole_response=True)
+
+        return collect

@@ -5,7 +5,7 @@ Satisfies the training loop's `Trainable`. Knows examples and objectives; does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from reward_models.examples import BatchPlan, RewardExample
-from reward_models.inputs import EncodedInput, collate
+from reward_models.inputs import EncodedInput, batches_by_length
 from reward_models.models import RewardModel, load_reward_model
 from reward_models.objectives import Counts, labelled_items, objective
 
@@ -154,12 +154,23 @@ def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequenc
 
 
 @torch.no_grad()
+def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> Callable[[], torch.Tensor]:
+    """Launch the scoring of whole answers in batches by length; the result waits for it and gives `raw_scores`."""
+    order: list[int] = []
+    parts = []
+    for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):
+        order += rows
+        parts.append(model.answer_scores(batch))
+
+    def collect() -> torch.Tensor:
+        scores = torch.zeros(len(inputs))
+        if parts:
+            scores[order] = torch.cat(parts).cpu()
+        return scores
+
+    return collect
+
+
 def raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> torch.Tensor:
     """Raw scores of whole answers, fp32 [n] on the CPU, in the order of `inputs`; computed in batches by length."""
-    scores = torch.zeros(len(inputs))
-    order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        batch = collate([inputs[i] for i in rows], model.pad_id, model.device)
-        scores[rows] = model.answer_scores(batch).cpu()
-    return scores
+    return start_raw_scores(model, inputs, batch_size)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -21,8 +22,10 @@ from reward_models.inputs import (
     EncodedInput,
     InputEncoder,
     answer_parts,
+    batches_by_length,
     collate,
     factuality_parts,
+    length_groups,
     relevance_parts,
 )
 
@@ -96,6 +99,83 @@ def test_cut_inputs_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> No
             encoder.encode([answer_parts(QUESTION, [LAKE], "It is cold."), answer_parts(QUESTION, [], "Yes!")])
     assert (encoder.inputs_seen, encoder.inputs_cut) == (24, 12)
     assert [r.message.split(" reward")[0] for r in caplog.records] == ["1 of 2", "10 of 20"]
+
+
+class Counting:
+    """A tokenizer that remembers what it was asked to tokenise."""
+
+    def __init__(self, extra: str = "") -> None:
+        self._tokenizer = encoder_tokenizer(build_tokenizer([*CORPUS, extra]), 512)
+        self.seen: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, texts: list[str], **options: object) -> object:
+        self.seen += texts
+        return self._tokenizer(texts, **options)
+
+
+def test_a_text_is_tokenised_once() -> None:
+    """Four samples of a prompt, read by two models whose tokenizers are equal, and then by one with another."""
+    answers = ["It is cold.", "It is wide.", "It is deep.", "It is cold."]
+    first, second, third = Counting(), Counting(), Counting("another vocabulary")
+    encoders = [InputEncoder(tokenizer, 512) for tokenizer in (first, second, third)]
+    factuality = [factuality_parts(QUESTION, [LAKE], [answer]) for answer in answers]
+    whole = [answer_parts(QUESTION, [LAKE], answer) for answer in answers]
+    encoders[0].encode(factuality)
+    context = [text for text in first.seen if LAKE.text in text]
+    assert len(context) == 1 and len(first.seen) == len(set(first.seen))
+    found = encoders[1].encode(whole)
+    assert second.seen and not set(second.seen) & set(first.seen)
+    assert [item.ids for item in found] == [item.ids for item in InputEncoder(TOKENIZER, 512).encode(whole)]
+    encoders[2].encode(factuality)
+    assert set(third.seen) == set(first.seen)
+
+
+def test_a_text_forgotten_by_a_full_cache_is_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward_models.inputs._CACHED_PIECES", 2)
+    tokenizer = Counting("a vocabulary of its own")
+    encoder, parts = InputEncoder(tokenizer, 512), relevance_parts(QUESTION, ["It is cold.", "It is wide."])
+    first, second = encoder.encode([parts]), encoder.encode([parts])
+    assert first == second and len(tokenizer.seen) == 2 * len(set(tokenizer.seen))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), max_size=8),
+    batch_size=st.integers(1, 4),
+    overhead=st.sampled_from([0, 9, 500]),
+)
+def test_groups_of_similar_length_cost_least(lengths: list[int], batch_size: int, overhead: int) -> None:
+    groups = length_groups(lengths, batch_size, overhead)
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    assert all(0 < len(group) <= batch_size for group in groups)
+    assert [lengths[i] for group in groups for i in group] == sorted(lengths)
+
+    def cost(sizes: tuple[int, ...]) -> int:
+        """Of the sorted lengths in runs of these sizes."""
+        rows, total = sorted(lengths), 0
+        for size in sizes:
+            total += rows[size - 1] * size + overhead
+            rows = rows[size:]
+        return total
+
+    cuts = [
+        sizes
+        for count in range(len(lengths) + 1)
+        for sizes in itertools.product(range(1, batch_size + 1), repeat=count)
+        if sum(sizes) == len(lengths)
+    ]
+    assert cost(tuple(map(len, groups))) == min(map(cost, cuts))
+
+
+def test_batches_say_which_inputs_they_hold() -> None:
+    inputs = [EncodedInput((3, *[5] * length, 1), (length,)) for length in (300, 10, 310, 11, 20)]
+    batches = list(batches_by_length(inputs, 2, 0))
+    assert [rows for rows, _ in batches] == [[1, 3], [4], [0, 2]]
+    for rows, batch in batches:
+        assert batch.mask.sum(dim=1).tolist() == [len(inputs[i].ids) for i in rows]
+    assert list(batches_by_length([], 2, 0)) == []
 
 
 def test_a_tokenizer_without_the_needed_tokens_is_refused() -> None:

@@ -13,8 +13,10 @@ from reward_model_samples import CORPUS, prompt, save_longformer
 from test_reward_models_models import enlarged
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.rewards import StartableScorer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
+from reward_models import scorers
 from reward_models.inputs import InputEncoder, answer_parts, collate, relevance_parts
 from reward_models.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.scorers import SegmentScorer, SequenceScorer
@@ -82,6 +84,62 @@ def test_factuality_rewards_equal_transformers(models: dict[str, str]) -> None:
     labels = model(ids, global_attention_mask=first).logits[0].argmax(-1)
     expected = [1.0 if labels[i] == 0 else -1.0 for i in (ids[0] == 1).nonzero().flatten().tolist()[:-1]]
     assert list(SegmentScorer(models["factuality"]).score([prompt()], [RESPONSES[4]]).values[0]) == expected
+
+
+@pytest.mark.parametrize("attention", ["none", "first", "separators"])
+@pytest.mark.parametrize("kind", ["relevance", "factuality", "completeness", "preference"])
+def test_starting_does_not_wait_for_the_device(
+    models: dict[str, str], kind: str, attention: str, tmp_path: Path
+) -> None:
+    """Tensors of the meta device have shapes and no values: whatever needed a value would fail in `start`."""
+    model = load_reward_model(models[kind])
+    model.record = replace(model.record, global_attention=attention)
+    model.save(tmp_path)
+    scorer = (SegmentScorer if kind in ("relevance", "factuality") else SequenceScorer)(str(tmp_path), batch_size=2)
+    scorer.setup("meta")
+    collect = scorer.start(prompts(), RESPONSES)
+    with pytest.raises(NotImplementedError, match="meta"):
+        collect()
+
+
+@pytest.mark.parametrize("kind", ["relevance", "completeness"])
+def test_started_scorers_give_what_they_were_asked_for(models: dict[str, str], kind: str) -> None:
+    """Two starts before either is collected, in the other order."""
+    scorer = (SegmentScorer if kind == "relevance" else SequenceScorer)(models[kind])
+    assert isinstance(scorer, StartableScorer)
+    expected = scorer.score(prompts(), RESPONSES), scorer.score(prompts(2), RESPONSES[2:4])
+    first, second = scorer.start(prompts(), RESPONSES), scorer.start(prompts(2), RESPONSES[2:4])
+    later, sooner = second(), first()
+    assert (sooner, later) == expected and sooner.values[0] != later.values[0]
+
+
+class WholeText:
+    """A segmenter of one's own: the whole text is one segment."""
+
+    def sentences(self, text: str) -> list[tuple[int, int]]:
+        return [(0, len(text))] if text.strip() else []
+
+    sub_sentences = sentences
+
+
+def test_a_segmenter_of_ones_own(models: dict[str, str]) -> None:
+    scores = SegmentScorer(models["relevance"], segmenter=WholeText()).score(prompts(), RESPONSES)
+    assert scores.spans == (((0, len(RESPONSES[0])),), (), ((0, 11),), (), ((0, len(RESPONSES[4])),))
+    assert [len(values) for values in scores.values] == [1, 0, 1, 0, 1]
+
+
+def test_scorers_cut_a_response_once(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[str] = []
+
+    class Counting(SpacySegmenter):
+        def _segment(self, text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+            cut.append(text)
+            return super()._segment(text)
+
+    monkeypatch.setattr(scorers, "SpacySegmenter", Counting)
+    for kind in ("relevance", "factuality"):
+        SegmentScorer(models[kind]).score([prompt()], ["It is cold. It is wide."])
+    assert cut == ["It is cold. It is wide."]
 
 
 @pytest.mark.parametrize("kind", ["relevance", "factuality", "completeness"])
@@ -183,6 +241,8 @@ def test_settings_and_prompts_are_checked(models: dict[str, str]) -> None:
             make()
     with pytest.raises(DataError, match="passages"):
         SegmentScorer(models["factuality"]).score([prompt(passages=None)], ["It is."])
+    with pytest.raises(DataError, match="passages"):
+        SequenceScorer(models["completeness"]).start([prompt(passages=None)], ["It is."])
     bare = replace(prompt(), metadata={})
     with pytest.raises(DataError, match="question"):
         SegmentScorer(models["relevance"]).score([bare], ["It is."])
