@@ -120,3 +120,13 @@ def test_rows_are_shared_only_where_they_are_even_and_in_order() -> None:
     assert not t5.rows_are_shared(UNEVEN, 3)
     assert not t5.rows_are_shared(torch.tensor([0, 1, 0, 1]), 2)
     assert not t5.rows_are_shared(torch.tensor([0, 0]), 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_rounds_alike_with_and_without_gradients(kind: str) -> None:
+    """Scoring, the frozen reference and the update are one function bit by bit, so the first ratio is exactly 1."""
+    network, frozen = build(kind), build(kind).requires_grad_(False)
+    _, trained = ours(network, ROWS)
+    with torch.no_grad():
+        _, scored = ours(network, ROWS)
+    assert torch.equal(trained, scored) and torch.equal(trained, ours(frozen, ROWS)[1])

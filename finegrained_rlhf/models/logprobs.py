@@ -63,7 +63,8 @@ def _chunk(
     if with_entropy:
         with torch.no_grad():
             log_p = logits - normaliser.unsqueeze(-1)
-            entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(dim=-1)
+            p = log_p.exp()
+            entropy = -p.mul_(log_p.clamp_(min=torch.finfo(log_p.dtype).min)).sum(dim=-1)  # 0 · −inf is 0 here
     return _chosen(logits, tokens) - normaliser, entropy
 
 
@@ -75,7 +76,7 @@ def token_logprobs(
     *,
     scored: Sample | None = None,
     entropy: bool = True,
-    chunk_tokens: int = 2048,
+    chunk_tokens: int = 512,
 ) -> TokenLogprobs:
     """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
 

@@ -186,12 +186,15 @@ def _self_attention(layer: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-    """T5's attention: no scale on the scores; `bias` is added to them (or says which keys are seen, where bool)."""
-    if bias is not None and bias.dtype != torch.bool:
-        bias = bias.to(query.dtype)
-        if bias.requires_grad and not query.is_cuda:  # no fused kernel gives the gradient of a bias on the CPU
-            return (query @ key.transpose(-2, -1) + bias).softmax(dim=-1) @ value
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+    """T5's attention: no scale on the scores; `bias` is added to them (or says which keys are seen, where bool).
+
+    On the CPU no fused kernel gives the gradient of a bias, so attention with one is written out there, also where no
+    gradient is asked for: scoring, reference and update then round alike, and their ratio is exactly 1 at the start.
+    """
+    if bias is None or bias.dtype == torch.bool or query.is_cuda:
+        mask = bias if bias is None or bias.dtype == torch.bool else bias.to(query.dtype)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    return (query @ key.transpose(-2, -1) + bias.to(query.dtype)).softmax(dim=-1) @ value
 
 
 def _encoder_block(block: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:

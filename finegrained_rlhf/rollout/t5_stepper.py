@@ -163,13 +163,13 @@ class T5Stepper:
         layer.keys.index_copy_(2, position, key)
         layer.values.index_copy_(2, position, value)
         bias = layer.bias.index_select(0, position)[:, :, None, :window]
-        out = t5.attend(query, layer.keys[:, :, :window], layer.values[:, :, :window], bias)
+        out = _attend(query, layer.keys[:, :, :window], layer.values[:, :, :window], bias)
         return F.linear(out.flatten(1), layer.out)
 
     def _attend_prompt(self, layer: _Layer, hidden: Tensor) -> Tensor:
         normed = layer.block.layer[1].layer_norm(hidden).to(layer.qkv.dtype)
         query = F.linear(normed, layer.cross_query).unflatten(0, (layer.cross_keys.shape[0], -1))
-        out = t5.attend(t5.heads(query, self._width), layer.cross_keys, layer.cross_values, self.seen)
+        out = _attend(t5.heads(query, self._width), layer.cross_keys, layer.cross_values, self.seen)
         return F.linear(out.transpose(1, 2).reshape(hidden.shape[0], -1), layer.cross_out)
 
     def _feed_forward(self, layer: _Layer, hidden: Tensor) -> Tensor:
@@ -189,6 +189,11 @@ class T5Stepper:
         for layer in self.layers:
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
             layer.cross_keys, layer.cross_values = layer.cross_keys[prompts], layer.cross_values[prompts]
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """T5's attention without gradients: no scale on the scores, `bias` added to them."""
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
 
 
 def _weight(*modules: Any) -> Tensor:
