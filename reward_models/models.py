@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,11 +20,11 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from transformers.utils import logging as transformers_logging
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
+from finegrained_rlhf.models.quiet import quiet_transformers
 from reward_models.attention import GlobalTokens, encode_at
 from reward_models.inputs import InputBatch
 
@@ -201,20 +199,6 @@ def _global_tokens(batch: InputBatch, kind: GlobalAttention) -> GlobalTokens | N
         return GlobalTokens(first, always)
     positions, real = _by_row(batch)
     return GlobalTokens(torch.cat([first, positions], dim=1), torch.cat([always, real], dim=1))
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Neither progress bars nor load reports: what is missing or unexpected is checked here instead."""
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _open(directory: Path, segments: bool, **options: Any) -> tuple[Any, set[str]]:

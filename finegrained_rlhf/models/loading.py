@@ -23,6 +23,7 @@ from transformers import (
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
 from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, merged_state
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
+from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 
 _VOCABULARIES = (
@@ -70,7 +71,8 @@ def _first_line(error: Exception) -> str:
 
 def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
     try:
-        model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True, use_safetensors=True)
+        with quiet_transformers():
+            model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True, use_safetensors=True)
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
