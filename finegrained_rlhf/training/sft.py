@@ -152,7 +152,8 @@ class SFTTrainer:
         tokens = sum(len(item.answer_ids) for item in batch)
         mine = sorted((batch[i] for i in self.processes.share(size)), key=_length, reverse=True)
         loss = torch.zeros(1, dtype=torch.float64)
-        self.policy.train()
+        # Without dropout the two modes are one function, and that of evaluation has the faster passes.
+        self.policy.train(self.settings.dropout != 0)
         for start in range(0, len(mine), self.settings.micro_batch_size):
             loss += self._backward(mine[start : start + self.settings.micro_batch_size], tokens)
         self.policy.eval()
