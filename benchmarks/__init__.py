@@ -1,0 +1,1 @@
+"""Measurements. Nothing in the packages imports from here."""

@@ -1,0 +1,93 @@
+"""One PPO step, plain and ours, on this machine: seconds by phase, memory, limits, and whether both compute the same.
+
+Examples:
+    python benchmarks/ppo_step.py profile=cpu out=cpu.json
+    python benchmarks/ppo_step.py profile=gpu rounds=5 out=gpu.json
+
+Needs torch, transformers, accelerate, numpy and safetensors, and no network. Knows the command line;
+the sides are in `plain.py` and `ours.py`, the
+rounds in `rounds.py`. See docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+from benchmarks.equality import check_equality
+from benchmarks.machine import describe_machine, measure_rates
+from benchmarks.profiles import SETTABLE, Profile, choose_profile, read_arguments
+from benchmarks.rounds import run_rounds, table
+from benchmarks.workload import Workload
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.models.quiet import quiet_transformers
+
+KEYS = ("profile", "out", *SETTABLE)
+
+
+def benchmark(profile: Profile, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything of one profile as the JSON document that `out` names."""
+    device = torch.device(profile.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"profile={profile.name} needs a CUDA GPU, and torch sees none")
+    os.environ["ACCELERATE_USE_CPU"] = str(device.type == "cpu").lower()
+    if profile.threads:
+        torch.set_num_threads(profile.threads)
+    rates = measure_rates(device, profile.precision, small=profile.name == "tiny")
+    say(f"copy {rates.copy / 1e9:.1f} GB/s, matmul {rates.matmul / 1e9:.0f} GFLOP/s ({profile.precision})")
+    with tempfile.TemporaryDirectory() as directory, quiet_transformers():
+        equal = check_equality(profile, Path(directory))
+        for name, found in equal.items():
+            verdict = "" if found["ok"] else " FAILED"
+            say(f"equal: {name} {found['value']:.3g} (at most {found['tolerance']:.3g}){verdict}")
+        workload = Workload(profile, Path(directory))
+        runs = {lengths: run_rounds(workload, lengths, rates, say) for lengths in profile.lengths}
+    main, *others = runs.values()
+    return {
+        "profile": profile.name,
+        "machine": {
+            **describe_machine(device, profile.precision),
+            "copy_bytes_per_s": rates.copy,
+            "matmul_flops_per_s": rates.matmul,
+        },
+        **main,
+        "equal": equal,
+        "other_runs": {run["lengths"]: run for run in others},
+        "settings": asdict(profile),
+    }
+
+
+def main(arguments: Sequence[str]) -> dict[str, Any]:
+    """Measure, print the tables, write the JSON file; returns the document.
+
+    Raises:
+        ConfigError: a wrong argument.
+    """
+    given = read_arguments(arguments, KEYS)
+    document = benchmark(choose_profile(given), lambda line: print(line, file=sys.stderr, flush=True))
+    for run in (document, *document["other_runs"].values()):
+        print(table(run))
+    if "out" in given:
+        write_json(given["out"], document)
+    return document
+
+
+if __name__ == "__main__":
+    try:
+        result = main(sys.argv[1:])
+    except FineGrainedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0 if all(found["ok"] for found in result["equal"].values()) else 1)

@@ -1,0 +1,229 @@
+"""What the benchmarks run: model shapes and batch sizes by name, and `key=value` on the command line.
+
+Knows numbers only: no model, no measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError
+
+PHASES = ("rollout", "scoring", "rewards", "update", "total")
+LENGTHS = ("fixed", "spread")
+
+
+@dataclass(frozen=True)
+class T5Shape:
+    """A T5 with ReLU feed-forward layers and a tied head; attention is as wide as the model.
+
+    Attributes:
+        width: d_model.
+        inner: d_ff.
+        layers: encoder layers, and as many decoder layers.
+        heads: attention heads.
+    """
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class LongformerShape:
+    """A Longformer.
+
+    Attributes:
+        width: hidden size.
+        inner: width of the feed-forward layers.
+        layers: layers.
+        heads: attention heads.
+        window: attention window in tokens, both sides together.
+        positions: longest input in tokens.
+    """
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    window: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One benchmark.
+
+    Attributes:
+        name: of the profile.
+        device: `cpu` or `cuda`.
+        precision: `fp32`, or `bf16` for bf16 autocast over fp32 weights.
+        policy: shape of policy and reference.
+        value: shape of the value model's backbone.
+        reward: shape of each of the three reward models.
+        vocabulary: ids of the tokenizer, special ones included.
+        prompts: prompts a step.
+        samples: responses a prompt.
+        prompt_tokens: longest prompt in tokens; every prompt has this length in the run with fixed lengths.
+        new_tokens: longest response in tokens; every response has this length in the run with fixed lengths.
+        epochs: PPO epochs, one optimizer step each.
+        micro_batch_prompts: prompts (with all their samples) in one forward and backward pass, on both sides.
+        lengths: which runs are made, `fixed`, `spread` or both.
+        rounds: measured steps of each side and run, the sides in turn.
+        warmup: steps of each side that are not counted.
+        threads: CPU threads; 0 leaves torch's choice.
+        seed: of weights, prompts and sampling.
+        equal_prompts: prompts of the equality checks.
+        equal_samples: responses to each.
+    """
+
+    name: str
+    device: str
+    precision: str
+    policy: T5Shape
+    value: T5Shape
+    reward: LongformerShape
+    vocabulary: int
+    prompts: int
+    samples: int
+    prompt_tokens: int
+    new_tokens: int
+    epochs: int
+    micro_batch_prompts: int
+    lengths: tuple[str, ...]
+    rounds: int
+    warmup: int
+    threads: int = 0
+    seed: int = 0
+    equal_prompts: int = 2
+    equal_samples: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "samples", "epochs", "micro_batch_prompts", "rounds", "equal_prompts", "equal_samples"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.prompt_tokens < 32 or self.new_tokens < 4:
+            raise ConfigError("need prompt_tokens >= 32 and new_tokens >= 4")
+        if self.prompt_tokens + 2 * self.new_tokens + 8 > self.reward.positions:
+            raise ConfigError(
+                f"prompt_tokens + 2 · new_tokens + 8 must not exceed the {self.reward.positions} positions of the "
+                "reward models (every word of a response may be followed by a separator)"
+            )
+        if self.precision not in ("fp32", "bf16"):
+            raise ConfigError(f"precision: expected fp32 or bf16, got {self.precision!r}")
+        if not self.lengths or set(self.lengths) - set(LENGTHS):
+            raise ConfigError(f"lengths: expected fixed, spread or fixed,spread, got {','.join(self.lengths)!r}")
+        if self.warmup < 0 or self.threads < 0:
+            raise ConfigError("warmup and threads must not be negative")
+
+
+SMALL, BASE, LARGE = T5Shape(512, 2048, 6, 8), T5Shape(768, 3072, 12, 12), T5Shape(1024, 4096, 24, 16)
+TINY = T5Shape(32, 64, 2, 2)
+
+PROFILES = {
+    "cpu": Profile(
+        name="cpu",
+        device="cpu",
+        precision="fp32",
+        policy=SMALL,
+        value=SMALL,
+        reward=LongformerShape(768, 3072, 2, 12, 512, 2048),
+        vocabulary=32128,
+        prompts=4,
+        samples=4,
+        prompt_tokens=384,
+        new_tokens=48,
+        epochs=2,
+        micro_batch_prompts=1,
+        lengths=("fixed",),
+        rounds=3,
+        warmup=0,
+    ),
+    "gpu": Profile(
+        name="gpu",
+        device="cuda",
+        precision="bf16",
+        policy=LARGE,
+        value=BASE,
+        reward=LongformerShape(768, 3072, 12, 12, 512, 2048),
+        vocabulary=32128,
+        prompts=8,
+        samples=4,
+        prompt_tokens=1024,
+        new_tokens=200,
+        epochs=4,
+        micro_batch_prompts=2,
+        lengths=("fixed", "spread"),
+        rounds=3,
+        warmup=1,
+    ),
+    "tiny": Profile(
+        name="tiny",
+        device="cpu",
+        precision="fp32",
+        policy=TINY,
+        value=TINY,
+        reward=LongformerShape(32, 64, 2, 2, 16, 256),
+        vocabulary=512,
+        prompts=2,
+        samples=3,
+        prompt_tokens=40,
+        new_tokens=12,
+        epochs=2,
+        micro_batch_prompts=1,
+        lengths=("fixed", "spread"),
+        rounds=2,
+        warmup=0,
+    ),
+}
+SETTABLE = (
+    "precision prompts samples prompt_tokens new_tokens epochs micro_batch_prompts lengths rounds warmup threads seed"
+).split()
+
+
+def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """`key=value` words as a dictionary.
+
+    Raises:
+        ConfigError: a word is not `key=value`, or its key is unknown or given twice.
+    """
+    found: dict[str, str] = {}
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"{word!r}: expected key=value with one of the keys {', '.join(known)}")
+        if key not in known:
+            raise ConfigError(f"{key}: no such key; expected one of {', '.join(known)}")
+        if key in found:
+            raise ConfigError(f"{key}: given twice")
+        found[key] = value
+    return found
+
+
+def choose_profile(arguments: dict[str, str]) -> Profile:
+    """The profile that `profile=…` names, with the given settings.
+
+    Raises:
+        ConfigError: no such profile, or a value that does not fit its setting.
+    """
+    name = arguments.get("profile", "cpu")
+    if name not in PROFILES:
+        raise ConfigError(f"profile: expected one of {', '.join(PROFILES)}, got {name!r}")
+    profile = PROFILES[name]
+    kinds = {field.name: type(getattr(profile, field.name)) for field in fields(Profile)}
+    changes: dict[str, Any] = {}
+    for key in (key for key in SETTABLE if key in arguments):
+        value = arguments[key]
+        if kinds[key] is tuple:
+            changes[key] = tuple(dict.fromkeys(value.split(",")))
+        elif kinds[key] is int:
+            try:
+                changes[key] = int(value)
+            except ValueError:
+                raise ConfigError(f"{key}: expected a whole number, got {value!r}") from None
+        else:
+            changes[key] = value
+    return replace(profile, **changes)
