@@ -100,7 +100,8 @@ def token_logprobs(
     pieces: list[tuple[Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
         arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored, entropy)
-        if torch.is_grad_enabled() and states.requires_grad:
+        # A single chunk may keep its logits until the backward pass, which begins with it.
+        if torch.is_grad_enabled() and states.requires_grad and states.shape[0] > chunk_tokens:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))
         else:
             pieces.append(_chunk(*arguments))
