@@ -52,7 +52,8 @@ def test_the_fast_engine_draws_what_generate_draws(kind: str, mixture: str) -> N
     assert isinstance(engine, FastEngine)
     found = roll(engine, asked, MIXTURES[mixture])
     assert_same(found, roll(GenerateEngine(ours), asked, MIXTURES[mixture]))
-    assert kind == "gpt2" or len(set(found.lengths().tolist())) > 1  # rows ended at different steps, so some were dropped
+    if kind != "gpt2":  # rows ended at different steps, so some were dropped
+        assert len(set(found.lengths().tolist())) > 1
 
 
 @pytest.mark.parametrize("gated", [False, True])
