@@ -291,9 +291,11 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
     trainer.save_model(tmp_path / "saved")
     merged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
     ids = torch.tensor([prompts()[0].input_ids])
-    with torch.no_grad():
-        ours = owner.model(input_ids=ids, labels=ids).logits
-        torch.testing.assert_close(merged(input_ids=ids, labels=ids).logits, ours, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():  # in fp64, so that only the rounding of the saved weights is left
+        ours = owner.model.double()(input_ids=ids, labels=ids).logits
+        scale = float(ours.abs().max())
+        theirs = merged.double()(input_ids=ids, labels=ids).logits
+        torch.testing.assert_close(theirs / scale, ours / scale, atol=1e-5, rtol=0)
     assert float((ours - plain.model(input_ids=ids, labels=ids).logits).abs().max()) > 1e-2
 
 
