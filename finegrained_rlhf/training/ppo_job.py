@@ -23,6 +23,7 @@ from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.preflight import preflight
 from finegrained_rlhf.training.prompts import read_prompts
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class PPOJob:
         processes: precision and CPU threads.
         tracking: where metrics go beside the run directory.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
+        dry_run: print the memory that the run needs instead of running it.
     """
 
     every_process: ClassVar[bool] = True
@@ -81,6 +83,7 @@ class PPOJob:
     processes: ProcessConfig = ProcessConfig()
     tracking: TrackingConfig = TrackingConfig()
     monitor: ResponseMonitor | None = None
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
@@ -97,9 +100,13 @@ class PPOJob:
             resume=self.resume,
         )
 
-    def run(self) -> LoopResult:
-        """Train, or continue training; says where the policy is."""
+    def run(self) -> LoopResult | None:
+        """Train, or continue training; says where the policy is. A dry run prints what it needs and returns None."""
         processes = Processes(self.processes)
+        if self.dry_run:
+            if processes.is_main:
+                print(preflight(self, processes))
+            return None
         run = RunDirectory(self.output_dir)
         result = run_loop(self.build(processes, run), run, self._loop_config(), processes, MetricSinks(self.tracking))
         if processes.is_main:
@@ -111,7 +118,7 @@ class PPOJob:
         policy = self.policy.load(processes.device)
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()
-        data = self._read_data(policy)
+        data = self.read_data(policy)
         seed_everything(self.seed, "models")
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_)
@@ -130,7 +137,14 @@ class PPOJob:
             monitor=self.monitor,
         )
 
-    def _read_data(self, policy: Policy) -> PPOData:
+    def read_data(self, policy: Policy) -> PPOData:
+        """The prompts of the run, as this policy reads them.
+
+        Raises:
+            DataError: a prompt file is damaged, or a prompt too long and not to be cut.
+            ModelError: the tokenizer does not belong to the model.
+        """
+
         def read(path: str) -> list[Any]:
             return read_prompts(path, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
 

@@ -1,0 +1,201 @@
+"""The parts of the memory estimate against the code that they describe, and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memory_toy import SAMPLES, measured, save_models
+from rl_toy import policy as toy_policy
+from rl_toy import prompts as toy_prompts
+
+from finegrained_rlhf.core.records import Prompt, Sample
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.rollout.gpt2_stepper import GPT2Stepper
+from finegrained_rlhf.rollout.t5_stepper import T5Stepper
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training import memory
+from finegrained_rlhf.training.memory_plan import Activations, ModelShape, Plan, RewardModelShape
+from finegrained_rlhf.training.memory_probe import (
+    Layers,
+    ProbeBatch,
+    policy_activations,
+    policy_shell,
+    saved_bytes,
+    shape_of,
+    value_shell,
+)
+from finegrained_rlhf.training.memory_report import peak, phases, remedies, report, verdict
+
+SHAPE = ModelShape(
+    parameters=1000,
+    trained=1000,
+    decoder_parameters=400,
+    encoder_layers=2,
+    decoder_layers=3,
+    width=8,
+    keys=6,
+    heads=2,
+    feed_forward=32,
+    feed_forward_copies=2,
+    vocabulary=50,
+)
+PLAN = Plan(
+    policy=SHAPE,
+    policy_activations=Activations(10, 100, 200, 7, 5),
+    value=replace(SHAPE, parameters=600, trained=600),
+    value_activations=Activations(1, 10, 20, 3, 2),
+    rewards=(RewardModelShape("style", 500, 300, 4, 16, 96, 4, 40),),
+    reference_copy=True,
+    bf16=False,
+    cuda=False,
+    fast=True,
+    processes=1,
+    prompts=4,
+    samples=3,
+    prompt_tokens=20,
+    response_tokens=10,
+    prompts_per_batch=4,
+    validation_prompts=0,
+    micro_batch_prompts=2,
+    micro_batch_tokens=None,
+    checkpointing=False,
+    scored="plain",
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+# Its parts against the code that they describe ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "untied", "gpt2", "lora"])
+def test_shells_have_the_parameters_of_the_models(models: Path, kind: str) -> None:
+    lora = LoraConfig(rank=4) if kind == "lora" else None
+    config = PolicyConfig(str(models / ("t5" if lora else kind)), lora=lora)
+    real = config.load()
+    shell = policy_shell(config, real.tokenizer)
+    assert all(parameter.is_meta for parameter in shell.parameters())
+    shape = shape_of(shell, shell.model.config)
+    assert shape.parameters == sum(p.numel() for p in real.parameters())
+    assert shape.trained == sum(p.numel() for p in real.parameters() if p.requires_grad)
+    value = ValueConfig("separate", config.path)
+    assert shape_of(value_shell(value, shell), shell.model.config).parameters == sum(
+        p.numel() for p in value.load(real).parameters()
+    )
+
+
+def test_layers_extrapolate(models: Path) -> None:
+    """What two layers each are said to keep is what a model of three encoder and four decoder layers keeps."""
+    config, processes = PolicyConfig(str(models / "t5")), Processes()
+    batch = ProbeBatch(SAMPLES, 32, 16)
+    tokenizer = config.load().tokenizer
+    one = policy_activations(policy_shell(config, tokenizer), config, False, batch, processes)
+    whole = policy_shell(config, tokenizer, Layers(3, 4)).to_empty(device=processes.device)
+    ids = torch.ones(SAMPLES, 16, dtype=torch.long, device=processes.device)
+    prompt = Prompt("p", "", (1,) * 32)
+    kept = saved_bytes(whole, lambda: whole.hidden(whole.encode([prompt]), torch.zeros_like(ids[:, 0]), ids))
+    assert kept == one.outside + 3 * one.encoder_layer + 4 * one.decoder_layer
+
+
+@pytest.mark.parametrize("scored", ["plain", "top_k", "top_p"])
+def test_logits_that_exist_together(scored: Any) -> None:
+    tokens, vocabulary = 256, 4000
+    head, states = torch.nn.Linear(8, vocabulary), torch.randn(1, tokens, 8, requires_grad=True)
+    ids, mask = torch.zeros(1, tokens, dtype=torch.long), torch.ones(1, tokens, dtype=torch.long)
+    sample = {"plain": None, "top_k": Sample(1, 0.7, 20), "top_p": Sample(1, 0.7, 20, 0.9)}[scored]
+
+    def score() -> torch.Tensor:
+        return token_logprobs(states, ids, mask, head, scored=sample, entropy=False).logprobs
+
+    expected = memory.LOGIT_COPIES[scored]
+    size, cpu = 4 * tokens * vocabulary, torch.device("cpu")
+    with torch.no_grad():
+        assert measured(score, cpu) / size == pytest.approx(expected[0], rel=0.1)
+    assert measured(lambda: score().sum().backward(), cpu) / size == pytest.approx(expected[1], rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["t5", "t5-v1.1", "gpt2"])
+def test_caches_of_the_steppers(kind: str) -> None:
+    """Against the steppers' own tensors: GPT-2 keeps the prompts without their last token."""
+    policy = toy_policy(kind)
+    encoded = policy.encode(toy_prompts(kind, 3))
+    longest = encoded.prompt_ids.shape[1]
+    plan = replace(
+        PLAN, policy=shape_of(policy, policy.model.config), prompt_tokens=longest - (kind == "gpt2"), response_tokens=7
+    )
+    if kind == "gpt2":
+        caches = GPT2Stepper(policy, encoded, samples=2, max_new_tokens=7)._caches
+        tensors = [tensor for cache in caches for tensor in vars(cache).values()]
+    else:
+        layers = T5Stepper(policy, encoded, samples=2, max_new_tokens=7).layers
+        names = ("keys", "values", "cross_keys", "cross_values")
+        tensors = [getattr(layer, name) for layer in layers for name in names]
+        assert memory.snapshot_bytes(plan) == sum(layer.qkv.nbytes for layer in layers)
+    assert memory.cache_bytes(plan, 3, 2) == sum(tensor.nbytes for tensor in tensors)
+
+
+# By hand ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_lasts() -> None:
+    assert memory.gradient_bytes(PLAN) == 4 * 1600
+    assert memory.lasting_bytes(PLAN) == 4 * (2 * 1000 + 600 + 500) + 8 * 1600
+    adapters = replace(PLAN, policy=replace(SHAPE, trained=100), reference_copy=False)
+    assert memory.lasting_bytes(adapters) == 4 * (1000 + 600 + 500) + 8 * 700
+
+
+def test_update_by_hand() -> None:
+    policy, value = 2 * (10 + 2 * 100 + 3 * 200), 2 * (1 + 2 * 10 + 3 * 20)
+    logits = 60 * 50 * 4 * 5 + 2 * 60 * 8 * 4
+    assert memory.update_bytes(PLAN) == 6400 + policy + logits
+    wide = replace(PLAN, value_activations=Activations(10**6, 10, 20, 3, 2))
+    assert memory.update_bytes(wide) == 6400 + policy + (60 * 50 * 4) + value + 2 * (10**6 - 1)
+    alone = replace(PLAN, micro_batch_prompts=4)
+    assert memory.update_bytes(alone) == 2400 + 2 * (policy + logits)
+    less = replace(PLAN, checkpointing=True)
+    assert memory.update_bytes(less) == 6400 + 2 * (10 + 2 * 7 + 3 * 5) + logits
+    many = replace(PLAN, policy=replace(SHAPE, vocabulary=1), processes=2, prompts=2)
+    assert memory.update_bytes(many) == 2 * 6400  # all gradients and the buffer that sums them
+
+
+def test_batches_of_a_process() -> None:
+    assert PLAN.group == 2 and replace(PLAN, prompts=1).group == 1
+    assert replace(PLAN, micro_batch_tokens=99).group == 1  # one prompt has 20 + 3 · 10 tokens
+    assert replace(PLAN, micro_batch_tokens=100).group == 2
+    assert replace(PLAN, micro_batch_tokens=10).group == 1
+    assert replace(PLAN, prompts_per_batch=3).decoded == 3
+
+
+def test_samples_that_share_nothing_need_more() -> None:
+    assert memory.cache_bytes(PLAN, 4, 3) == 3 * 2 * (4 * 20 + 12 * 10) * 6 * 4
+    assert memory.cache_bytes(replace(PLAN, fast=False), 4, 3) == 3 * 2 * 12 * (20 + 10) * 6 * 4
+    recorded = replace(PLAN, cuda=True)
+    assert memory.kept_cache_bytes(recorded) == 2 * (3 * 2 * (4 * 128 + 12 * 10) * 6 * 4 + 4 * 3 * 3 * 8 * 6)
+
+
+def test_verdict_says_what_to_change() -> None:
+    plan = replace(PLAN, validation_prompts=2)
+    expected, phase = peak(plan)
+    assert {found.name for found in phases(plan)} == {"rollout", "rewards", "scoring", "update", "validation"}
+    assert expected == memory.lasting_bytes(plan) + max(found.needed for found in phases(plan))
+    assert verdict(plan, expected * 10 // 9 + 1, "It").endswith("fits.")
+    refused = verdict(plan, expected, "It")
+    assert "does not fit" in refused and phase.name == "update"
+    for name in ("ppo.micro_batch_prompts=1", "policy.gradient_checkpointing=true", "processes.precision=bf16"):
+        assert name in refused
+    changes = remedies(plan)
+    assert peak(changes["ppo.micro_batch_prompts=1"](plan))[0] < expected
+    assert changes["rollout.prompts_per_batch=1"](plan).validation_prompts == 1
+    assert changes["reward.components.style.batch_size=1"](plan).rewards[0].rows == 1
+    table = report(plan, expected, "It")
+    assert all(f"| {name} " in table for name in ("policy", "reference", "value", "style", "update"))
+    assert "policy.gradient_checkpointing" not in verdict(replace(plan, checkpointing=True), 1, "It")
