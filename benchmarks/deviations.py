@@ -3,18 +3,24 @@
 Example: python benchmarks/deviations.py outputs/demo
 
 Reads the SFT policy, its prompts and the three reward models; trains nothing. Each number compares this project's
-formula with the original's (written out here) on the same 64 episodes.
+formula with the original's (written out here) on the same 64 episodes; `eps` reads the optimizer's state at the end
+of the experiment's fine-grained run.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.core.records import RewardTrace, Rollout, Sample
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.core.stats import masked_mean, masked_var, masked_whiten
@@ -23,12 +29,13 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig
 from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns
 from finegrained_rlhf.rl.losses import clipped_policy_loss
-from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.training.prompts import read_prompts
 from finegrained_rlhf.training.sft import set_dropout
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 LAMBDA, CLIP, T5_DROPOUT = 0.95, 0.2, 0.1
+EPS, MICRO_BATCHES, BETA_2 = 1e-5, 8, 0.999
 WEIGHTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}
 
 
@@ -108,6 +115,37 @@ def loss_average(policy: Policy, rollout: Rollout, advantages: Tensor) -> str:
     return f"cosine of the two policy gradients {float(torch.cosine_similarity(*gradients, dim=0)):.3f}"
 
 
+def response_rows(rollout: Rollout) -> list[list[int]]:
+    """The sampled ids of each response, end of sequence included."""
+    lengths = rollout.lengths().tolist()
+    return [row[:length] for row, length in zip(rollout.response_ids.tolist(), lengths, strict=True)]
+
+
+def whole_response(policy: Policy, rollout: Rollout) -> str:
+    """Where the original puts the reward of a whole response: at the number of ids that are not the pad token."""
+    last = rollout.lengths() - 1
+    moved = []
+    for pad in (policy.pad_id, policy.eos_ids[0]):
+        ids = rollout.response_ids.masked_fill(rollout.response_mask == 0, pad)
+        moved.append(int(((ids != pad).sum(dim=1) - 1 != last).sum()))
+    rows = len(rollout.texts)
+    return f"{moved[0]} of {rows} on another token; {moved[1]} of {rows} where the pad token is the end of sequence"
+
+
+def adam_eps(root: Path) -> str:
+    """The last update of the fine-grained run with gradients of n times the size, that is with eps / n."""
+    checkpoint = max((root / "fine_grained_rlhf/checkpoints").glob("step_*"), key=lambda path: int(path.name[5:]))
+    state = load_file(checkpoint / "optimizer.safetensors")
+    updates: tuple[list[Tensor], list[Tensor]] = [], []
+    for name in (key.removeprefix("exp_avg/") for key in state if key.startswith("exp_avg/")):
+        root_v = (state[f"exp_avg_sq/{name}"] / (1 - BETA_2 ** float(state[f"step/{name}"]))).sqrt()
+        for kept, eps in zip(updates, (EPS, EPS / MICRO_BATCHES), strict=True):
+            kept.append((state[f"exp_avg/{name}"] / (root_v + eps)).flatten())
+    ours, theirs = (torch.cat(kept).double() for kept in updates)
+    longer, cosine = theirs.norm() / ours.norm() - 1, torch.cosine_similarity(ours, theirs, dim=0)
+    return f"the last update {float(longer):.1%} longer with n = {MICRO_BATCHES}, cosine {float(cosine):.3f}"
+
+
 def main() -> None:
     """Roll out once and print a line for each deviation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -117,7 +155,7 @@ def main() -> None:
     seed_everything(0, "models")
     value = ValueConfig("separate", str(root / "sft")).load(policy)
     prompts = read_prompts(root / "world/train.json", policy.tokenizer, 256)[:16]
-    decoding, engine = Sample(4, temperature=0.7, top_k=20), make_engine(policy)
+    decoding, engine = Sample(4, temperature=0.7, top_k=20), GenerateEngine(policy)
     rollout = engine.decode(engine.encode(prompts), [decoding], max_new_tokens=96)
     models = root / "reward_models"
     components = {
@@ -136,10 +174,13 @@ def main() -> None:
     lines = {
         "whitening": whitening(trace, mask),
         "padding": padding(trace, values, mask),
+        "segment ends": str(total_drift(policy.tokenizer, response_rows(rollout))),
+        "whole response": whole_response(policy, rollout),
         "dropout": dropout(policy, rollout),
         "scored distribution": distribution(policy, rollout, decoding),
         "value target": value_target(trace, values, mask),
         "loss average": loss_average(policy, rollout, advantages),
+        "normalisation": adam_eps(root),
     }
     print(f"{mask.shape[0]} episodes, {int(mask.sum())} tokens")
     for name, line in lines.items():

@@ -1,0 +1,133 @@
+"""What single deviations change in sentences and labels (see DEVIATIONS.md).
+
+Example: python benchmarks/deviations_labels.py ../shared/data/qa_feedback/dev_feedback.json
+
+Reads a feedback file. The original cuts sentences by spaCy's `en_core_web_sm` and, for RougeLSum, by NLTK's published
+Punkt model. Both are downloads; in their place stand Punkt with parameters learnt from the file itself, and the
+sentences into which the file's passages were published. No model is read. Half a minute on one CPU core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.metrics.functions import rouge_lsum
+from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span, sub_sentence_spans
+from reward_models.completeness import (
+    SentenceId,
+    TokenF1Matcher,
+    mapped_sentences,
+    needed_sentences,
+    passage_sentences,
+    scores_to_preferences,
+)
+from reward_models.labels import factuality_labels, relevance_labels
+
+
+class PunktSegmenter:
+    """NLTK's sentence splitter with parameters learnt from `text`."""
+
+    def __init__(self, text: str) -> None:
+        self._punkt = PunktSentenceTokenizer(text)
+
+    def sentences(self, text: str) -> list[Span]:
+        """Character spans of the sentences."""
+        return list(self._punkt.span_tokenize(text))
+
+    def sub_sentences(self, text: str) -> list[Span]:
+        """Character spans of the sub-sentences, by the project's rule inside these sentences."""
+        return sub_sentence_spans(text, self.sentences(text))
+
+
+def answers_cut(records: Sequence[FeedbackRecord], rules: Segmenter, punkt: Segmenter) -> dict[str, str]:
+    """Answers cut otherwise, the labels of the segment models that follow, and RougeLSum."""
+    answers = [answer for record in records for answer in record.predictions]
+    other = sum(rules.sentences(answer) != punkt.sentences(answer) for answer in answers)
+    lines = {"answers": f"{other} of {len(answers)} are cut otherwise by Punkt"}
+    for name, segmenter in (("rules", rules), ("Punkt", punkt)):
+        counts = [sum(len(cut(a)) for a in answers) for cut in (segmenter.sentences, segmenter.sub_sentences)]
+        for labels_of in (relevance_labels, factuality_labels):
+            labels = [label for record in records for label in labels_of(record, segmenter).labels]
+            counts += [labels.count(1), labels.count(0)]
+        rouge = rouge_lsum([r.predictions[0] for r in records], [[r.gold] for r in records], segmenter)
+        lines[f"answers, {name}"] = (
+            "{} sentences, {} sub-sentences; labels has error / no error: relevance {} / {}, factuality {} / {}; "
+            "RougeLSum of prediction 1 {:.4f}"
+        ).format(*counts, rouge)
+    return lines
+
+
+def published_ends(records: Sequence[FeedbackRecord], segmenter: Segmenter) -> str:
+    """Sentence ends inside the published passages that a segmenter finds again; the end of a passage does not count."""
+    both = found = published = 0
+    for record in records:
+        for passage in record.passages:
+            text, theirs = "", set[int]()
+            for sentence in passage.sentences:
+                text = f"{text} {sentence}".strip()
+                theirs.add(len(text))
+            ours = {end for _, end in segmenter.sentences(text)} - {len(text)}
+            theirs -= {len(text)}
+            both, found, published = both + len(ours & theirs), found + len(ours), published + len(theirs)
+    return f"{both / published:.1%} of {published} published sentence ends found, {both / found:.1%} of {found} correct"
+
+
+class FirstWins(TokenF1Matcher):
+    """The thesis to the letter: where no sentence shares a word all tie at 0, and the first one wins."""
+
+    def __init__(self, sentences: dict[SentenceId, str]) -> None:
+        super().__init__(sentences)
+        self._first = next(iter(sentences), None)
+
+    def best(self, piece: str) -> SentenceId | None:
+        """The sentence with the highest word F1 with `piece`."""
+        return super().best(piece) or self._first
+
+
+def no_shared_word(records: Sequence[FeedbackRecord], segmenter: Segmenter) -> str:
+    """Completeness comparisons when a sub-sentence without a shared word maps to the first sentence."""
+    pieces = alone = changed = 0
+    for record in records:
+        sentences = passage_sentences(record.passages)
+        judged = []
+        for matcher in (TokenF1Matcher(sentences), FirstWins(sentences)):
+            needed = needed_sentences(record, matcher, segmenter)
+            mapped = [mapped_sentences(answer, matcher, segmenter) for answer in record.predictions]
+            scores = [len({sentence for _, sentence in row} & needed) / max(len(needed), 1) for row in mapped]
+            judged.append(scores_to_preferences(scores))
+            if type(matcher) is TokenF1Matcher:
+                mapped.append(mapped_sentences(record.feedback.corrected_prediction, matcher, segmenter))
+                found = [sentence for row in mapped for _, sentence in row]
+                pieces, alone = pieces + len(found), alone + found.count(None)
+        changed += sum(ours != theirs for ours, theirs in zip(*judged, strict=True))
+    return (
+        f"{alone} of {pieces} sub-sentences of answers and corrections share no word with a passage sentence; "
+        f"{changed} of {6 * len(records)} comparisons change"
+    )
+
+
+def main() -> None:
+    """Print a line for each measurement."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("feedback", type=Path, help="a QA-FEEDBACK feedback file")
+    records, rules = read_feedback(parser.parse_args().feedback), SpacySegmenter()
+    passages = (passage for record in records for passage in record.passages)
+    punkt = PunktSegmenter("\n\n".join(" ".join(passage.sentences) for passage in passages))
+    lines = {
+        **answers_cut(records, rules, punkt),
+        "passages, rules": published_ends(records, rules),
+        "passages, Punkt": published_ends(records, punkt),
+        "no shared word": no_shared_word(records, rules),
+    }
+    for name, line in lines.items():
+        print(f"{name:16} {line}")
+
+
+if __name__ == "__main__":
+    main()
