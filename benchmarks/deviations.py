@@ -112,7 +112,8 @@ def loss_average(policy: Policy, rollout: Rollout, advantages: Tensor) -> str:
         ).loss
         loss.backward()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]))
-    return f"cosine of the two policy gradients {float(torch.cosine_similarity(*gradients, dim=0)):.3f}"
+    cosine = torch.cosine_similarity(gradients[0], gradients[1], dim=0)
+    return f"cosine of the two policy gradients {float(cosine):.3f}"
 
 
 def response_rows(rollout: Rollout) -> list[list[int]]:

@@ -29,7 +29,7 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.examples import LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.inputs import EncodedInput, InputEncoder, InputParts, collate
-from reward_models.models import Kind, RewardModel, RewardModelRecord, new_reward_model
+from reward_models.models import GlobalAttention, Kind, RewardModel, RewardModelRecord, new_reward_model
 from reward_models.objectives import objective
 from reward_models.training import BatchConfig, RewardModelTrainer, raw_scores
 
@@ -51,7 +51,7 @@ class WithoutBar(InputEncoder):
 def untrained(path: Path, kind: Kind, seed: int) -> RewardModel:
     """A reward model with a new head on the encoder at `path`, with the global attention of the published settings."""
     seed_everything(seed, "models")
-    attention = "none" if kind in ("relevance", "factuality") else "first"
+    attention: GlobalAttention = "none" if kind in ("relevance", "factuality") else "first"
     return new_reward_model(path, RewardModelRecord(kind, attention, MAX_LENGTH))
 
 
