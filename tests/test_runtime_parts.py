@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -227,6 +227,19 @@ def test_a_changed_configuration_is_named_key_by_key(tmp_path: Path, caplog: pyt
     assert "these keys differ: extra, ppo.beta" in caplog.text
     assert yaml.safe_load(run.config_path.read_text()) == after
     assert run.write_config(before, "never") == []
+
+
+def test_the_configuration_is_read_back(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    config = {"seed": 1, "data": "ä.json", "ppo": {"kl": {"beta": 0.3}}}
+    run.write_config(config, "auto")
+    assert run.read_config() == config
+    for text, problem in (("a: [", "not valid YAML"), ("", "expected a mapping, got NoneType")):
+        run.config_path.write_text(text)
+        with pytest.raises(DataError, match=rf"config\.yaml: {problem}"):
+            run.read_config()
+    with pytest.raises(DataError, match=r"config\.yaml: no such file"):
+        RunDirectory(tmp_path).read_config()
 
 
 def test_a_directory_of_other_files_gets_no_configuration(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import yaml
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_path, write_text
 
 logger = logging.getLogger(__name__)
 
-_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json")
+_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json", "trust.json", "drift.json")
 _DIRECTORIES = ("checkpoints", "samples", "policy", "model")
 PREPARED = "prepared"
 """The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
@@ -32,7 +32,7 @@ class RunDirectory:
 
     Layout: `config.yaml` (resolved), `metrics.jsonl` (one line a training step), `eval.jsonl` (one line a validation),
     `samples/step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the exported model), `metrics.json` (after an
-    evaluation).
+    evaluation), `trust.json` (of a reward model) or `drift.json` (of the reward models of a PPO run, once measured).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -57,6 +57,16 @@ class RunDirectory:
     def results(self) -> Path:
         """What an evaluation of the finished run measured."""
         return self.path / "metrics.json"
+
+    @property
+    def trust(self) -> Path:
+        """How far a reward model agrees with people, on its dev set."""
+        return self.path / "trust.json"
+
+    @property
+    def drift(self) -> Path:
+        """How far the reward models of a PPO run agree with an oracle on what its policy wrote."""
+        return self.path / "drift.json"
 
     @property
     def tracking(self) -> Path:
@@ -138,6 +148,22 @@ class RunDirectory:
                 )
         write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return different
+
+    def read_config(self) -> dict[str, Any]:
+        """The resolved configuration, as plain containers.
+
+        Raises:
+            DataError: there is none, or it is no YAML mapping.
+        """
+        try:
+            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError("no such file; is this the directory of a run?", file=self.config_path) from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise DataError(f"not valid YAML ({str(error).splitlines()[0]})", file=self.config_path) from None
+        if not isinstance(config, dict):
+            raise DataError(f"expected a mapping, got {type(config).__name__}", file=self.config_path)
+        return config
 
     def rewind(self, step: int) -> None:
         """Forget what came after `step`: later lines of the metrics, a half-written last line, later samples.
