@@ -3,6 +3,7 @@
 Steps are named, so that one experiment can change another's; null leaves one out. A step is a script with arguments,
 composed and run in this process, or a job of its own:
 `{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
+`{like: STEP, …}` is that step of the same experiment with some keys replaced and some arguments changed or added.
 """
 
 from __future__ import annotations
@@ -124,11 +125,10 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Steps with `each` repeated for every combination; `{name}` in their texts becomes the value.
 
     Raises:
-        ConfigError: a step has an unknown key, or not exactly one of `script` and `job`.
+        ConfigError: a step has an unknown key, not exactly one of `script` and `job`, or is like one that is not there.
     """
-    for name, step in steps.items():
-        if step is None:
-            continue
+    for name in (name for name, step in steps.items() if step is not None):
+        step = _unlike(name, steps)
         unknown = sorted(set(step) - _STEP_KEYS)
         if unknown or ("script" in step) == ("job" in step):
             what = f"unknown key {unknown[0]}" if unknown else "expected one of script and job"
@@ -136,6 +136,19 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         each: Mapping[str, Any] = step.get("each") or {}
         for values in itertools.product(*each.values()):
             yield name, _filled({k: v for k, v in step.items() if k != "each"}, dict(zip(each, values, strict=True)))
+
+
+def _unlike(name: str, steps: Mapping[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A step with what it takes from the step that it is like; of arguments with one key the last is kept."""
+    step = dict(steps[name])
+    model = step.pop("like", None)
+    if model is None:
+        return step
+    if steps.get(model) is None or model in (*seen, name):
+        raise ConfigError(f"step {name}: like {model!r}: expected another step of the experiment that is not left out")
+    base = _unlike(model, steps, (*seen, name))
+    args = {str(arg).partition("=")[0]: arg for arg in [*base.get("args", []), *step.get("args", [])]}
+    return {**base, **step, **({"args": list(args.values())} if args else {})}
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:
