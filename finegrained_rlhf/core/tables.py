@@ -39,3 +39,18 @@ def summarise_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
             "max": max(values),
         }
     return summary
+
+
+def spread_table(summary: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, columns: Sequence[str]) -> str:
+    """A Markdown table of mean ± standard deviation.
+
+    Args:
+        summary: what `summarise_rows` gave, by what stands in the first column.
+        name: heading of the first column.
+        columns: of the summaries; one without a column shows a dash.
+    """
+    rows = [
+        {name: key, **{column: f"{found['mean']:.3f} ± {found['std']:.3f}" for column, found in columns_of.items()}}
+        for key, columns_of in summary.items()
+    ]
+    return markdown_table(rows, [name, *columns])

@@ -13,7 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
 from finegrained_rlhf.core.provenance import commit_of
-from finegrained_rlhf.core.tables import markdown_table, summarise_rows
+from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
@@ -167,10 +167,6 @@ class FactWorldTable:
 
 def table_page(result: Mapping[str, Any]) -> str:
     """The page of a results file."""
-    means = [
-        {"system": system, **{name: f"{cell['mean']:.3f} ± {cell['std']:.3f}" for name, cell in cells.items()}}
-        for system, cells in result["summary"].items()
-    ]
     models = [
         {"seed": seed, **{kind: values["dev_accuracy"] for kind, values in kinds.items()}}
         for seed, kinds in result["reward_models"].items()
@@ -183,7 +179,7 @@ def table_page(result: Mapping[str, Any]) -> str:
         "episodes and feedback.\n\n"
         f"`{result['command']}` at commit `{result['commit']}`\n\n"
         f"## Mean ± standard deviation over seeds {', '.join(map(str, result['seeds']))}\n\n"
-        f"{markdown_table(means, ['system', *COLUMNS])}\n"
+        f"{spread_table(result['summary'], 'system', COLUMNS)}\n"
         f"## Every run\n\n{markdown_table(result['rows'], columns)}\n"
         f"## Dev accuracy of the reward models\n\n{markdown_table(models, ['seed', *REWARD_MODELS])}"
     )
