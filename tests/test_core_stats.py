@@ -145,3 +145,11 @@ def test_running_moments_of_ranks_are_those_of_all() -> None:
         assert moments.count == 7
         assert moments.mean == pytest.approx(expected.mean)
         assert moments.m2 == pytest.approx(expected.m2)
+
+
+def test_whitening_by_the_root_of_the_standard_deviation_is_the_original_fault() -> None:
+    """By hand: 1 and 17 have standard deviation 8, so the original divides by √8 and leaves a deviation of √8."""
+    values, mask = torch.tensor([[1.0, 17.0, 99.0]]), torch.tensor([[1, 1, 0]])
+    theirs = masked_whiten(values, mask, by_root_std=True)
+    assert theirs[0].tolist() == pytest.approx([-8 / 8**0.5, 8 / 8**0.5, 0.0], abs=1e-5)
+    assert masked_whiten(values, mask)[0].tolist() == pytest.approx([-1.0, 1.0, 0.0], abs=1e-5)

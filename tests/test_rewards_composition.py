@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from rl_toy import tokenizer
 
 from finegrained_rlhf.core.errors import AlignmentError, ConfigError
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
 from finegrained_rlhf.core.stats import RunningMoments
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
-from finegrained_rlhf.rewards.placement import place_scores
+from finegrained_rlhf.rewards.placement import place_values, segment_tokens
+from finegrained_rlhf.rollout.assembly import empty_rollout
 from finegrained_rlhf.text.alignment import token_ends
-from finegrained_rlhf.training.ppo import empty_rollout
 
 TEXTS = ["the cat sat, one dog ran!", "red", ""]
 # ids of row 0: the | cat | sat | , | one | dog | ran | ! | </s>; character ends 3 7 11 12 16 20 24 25 25
@@ -46,11 +48,18 @@ def rollout(texts: Sequence[str] = TEXTS, finished: Sequence[bool] = (True, Fals
     )
 
 
+def place(scores: SegmentScores, drawn: Rollout) -> torch.Tensor:
+    return place_values(scores.values, segment_tokens(scores, drawn), drawn)
+
+
 def whole(*values: float) -> SegmentScores:
     return SegmentScores([((0, len(t)),) for t in TEXTS], [(v,) for v in values], whole_response=True)
 
 
 SEGMENTS = SegmentScores([((0, 12), (13, 25)), ((0, 3),), ()], [(1.0, -1.0), (0.5,), ()])
+
+
+BOTH = {"relevance": SEGMENTS, "completeness": whole(2.0, 3.0, -4.0)}
 
 
 def cells(placed: torch.Tensor) -> dict[tuple[int, int], float]:
@@ -63,19 +72,19 @@ def test_the_toy_is_what_it_says() -> None:
 
 
 def test_segments_land_on_the_token_that_ends_them() -> None:
-    assert cells(place_scores(SEGMENTS, rollout())) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
+    assert cells(place(SEGMENTS, rollout())) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
 
 
 def test_whole_responses_land_on_the_last_real_token() -> None:
     """The end token where there is one, else the last token that was sampled; never padding."""
-    assert cells(place_scores(whole(2.0, 3.0, 4.0), rollout())) == {(0, 8): 2.0, (1, 0): 3.0, (2, 0): 4.0}
+    assert cells(place(whole(2.0, 3.0, 4.0), rollout())) == {(0, 8): 2.0, (1, 0): 3.0, (2, 0): 4.0}
 
 
 def test_segments_that_end_in_one_token_add_up() -> None:
     both = SegmentScores([((0, 5), (5, 7), (8, 9)), (), ()], [(1.0, 2.0, 4.0), (), ()])
-    assert cells(place_scores(both, rollout())) == {(0, 1): 3.0, (0, 2): 4.0}
+    assert cells(place(both, rollout())) == {(0, 1): 3.0, (0, 2): 4.0}
     twice = SegmentScores([((0, 25), (0, 25)), (), ()], [(1.0, 2.0), (), ()], whole_response=True)
-    assert cells(place_scores(twice, rollout())) == {(0, 8): 3.0}
+    assert cells(place(twice, rollout())) == {(0, 8): 3.0}
 
 
 @pytest.mark.parametrize(
@@ -89,12 +98,12 @@ def test_segments_that_end_in_one_token_add_up() -> None:
 )
 def test_segments_outside_their_response_are_refused(spans: list) -> None:
     with pytest.raises(AlignmentError, match="segment"):
-        place_scores(SegmentScores(spans, [tuple(1.0 for _ in row) for row in spans]), rollout())
+        place(SegmentScores(spans, [tuple(1.0 for _ in row) for row in spans]), rollout())
 
 
 def test_counts_must_agree() -> None:
     with pytest.raises(AlignmentError, match="scores of 2 responses for a rollout of 3"):
-        place_scores(SegmentScores([(), ()], [(), ()]), rollout())
+        place(SegmentScores([(), ()], [(), ()]), rollout())
     with pytest.raises(ValueError, match="response 1 has 1 spans and 2 values"):
         SegmentScores([(), ((0, 1),)], [(), (1.0, 2.0)])
     with pytest.raises(ValueError, match="1 responses have spans, 2 have values"):
@@ -104,7 +113,7 @@ def test_counts_must_agree() -> None:
 def test_a_response_without_real_tokens_takes_no_value() -> None:
     nothing = replace(rollout(), response_mask=torch.zeros_like(rollout().response_mask))
     with pytest.raises(AlignmentError, match="token -1 of 0"):
-        place_scores(whole(1.0, 1.0, 1.0), nothing)
+        place(whole(1.0, 1.0, 1.0), nothing)
 
 
 # Composition ----------------------------------------------------------------------------------------------------
@@ -141,8 +150,8 @@ def test_components_keep_their_share() -> None:
     assert cells(relevance.raw) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
     assert torch.equal(relevance.normalised, relevance.raw)
     assert cells(relevance.weighted) == pytest.approx({(0, 3): 0.3, (0, 7): -0.3, (1, 0): 0.15})
-    assert relevance.weighted_values == [(0.3, -0.3), (0.15,), ()]
-    assert completeness.weighted_values == [(1.0,), (1.5,), (-2.0,)]
+    assert relevance.normalised_values == [(1.0, -1.0), (0.5,), ()]
+    assert completeness.normalised_values == [(2.0,), (3.0,), (-4.0,)]
     assert cells(trace.total) == pytest.approx({(0, 3): 0.3, (0, 7): -0.3, (0, 8): 1.0, (1, 0): 1.65, (2, 0): -2.0})
     assert torch.equal(trace.total, relevance.weighted + completeness.weighted)
     assert (relevance.weight, completeness.weight) == (0.3, 0.5)
@@ -307,3 +316,57 @@ def test_a_process_without_responses_asks_no_scorer() -> None:
     trace = ours.compose(empty, scores)
     assert trace.total.shape == (0, 1)
     assert list(trace.components) == ["relevance", "completeness"]
+
+
+# Aggregation and density ----------------------------------------------------------------------------------------
+
+
+def test_a_mean_pays_a_response_once_whatever_its_segments() -> None:
+    trace = composer(relevance=ComponentConfig(aggregation="mean")).compose(rollout(), BOTH)
+    assert trace.components["relevance"].normalised_values == [(0.5, -0.5), (0.5,), ()]
+    assert cells(trace.components["relevance"].raw) == {(0, 3): 1.0, (0, 7): -1.0, (1, 0): 0.5}
+    assert cells(trace.components["relevance"].weighted) == pytest.approx({(0, 3): 0.15, (0, 7): -0.15, (1, 0): 0.15})
+
+
+def test_a_budget_is_spent_whole() -> None:
+    """By hand: (3, −1) of a budget of 2 is (1.5, −0.5); a response of zeros gets nothing."""
+    scores = SegmentScores([((0, 12), (13, 25)), ((0, 3),), ()], [(3.0, -1.0), (0.0,), ()])
+    setting = ComponentConfig(aggregation="budget", budget=2.0)
+    assert composer(relevance=setting).used_values({"relevance": scores}) == {"relevance": [(1.5, -0.5), (0.0,), ()]}
+
+
+@given(st.lists(st.floats(-9, 9).filter(lambda value: abs(value) > 1e-3), min_size=1, max_size=7), st.integers(2, 4))
+def test_more_segments_of_the_same_kind_earn_more_by_the_sum_alone(values: list[float], times: int) -> None:
+    once, often = [tuple(values)], [tuple(values * times)]
+    for how, factor in (("sum", times), ("mean", 1), ("budget", 1)):
+        ours = composer(relevance=ComponentConfig(aggregation=how, budget=3.0))
+        single, many = (
+            ours.totals({"relevance": SegmentScores([tuple((i, i + 1) for i in range(len(row[0])))], row)})[0]
+            for row in (once, often)
+        )
+        assert many == pytest.approx(factor * single, abs=1e-9)
+
+
+def test_density_of_a_response_moves_the_reward_but_not_its_amount() -> None:
+    plain = composer().compose(rollout(), BOTH)
+    moved = composer(relevance=ComponentConfig(density="response")).compose(rollout(), BOTH)
+    assert cells(moved.components["relevance"].raw) == cells(plain.components["relevance"].raw)
+    assert cells(moved.components["relevance"].weighted) == pytest.approx({(1, 0): 0.15})  # +0.3 − 0.3 at (0, 8)
+    assert moved.components["relevance"].tokens == [(8, 8), (0,), ()]
+    assert torch.allclose(moved.total.sum(dim=1), plain.total.sum(dim=1))
+
+
+def test_totals_are_what_training_would_add_up() -> None:
+    for setting in (ComponentConfig(), ComponentConfig(aggregation="mean"), ComponentConfig(density="response")):
+        ours = composer(relevance=setting)
+        assert ours.totals(BOTH) == pytest.approx(ours.compose(rollout(), BOTH).total.sum(dim=1).tolist())
+
+
+def test_what_cannot_be_aggregated_is_refused() -> None:
+    for wrong in ({"aggregation": "median"}, {"density": "token"}, {"aggregation": "budget", "budget": 0.0}):
+        with pytest.raises(ConfigError, match="reward (aggregation|density|budget) must be"):
+            ComponentConfig(**wrong)
+    with pytest.raises(ConfigError, match="settings.completeness.aggregation: a budget is for segments"):
+        composer(completeness=ComponentConfig(aggregation="budget")).compose(rollout(), BOTH)
+    with pytest.raises(ConfigError, match="settings.relevance.normalisation: running moments"):
+        composer(relevance=ComponentConfig("running")).totals(BOTH)

@@ -63,9 +63,10 @@ def test_run_directory(smoke):
     assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-5) and rows[1]["kl"] != 0
     assert [row["step"] for row in read_jsonl(smoke / "eval.jsonl")] == [0, 2, 4]
     samples = read_jsonl(smoke / "samples" / "step_2.jsonl")
-    assert len(samples) == 8 and set(samples[0]) == {"id", "prompt", "response", "segments"}
+    assert len(samples) == 8 and set(samples[0]) == {"id", "prompt", "sample", "response", "segments", "tokens"}
     segment = samples[0]["segments"][0]
-    assert set(segment) == {"component", "start", "end", "raw", "weighted"}
+    assert set(segment) == {"component", "start", "end", "token", "raw", "normalised", "weighted"}
+    assert (smoke / "samples" / "validation_step_0.jsonl").is_file()
     assert segment["weighted"] == pytest.approx(0.3 * segment["raw"])
     by_row = [sum(s["weighted"] for s in sample["segments"]) for sample in samples]
     assert sum(by_row) / 8 == pytest.approx(rows[1]["reward/total"], abs=1e-5)

@@ -39,7 +39,7 @@ def rollout(logprobs: Tensor) -> Rollout:
 
 def trace(*weighted: Tensor) -> RewardTrace:
     nothing = SegmentScores([(), ()], [(), ()])
-    parts = {f"c{i}": ComponentTrace(nothing, 1.0, w, w, w, [(), ()]) for i, w in enumerate(weighted)}
+    parts = {f"c{i}": ComponentTrace(nothing, 1.0, w, w, w, [(), ()], [(), ()]) for i, w in enumerate(weighted)}
     return RewardTrace(parts, torch.stack(weighted).sum(dim=0))
 
 

@@ -26,7 +26,8 @@ from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
-from finegrained_rlhf.training.ppo_config import KLConfig
+from finegrained_rlhf.training.ppo_config import CompatConfig, KLConfig
+from finegrained_rlhf.training.sft import set_dropout
 
 
 def weights(trainer: PPOTrainer) -> dict[str, Tensor]:
@@ -130,13 +131,116 @@ def test_samples_show_every_segment(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "samples" / "step_1.jsonl").read_text().splitlines()]
     assert len(rows) == 12
     for row in rows:
-        assert set(row) == {"id", "prompt", "response", "segments"}
+        assert set(row) == {"id", "prompt", "sample", "response", "segments", "tokens"}
         assert row["prompt"] == {p.id: p.text for p in prompts(count=5)}[row["id"]]
         words = [s for s in row["segments"] if s["component"] == "words"]
         assert [row["response"][s["start"] : s["end"]] for s in words] == row["response"].split()
         assert all(s["weighted"] == s["raw"] for s in words)
         (length,) = [s for s in row["segments"] if s["component"] == "length"]
         assert length["raw"] == -len(row["response"]) / 10 and length["weighted"] == 0.5 * length["raw"]
+
+
+def test_samples_hold_every_number_of_every_token(tmp_path: Path) -> None:
+    """Rewards before KL and whitening follow from the segments alone, and so do the trained ones."""
+    trainer = make_trainer(tmp_path, whiten_rewards=False, whiten_advantages=False)
+    trainer.train_step(1)
+    trainer.samples_every = 1
+    trainer.train_step(2)
+    rows = [json.loads(line) for line in (tmp_path / "samples" / "step_2.jsonl").read_text().splitlines()]
+    assert [row["sample"] for row in rows] == [0, 1, 2, 3] * 3
+    assert any(any(row["tokens"]["kl"]) for row in rows)
+    for row in rows:
+        tokens = row["tokens"]
+        assert {len(values) for values in tokens.values()} == {len(tokens["ends"])}
+        expected = [-0.05 * kl for kl in tokens["kl"]]
+        for segment in row["segments"]:
+            expected[segment["token"]] += segment["weighted"]
+        assert tokens["reward"] == pytest.approx(expected, abs=1e-5)
+        deltas = [
+            r + after - v for r, v, after in zip(expected, tokens["value"], [*tokens["value"][1:], 0.0], strict=True)
+        ]
+        advantages = [sum(0.95 ** (j - i) * deltas[j] for j in range(i, len(deltas))) for i in range(len(deltas))]
+        assert tokens["advantage"] == pytest.approx(advantages, abs=1e-4)
+
+
+def test_validation_keeps_its_first_responses_and_changes_nothing(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, validation=5)
+    trainer.validation_samples = 3
+    metrics = trainer.validate(0)
+    rows = [json.loads(line) for line in (tmp_path / "samples" / "validation_step_0.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [p.id for p in prompts(count=3)]
+    assert all(abs(kl) < 1e-5 for row in rows for kl in row["tokens"]["kl"])
+    assert metrics["examples"] == 5
+    fresh = make_trainer(tmp_path / "other")
+    ours, other = trainer.train_step(1), fresh.train_step(1)
+    assert {k: v for k, v in ours.items() if "time" not in k} == {k: v for k, v in other.items() if "time" not in k}
+
+
+def test_validation_warns_of_hacking_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_trainer(tmp_path, validation=2)
+    first = trainer.validate(0)
+    short = {**first, "response_length": first["response_length"] * 10, "reward/words/weighted": -9.0, "step": 0}
+    (tmp_path / "eval.jsonl").write_text(json.dumps({**short, "reward/words/raw": -9.0, "segments/words": 0.0}) + "\n")
+    for step in (1, 2):
+        trainer.validate(step)
+    warnings = [r.getMessage() for r in caplog.records if "length hacking? words rose from -9.000" in r.getMessage()]
+    assert len(warnings) == 1
+
+
+# Faults of the original code, on request ------------------------------------------------------------------------
+
+
+def gradients_of(trainer: PPOTrainer) -> list[torch.Tensor]:
+    """The gradients of the first epoch's step."""
+    seen: list[list[torch.Tensor]] = []
+    parameters = [p for p in trainer.models.policy.parameters() if p.requires_grad]
+
+    def step(number: int) -> float:
+        seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
+        return step_of(number)
+
+    step_of = trainer._update._optimizer_step
+    trainer._update._optimizer_step = step
+    trainer.train_step(1)
+    return seen[0]
+
+
+def test_sums_of_micro_batches_grow_with_their_number(tmp_path: Path) -> None:
+    """With one prompt a micro-batch and tokens of equal weight in all, the sum over 3 is 3 times the mean."""
+
+    def run(name: str, on: bool, prompts: int) -> list[torch.Tensor]:
+        compat = CompatConfig(micro_batch_sums=on)
+        trainer = make_trainer(tmp_path / name, compat=compat, micro_batch_prompts=prompts, epochs=1)
+        return gradients_of(trainer)
+
+    whole, original_whole = run("whole", False, 3), run("original_whole", True, 3)
+    for ours, theirs in zip(whole, original_whole, strict=True):  # one micro-batch: the same
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    cut, original_cut = run("cut", False, 1), run("original_cut", True, 1)
+    for ours, theirs in zip(whole, cut, strict=True):  # the default does not depend on the cut
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    ratio = sum(float(g.norm()) ** 2 for g in original_cut) ** 0.5 / sum(float(g.norm()) ** 2 for g in cut) ** 0.5
+    assert 2.0 < ratio < 4.0
+
+
+def test_dropout_in_the_update_is_on_in_the_update_alone(tmp_path: Path) -> None:
+    owner = policy("t5")
+    set_dropout(owner.model, 0.3)
+    trainer = make_trainer(tmp_path, owner=owner, compat=CompatConfig(update_dropout=True), validation=2)
+    modes: list[tuple[bool, bool]] = []
+    backward = trainer._update._backward
+
+    def watched(*args: Any, **names: Any) -> float:
+        modes.append((trainer.models.policy.model.training, trainer.models.value.training))
+        return backward(*args, **names)
+
+    trainer._update._backward = watched
+    metrics = trainer.train_step(1)
+    assert set(modes) == {(True, True)}
+    assert not trainer.models.policy.model.training and not trainer.models.value.training
+    assert metrics["logprob_gap"] > 1e-2 and metrics["kl"] == pytest.approx(0.0, abs=1e-5)
+    plain = make_trainer(tmp_path / "plain").train_step(1)
+    assert plain["logprob_gap"] < 1e-5
 
 
 class Meddler(WordScorer):

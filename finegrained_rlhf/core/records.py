@@ -150,9 +150,11 @@ class ComponentTrace:
         scores: the component's own output.
         weight: its weight.
         raw: fp32 [R, T], values as the scorer gave them, at the token that ends each segment.
-        normalised: fp32 [R, T], after the component's normaliser (equal to `raw` without one).
+        normalised: fp32 [R, T], after the component's normaliser and aggregation (equal to `raw` without them), at the
+            token that carries each segment.
         weighted: fp32 [R, T], weight · normalised.
-        weighted_values: R tuples, weight · normalised of each segment.
+        normalised_values: R tuples, the same of each segment.
+        tokens: R tuples, the token that carries each segment: the one that ends it, or the response's last.
     """
 
     scores: SegmentScores
@@ -160,7 +162,8 @@ class ComponentTrace:
     raw: Tensor
     normalised: Tensor
     weighted: Tensor
-    weighted_values: Sequence[tuple[float, ...]]
+    normalised_values: Sequence[tuple[float, ...]]
+    tokens: Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,13 @@ def masked_var(values: Tensor, mask: Tensor, mean: Tensor, reduce: Reduce = _ide
 
 
 def masked_whiten(
-    values: Tensor, mask: Tensor, *, shift_mean: bool = True, epsilon: float = 1e-8, reduce: Reduce = _identity
+    values: Tensor,
+    mask: Tensor,
+    *,
+    shift_mean: bool = True,
+    epsilon: float = 1e-8,
+    by_root_std: bool = False,
+    reduce: Reduce = _identity,
 ) -> Tensor:
     """Scale to unit variance over all real tokens of all processes: (x − μ) / √(σ² + ε), plus μ back if not shifted.
 
@@ -68,6 +74,7 @@ def masked_whiten(
         mask: same shape, 1 = real token.
         shift_mean: True returns mean 0; False keeps the mean.
         epsilon: added to the variance.
+        by_root_std: divide by √(σ + ε) instead, as the original code does.
         reduce: sums a 1-d tensor over all processes.
 
     Returns:
@@ -75,7 +82,8 @@ def masked_whiten(
     """
     mean = masked_mean(values, mask, reduce)
     variance = masked_var(values, mask, mean, reduce)
-    whitened = (values.double() - mean) * torch.rsqrt(variance + epsilon)
+    spread = variance.sqrt() if by_root_std else variance
+    whitened = (values.double() - mean) * torch.rsqrt(spread + epsilon)
     if not shift_mean:
         whitened = whitened + mean
     return torch.where(mask.bool(), whitened, 0.0).to(values.dtype)

@@ -12,10 +12,12 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.core.stats import Reduce, RunningMoments
-from finegrained_rlhf.rewards.placement import place_scores
+from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
+from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
 
 Normalisation = Literal["none", "running"]
+Density = Literal["segment", "response"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,30 @@ class ComponentConfig:
     Attributes:
         normalisation: `none` uses the scorer's values (the paper's choice); `running` divides by the standard deviation
             and subtracts the mean of all values this component gave so far, over all processes.
+        aggregation: `sum` lets every segment count in full (the paper); `mean` divides by the number of segments;
+            `budget` rescales the values of a response until their absolute values add up to `budget`. With the last
+            two a longer response does not earn more by its length alone.
+        budget: in the component's unit, a response; used by `aggregation=budget` only.
+        density: `segment` pays each segment where it ends; `response` pays their sum at the last token, which makes a
+            holistic reward of a fine-grained one.
     """
 
     normalisation: Normalisation = "none"
+    aggregation: Aggregation = "sum"
+    budget: float = 1.0
+    density: Density = "segment"
 
     def __post_init__(self) -> None:
-        if self.normalisation not in ("none", "running"):
-            raise ConfigError(f"reward normalisation must be none or running, got {self.normalisation!r}")
+        known = {
+            "normalisation": ("none", "running"),
+            "aggregation": AGGREGATIONS,
+            "density": ("segment", "response"),
+        }
+        for name, words in known.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
+        if not (math.isfinite(self.budget) and self.budget > 0):
+            raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
 
 
 @dataclass(frozen=True)
@@ -76,9 +95,7 @@ class RewardComposer:
         self.config = config
         self._reduce = reduce
         self._moments = {
-            name: RunningMoments()
-            for name in config.components
-            if config.settings.get(name, ComponentConfig()).normalisation == "running"
+            name: RunningMoments() for name in config.components if self.settings(name).normalisation == "running"
         }
 
     def setup(self, device: torch.device) -> None:
@@ -115,7 +132,7 @@ class RewardComposer:
         return scores
 
     def compose(self, rollout: Rollout, scores: Mapping[str, SegmentScores], *, train: bool = True) -> RewardTrace:
-        """Place scores on tokens, normalise, weigh, add up.
+        """Normalise, aggregate, place on tokens, weigh, add up.
 
         Args:
             rollout: R responses.
@@ -127,16 +144,64 @@ class RewardComposer:
         """
         components = {}
         total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
+        used = self.used_values(scores, train=train)
         for name, result in scores.items():
-            values = self._normalise(name, result, train)
-            raw = place_scores(result, rollout)
-            normalised = raw if values is result.values else place_scores(replace(result, values=values), rollout)
+            ends = segment_tokens(result, rollout)
+            tokens = ends
+            if self.settings(name).density == "response":
+                tokens = segment_tokens(replace(result, whole_response=True), rollout)
+            raw = place_values(result.values, ends, rollout)
+            normalised = raw
+            if used[name] is not result.values or tokens is not ends:
+                normalised = place_values(used[name], tokens, rollout)
             weight = float(self.config.weights[name])
             weighted = weight * normalised
             total = total + weighted
-            weighted_values = [tuple(weight * value for value in row) for row in values]
-            components[name] = ComponentTrace(result, weight, raw, normalised, weighted, weighted_values)
+            components[name] = ComponentTrace(result, weight, raw, normalised, weighted, used[name], tokens)
         return RewardTrace(components=components, total=total)
+
+    def settings(self, name: str) -> ComponentConfig:
+        """The settings of a component; the defaults where the configuration has none."""
+        return self.config.settings.get(name, ComponentConfig())
+
+    def used_values(
+        self, scores: Mapping[str, SegmentScores], *, train: bool = False
+    ) -> dict[str, Sequence[tuple[float, ...]]]:
+        """What the weights multiply: the values of each segment after normalisation and aggregation, by component.
+
+        Args:
+            scores: by component name.
+            train: True lets `running` normalisers take the values in first.
+
+        Raises:
+            ConfigError: a budget is set for a component that gives one value a response, of which only the sign would
+                be left.
+        """
+        used = {}
+        for name, result in scores.items():
+            setting = self.settings(name)
+            values = self._normalise(name, result, train)
+            if setting.aggregation == "budget" and result.whole_response:
+                raise ConfigError(
+                    f"reward.settings.{name}.aggregation: a budget is for segments, and {name} scores whole responses"
+                )
+            if setting.aggregation != "sum":
+                values = [aggregate(row, setting.aggregation, setting.budget) for row in values]
+            used[name] = values
+        return used
+
+    def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:
+        """The weighted sum of all components, one number a response.
+
+        Raises:
+            ConfigError: a component is normalised by what a training run has seen, which is not known here.
+        """
+        for name in scores:
+            if self.settings(name).normalisation != "none" and not self._moments[name].count:
+                raise ConfigError(f"reward.settings.{name}.normalisation: running moments exist in a training run only")
+        used = self.used_values(scores)
+        parts = [[float(self.config.weights[name]) * sum(row) for row in rows] for name, rows in used.items()]
+        return [sum(column) for column in zip(*parts, strict=True)]
 
     def _normalise(self, name: str, scores: SegmentScores, train: bool) -> Sequence[tuple[float, ...]]:
         moments = self._moments.get(name)

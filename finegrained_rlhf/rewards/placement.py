@@ -5,6 +5,8 @@ Eq. 6.1 of the thesis: r_t = Σ_k Σ_j 1[t = T_j^k] w_k R_k(x, y, j) − β·KL_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,34 +15,46 @@ from finegrained_rlhf.core.records import Rollout, SegmentScores
 from finegrained_rlhf.text.alignment import segment_end_tokens
 
 
-def place_scores(scores: SegmentScores, rollout: Rollout) -> Tensor:
-    """Token rewards of one component.
+def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, ...]]:
+    """The response token that carries each segment's value.
 
-    A segment's value is added at the token in which its last character lies; a whole response's at its last real
-    token, which is the end of sequence where there is one. A value is never put on padding.
-
-    Args:
-        scores: spans and values of the R responses.
-        rollout: the responses with the character offset at which each token ends.
+    It is the token in which the segment's last character lies; a whole response's is its last real token, which is the
+    end of sequence where there is one.
 
     Returns:
-        fp32 [R, T] on the rollout's device, 0 where no segment ends.
+        R tuples of token indices, one a segment; none is padding.
 
     Raises:
         AlignmentError: a segment does not end inside its response, or the numbers of responses differ.
     """
-    rows = len(rollout.texts)
-    if len(scores.values) != rows:
-        raise AlignmentError(f"scores of {len(scores.values)} responses for a rollout of {rows}")
-    placed = torch.zeros(rollout.response_ids.shape, dtype=torch.float32)
-    lengths = rollout.lengths().tolist()
-    for row, (spans, values) in enumerate(zip(scores.spans, scores.values, strict=True)):
+    if len(scores.values) != len(rollout.texts):
+        raise AlignmentError(f"scores of {len(scores.values)} responses for a rollout of {len(rollout.texts)}")
+    found = []
+    for row, (spans, length) in enumerate(zip(scores.spans, rollout.lengths().tolist(), strict=True)):
         if scores.whole_response:
-            ends = tuple(lengths[row] - 1 for _ in spans)
+            ends = tuple(length - 1 for _ in spans)
         else:
-            ends = segment_end_tokens(rollout.token_ends[row], spans)
-        for end, value in zip(ends, values, strict=True):
-            if not 0 <= end < lengths[row]:
-                raise AlignmentError(f"response {row}: a segment ends at token {end} of {lengths[row]}")
+            ends = tuple(segment_end_tokens(rollout.token_ends[row], spans))
+        outside = [end for end in ends if not 0 <= end < length]
+        if outside:
+            raise AlignmentError(f"response {row}: a segment ends at token {outside[0]} of {length}")
+        found.append(ends)
+    return found
+
+
+def place_values(values: Sequence[Sequence[float]], tokens: Sequence[tuple[int, ...]], rollout: Rollout) -> Tensor:
+    """Token rewards of one component: each value is added at its token.
+
+    Args:
+        values: of each segment of the R responses.
+        tokens: that carry them (`segment_tokens`).
+        rollout: the responses.
+
+    Returns:
+        fp32 [R, T] on the rollout's device, 0 where no segment ends.
+    """
+    placed = torch.zeros(rollout.response_ids.shape, dtype=torch.float32)
+    for row, (ends, found) in enumerate(zip(tokens, values, strict=True)):
+        for end, value in zip(ends, found, strict=True):
             placed[row, end] += value
     return placed.to(rollout.response_ids.device)

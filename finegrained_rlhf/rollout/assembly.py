@@ -89,3 +89,10 @@ def join_rollouts(rollouts: Sequence[Rollout], pad_id: int) -> Rollout:
         texts=[text for r in rollouts for text in r.texts],
         token_ends=[ends for r in rollouts for ends in r.token_ends],
     )
+
+
+def empty_rollout(decodings: Sequence[Decoding], device: torch.device) -> Rollout:
+    """The rollout of a process that has no prompt in a step."""
+    none = torch.zeros((0, 1), dtype=torch.long, device=device)
+    index = torch.zeros(0, dtype=torch.long, device=device)
+    return Rollout([], none, none, index, index, index, tuple(decodings), none, none, none.float(), [], [])

@@ -31,8 +31,9 @@ class RunDirectory:
     """The directory of one run.
 
     Layout: `config.yaml` (resolved), `metrics.jsonl` (one line a training step), `eval.jsonl` (one line a validation),
-    `samples/step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the exported model), `metrics.json` (after an
-    evaluation), `trust.json` (of a reward model) or `drift.json` (of the reward models of a PPO run, once measured).
+    `samples/step_N.jsonl` and `samples/validation_step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the
+    exported model), `metrics.json` (after an evaluation), `trust.json` (of a reward model), `drift.json` (of the reward
+    models of a PPO run, once measured).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -81,6 +82,10 @@ class RunDirectory:
     def samples_path(self, step: int) -> Path:
         """Where the sampled responses of a step go."""
         return self.path / "samples" / f"step_{step}.jsonl"
+
+    def validation_samples_path(self, step: int) -> Path:
+        """Where the kept greedy responses of a validation go."""
+        return self.path / "samples" / f"validation_step_{step}.jsonl"
 
     def final(self, export: str) -> Path:
         """The exported model: `export` is "policy" or "model"."""
@@ -174,8 +179,8 @@ class RunDirectory:
         for path in (self.metrics, self.eval):
             if path.exists():
                 _keep_lines(path, step)
-        for samples in self.samples_path(0).parent.glob("step_*.jsonl"):
-            number = samples.stem.removeprefix("step_")
+        for samples in self.samples_path(0).parent.glob("*step_*.jsonl"):
+            number = samples.stem.rpartition("step_")[2]
             if number.isdigit() and int(number) > step:
                 samples.unlink()
 

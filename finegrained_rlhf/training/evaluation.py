@@ -15,6 +15,7 @@ import torch
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.best_of import BestOf
 from finegrained_rlhf.training.generation import Answering, progress_bar, respond
 from finegrained_rlhf.training.inference import Response, TextGenerator
 from finegrained_rlhf.training.measure import ResponseMonitor
@@ -77,6 +78,7 @@ def evaluate_policy(
     processes: Processes,
     answering: Answering | None = None,
     *,
+    chooser: BestOf | None = None,
     composer: RewardComposer | None = None,
     oracle: ResponseMonitor | None = None,
     segmenter: str = "rules",
@@ -87,16 +89,35 @@ def evaluate_policy(
         generator: the policy.
         prompts: what to answer, in every process all of them.
         processes: share the work.
-        answering: greedy by default; with sampling only the first sample of each prompt is measured.
+        answering: greedy by default; with sampling only one sample of each prompt is measured.
+        chooser: says which one; without it the first. Already set up.
         composer: reward components whose opinion counts; already set up.
         oracle: measures what the task knows to be true, for example FactWorld's error rates.
         segmenter: spaCy pipeline that cuts answers and references into sentences for RougeLSum.
     """
     answering = answering or Answering()
     mine, groups = respond(generator, prompts, processes, answering)
-    answers = [group[0] for group in groups]
+    answers = _chosen(mine, groups, chooser, processes, answering.progress)
     rows = _measure(mine, answers, composer, oracle, processes, answering.progress)
     return _evaluation(rows, composer, processes, segmenter)
+
+
+def _chosen(
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Response]],
+    chooser: BestOf | None,
+    processes: Processes,
+    progress: bool,
+) -> list[Response]:
+    if chooser is None:
+        return [group[0] for group in groups]
+    chosen: list[Response] = []
+    with progress_bar("choosing", len(prompts), "prompt", progress and processes.is_main) as bar:
+        for start in range(0, len(prompts), _SCORED_AT_ONCE):
+            part = slice(start, start + _SCORED_AT_ONCE)
+            chosen += [choice.response for choice in chooser.choose(prompts[part], groups[part])]
+            bar.update(len(prompts[part]))
+    return chosen
 
 
 def evaluate_responses(
@@ -223,11 +244,13 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
     if not rows or composer is None:
         return {}
     metrics: dict[str, float] = {}
-    total = 0.0
-    for name, weight in composer.config.weights.items():
+    everything: dict[str, SegmentScores] = {}
+    for name in composer.config.weights:
         found = [row.components[name] for row in rows]
-        metrics[f"reward/{name}/raw"] = raw = finite_mean([sum(scores.values) for scores in found])
-        total += weight * raw
+        everything[name] = SegmentScores(
+            [scores.spans for scores in found], [scores.values for scores in found], found[0].whole_response
+        )
+        metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in found])
         if found[0].whole_response:
             values = [value for scores in found for value in scores.values]
             metrics[f"reward/{name}/mean_score"] = MeanCompleteness().compute(predictions=values)["completeness"]
@@ -236,7 +259,7 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):
-        metrics["reward/total"] = total
+        metrics["reward/total"] = finite_mean(composer.totals(everything))
     return metrics
 
 

@@ -51,15 +51,15 @@ def make_experience(
         reduce: sums a small tensor over all processes.
     """
     check_components_add_up(trace)
-    mask = rollout.response_mask
+    mask, root = rollout.response_mask, config.compat.whiten_by_root_std
     rewards = trace.total - beta * log_ratio_kl(rollout.logprobs, reference_logprobs, mask)
     if config.whiten_rewards:
-        rewards = masked_whiten(rewards, mask, shift_mean=False, reduce=reduce)
+        rewards = masked_whiten(rewards, mask, shift_mean=False, by_root_std=root, reduce=reduce)
     advantages, returns = generalised_advantages(
         rewards, values, mask, discount=config.discount, lambda_=config.lambda_
     )
     if config.value_target == "truncated":
         returns = truncated_returns(rewards, values, mask, discount=config.discount)
     if config.whiten_advantages:
-        advantages = masked_whiten(advantages, mask, reduce=reduce)
+        advantages = masked_whiten(advantages, mask, by_root_std=root, reduce=reduce)
     return Experience(rollout, trace, reference_logprobs, values * mask, rewards, advantages, returns)

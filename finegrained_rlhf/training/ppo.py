@@ -6,35 +6,36 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
-from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.rollout.assembly import join_rollouts
+from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.experience import make_experience
+from finegrained_rlhf.training.hacking import hacking_warnings
 from finegrained_rlhf.training.measure import PhaseTimer, ResponseMonitor, StepMetrics
-from finegrained_rlhf.training.micro_batches import micro_batches
+from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.ppo_checks import check_finite, check_ratio, check_start
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
-from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses, explained_variance, sample_rows
+from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses, explained_variance
+from finegrained_rlhf.training.ppo_samples import sample_rows
 from finegrained_rlhf.training.ppo_update import PPOUpdate
-from finegrained_rlhf.training.scoring import RolloutScorer
+from finegrained_rlhf.training.scoring import RolloutScorer, ScoredRollout
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +70,9 @@ class PPOTrainer:
         processes: of the run.
         run: where samples are written.
         seed: of the run.
-        samples_every: write the responses of every n-th step with their segment rewards.
+        samples_every: write the responses of every n-th step with their rewards.
         samples_rows: at most so many of them.
+        validation_samples: write so many of the greedy responses of every validation in the same way.
         monitor: measures the validation responses as well.
     """
 
@@ -88,16 +90,18 @@ class PPOTrainer:
         seed: int,
         samples_every: int = 10,
         samples_rows: int = 64,
+        validation_samples: int = 16,
         monitor: ResponseMonitor | None = None,
     ) -> None:
         self.models, self.engine, self.composer, self.data = models, engine, composer, data
         self.config, self.rollout_config, self.processes, self.run = config, rollout, processes, run
         self.seed, self.samples_every, self.samples_rows = seed, samples_every, samples_rows
-        self.monitor = monitor
+        self.validation_samples, self.monitor = validation_samples, monitor
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
         self.fresh = True
+        self._warned: set[tuple[str, str]] = set()
         self._scorer = RolloutScorer(models, processes, rollout.logprobs)
         self._update = PPOUpdate(models.policy, models.value, self._optimizer_step, processes, config)
 
@@ -115,29 +119,21 @@ class PPOTrainer:
             with timer.phase("rewards"):
                 trace = self._rewards(rollout, train=True)
             with timer.phase("scoring"):
-                batches = micro_batches(rollout, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+                batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)
             beta = self.kl_controller.beta
-            experience = make_experience(
-                scored.rollout,
-                trace,
-                scored.reference,
-                scored.values,
-                beta=beta,
-                config=self.config,
-                reduce=self.processes.sum_,
-            )
+            experience = self._experience(scored, trace)
             first = self.fresh and step == 1
             if first:
-                self._check_start(scored.rollout, scored.reference)
+                check_start(scored.rollout, scored.reference, self._tolerance, self.processes)
                 self._report_alignment(rollout, trace)
             with timer.phase("update"):
                 self._update.run(step, experience, batches, metrics, self._check_ratio if first else None)
         result = self._describe(experience, beta, metrics, step)
-        self._check_finite(step, result)
+        check_finite(step, result)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples_every == 0 or first:
-            self._write_samples(step, rollout, trace)
+            self._write_samples(self.run.samples_path(step), experience, self.samples_rows)
         tokens = result.pop("response_tokens")
         for phase, seconds in timer.seconds.items():
             result[f"time/{phase}_s"] = seconds
@@ -165,6 +161,20 @@ class PPOTrainer:
             scores = self.composer.score(rollout.row_prompts(), rollout.texts)
         return self.composer.compose(rollout, scores, train=train)
 
+    def _micro_batches(self, rollout: Rollout) -> list[MicroBatch]:
+        return micro_batches(rollout, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+
+    def _experience(self, scored: ScoredRollout, trace: RewardTrace) -> Experience:
+        return make_experience(
+            scored.rollout,
+            trace,
+            scored.reference,
+            scored.values,
+            beta=self.kl_controller.beta,
+            config=self.config,
+            reduce=self.processes.sum_,
+        )
+
     def _optimizer_step(self, step: int) -> float:
         self.processes.all_reduce_gradients(self.models.trained)
         return self.models.optimizer.step(step)
@@ -176,27 +186,9 @@ class PPOTrainer:
         exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
         return 1e-5 if exact else 0.1
 
-    def _check_start(self, rollout: Rollout, reference: Tensor) -> None:
-        kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
-        largest = max(self.processes.gather_objects([float(kl.max()) if kl.numel() else 0.0]))
-        if largest > self._tolerance:
-            raise ConsistencyError(
-                f"before the first update the policy differs from its reference by {largest:.3g} in log-probability"
-            )
-
     def _check_ratio(self, largest: float) -> None:
-        if largest > self._tolerance:
-            raise ConsistencyError(
-                f"before the first update a probability ratio differs from 1: |log ratio| = {largest:.3g}"
-            )
-
-    def _check_finite(self, step: int, result: Mapping[str, float]) -> None:
-        for name in ("loss/policy", "loss/value", "gradient_norm", "kl"):
-            if not math.isfinite(result[name]):
-                raise ConsistencyError(
-                    f"step {step}: {name} is {result[name]}; the last checkpoint is sound, continue from it with a "
-                    "lower learning rate or in fp32"
-                )
+        if not self.config.compat.update_dropout:
+            check_ratio(largest, self._tolerance)
 
     def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
         audits = self.processes.gather_objects([audit_trace(rollout, trace)])
@@ -235,11 +227,11 @@ class PPOTrainer:
             "response_tokens": totals[1],
         }
 
-    def _write_samples(self, step: int, rollout: Rollout, trace: RewardTrace) -> None:
-        share = -(-self.samples_rows // self.processes.count)
-        rows = self.processes.gather_objects(sample_rows(rollout, trace)[:share])
+    def _write_samples(self, path: Path, experience: Experience, rows: int) -> None:
+        share = -(-rows // self.processes.count)
+        gathered = self.processes.gather_objects(sample_rows(experience)[:share])
         if self.processes.is_main:
-            write_jsonl(self.run.samples_path(step), rows[: self.samples_rows])
+            write_jsonl(path, gathered[:rows])
 
     # The loop's interface ----------------------------------------------------------------------------------------
 
@@ -262,7 +254,26 @@ class PPOTrainer:
             for name, (total, count) in measured.items():
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
+        self._keep_validation(step)
+        self._warn(means)
         return {"score": means["reward/total"], "examples": len(prompts), **means}
+
+    def _keep_validation(self, step: int) -> None:
+        """Write the first validation prompts' greedy responses like a training step's."""
+        prompts = self.data.validation[: self.validation_samples]
+        rollout = self._rollout([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
+        trace = self._rewards(rollout, train=False)
+        scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
+        experience = self._experience(scored, trace)
+        self._write_samples(self.run.validation_samples_path(step), experience, self.validation_samples)
+
+    def _warn(self, means: Mapping[str, float]) -> None:
+        """Say once what looks like reward hacking, compared with the run's first validation."""
+        first = next(iter(read_jsonl(self.run.eval)), means) if self.run.eval.is_file() else means
+        for warning in hacking_warnings(first, means):
+            if self.processes.is_main and (warning.component, warning.kind) not in self._warned:
+                self._warned.add((warning.component, warning.kind))
+                logger.warning("%s hacking? %s; read the samples in %s", warning.kind, warning.message, self.run.path)
 
     def save_model(self, directory: Path) -> None:
         """The policy in the Hugging Face layout."""
@@ -289,10 +300,3 @@ class PPOTrainer:
         if self._scorer.from_decode is None:
             self._scorer.from_decode = state.get("logprobs_from_decode")
         self.fresh = False
-
-
-def empty_rollout(decodings: Sequence[Decoding], device: torch.device) -> Rollout:
-    """The rollout of a process that has no prompt in this step."""
-    none = torch.zeros((0, 1), dtype=torch.long, device=device)
-    index = torch.zeros(0, dtype=torch.long, device=device)
-    return Rollout([], none, none, index, index, index, tuple(decodings), none, none, none.float(), [], [])

@@ -44,6 +44,24 @@ class KLConfig:
 
 
 @dataclass(frozen=True)
+class CompatConfig:
+    """What the original code does and we think wrong; on only to reproduce published numbers (DEVIATIONS.md).
+
+    Attributes:
+        whiten_by_root_std: divide rewards and advantages by the root of their standard deviation, not by the standard
+            deviation.
+        update_dropout: dropout is on in the update, though it was off in the rollout; the ratio is then not 1 before
+            the first update, and that is not checked.
+        micro_batch_sums: the gradient of a step is the sum over micro-batches of the gradients of their mean losses,
+            averaged over processes; its size grows with the number of micro-batches.
+    """
+
+    whiten_by_root_std: bool = False
+    update_dropout: bool = False
+    micro_batch_sums: bool = False
+
+
+@dataclass(frozen=True)
 class PPOConfig:
     """PPO over token rewards.
 
@@ -65,6 +83,7 @@ class PPOConfig:
         micro_batch_tokens: at most so many tokens in one pass, prompts and responses with their padding; None sets no
             limit. Prompts of similar lengths go together.
         kl: the penalty.
+        compat: faults of the original code, all off.
     """
 
     epochs: int = 4
@@ -81,6 +100,7 @@ class PPOConfig:
     micro_batch_prompts: int = 1
     micro_batch_tokens: int | None = None
     kl: KLConfig = KLConfig()
+    compat: CompatConfig = CompatConfig()
 
     def __post_init__(self) -> None:
         tokens = 1 if self.micro_batch_tokens is None else self.micro_batch_tokens

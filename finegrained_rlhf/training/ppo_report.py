@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -49,16 +48,3 @@ def audit_trace(rollout: Rollout, trace: RewardTrace) -> AlignmentAudit:
         else:
             audit += audit_alignment(rollout.texts, rollout.token_ends, component.scores.spans)
     return audit
-
-
-def sample_rows(rollout: Rollout, trace: RewardTrace) -> list[dict[str, Any]]:
-    """One JSON object a response: `{id, prompt, response, segments: [{component, start, end, raw, weighted}]}`."""
-    rows = []
-    for row, prompt in enumerate(rollout.row_prompts()):
-        segments = []
-        for name, component in trace.components.items():
-            parts = (component.scores.spans[row], component.scores.values[row], component.weighted_values[row])
-            for (start, end), raw, weighted in zip(*parts, strict=True):
-                segments.append({"component": name, "start": start, "end": end, "raw": raw, "weighted": weighted})
-        rows.append({"id": prompt.id, "prompt": prompt.text, "response": rollout.texts[row], "segments": segments})
-    return rows

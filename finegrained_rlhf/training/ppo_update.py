@@ -124,6 +124,7 @@ class PPOUpdate:
         for name in _METRICS:
             metrics.add(name, 0.0, 0.0)
         counts = self._counts(experience.rollout.response_mask)
+        self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
             largest = 0.0
             for batch in batches:
@@ -131,6 +132,11 @@ class PPOUpdate:
             if epoch == 0 and check_ratio is not None:
                 check_ratio(max(self._processes.gather_objects([largest])))
             metrics.add("gradient_norm", self._optimizer_step(step), 1)
+        self._train_mode(False)
+
+    def _train_mode(self, dropout: bool) -> None:
+        self.policy.train(dropout)
+        self.value_model.train(dropout)
 
     def _counts(self, mask: Tensor) -> GlobalCounts:
         counts = torch.tensor([float(mask.sum()), float((mask.sum(dim=1) > 0).sum())], dtype=torch.float64)
@@ -144,6 +150,8 @@ class PPOUpdate:
         config, mask, cut = self._config, batch.mask, batch.cut
         with self._processes.autocast():
             now = token_statistics(self.policy, self.value_model, batch, entropy=first)
+        if config.compat.micro_batch_sums:
+            counts = GlobalCounts(float(mask.sum()) * self._processes.count, len(mask) * self._processes.count)
         weights = None
         scale = 1.0 / counts.tokens
         if config.loss_average == "sequence":

@@ -63,24 +63,30 @@ class RolloutScorer:
         if source == "auto" and processes.precision == "fp32" and not shared:
             self.from_decode = None
 
-    @torch.no_grad()
     def score(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
-        """Run the models over all micro-batches."""
+        """Run the models over all micro-batches of a rollout that will be trained on."""
+        scored = self._run(rollout, batches, self.from_decode is True)
+        if self.from_decode is None:
+            self._decide(rollout, scored.rollout.logprobs)
+        return replace(scored, rollout=rollout) if self.from_decode else scored
+
+    def score_again(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
+        """The same for any rollout, with the update's log-probabilities; decides nothing, needs no other process."""
+        return self._run(rollout, batches, from_decode=False)
+
+    @torch.no_grad()
+    def _run(self, rollout: Rollout, batches: list[MicroBatch], from_decode: bool) -> ScoredRollout:
         behaviour, reference, values = (torch.zeros_like(rollout.logprobs) for _ in range(3))
         for batch in batches:
             rows, width = batch.rows, batch.ids.shape[1]
             with self._processes.autocast():
                 reference[rows, :width] = self._models.reference_logprobs(batch)
-                if self.from_decode:
+                if from_decode:
                     values[rows, :width] = self._models.values(batch)
                     continue
                 now = token_statistics(self._models.policy, self._models.value, batch)
             values[rows, :width], behaviour[rows, :width] = now.values, now.logprobs
-        if self.from_decode is None:
-            self._decide(rollout, behaviour)
-        if not self.from_decode:
-            rollout = replace(rollout, logprobs=behaviour)
-        return ScoredRollout(rollout, reference, values)
+        return ScoredRollout(rollout if from_decode else replace(rollout, logprobs=behaviour), reference, values)
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:
         gap = (rollout.logprobs - behaviour).abs().nan_to_num(nan=torch.inf)

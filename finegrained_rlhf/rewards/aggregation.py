@@ -1,0 +1,42 @@
+"""How the values of a response's segments share the reward that one component can give it.
+
+Knows numbers only. A sum over segments grows with their number, so a policy can earn more by writing more of them; a
+mean or a fixed budget takes that way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+
+Aggregation = Literal["sum", "mean", "budget"]
+AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
+
+
+def aggregate(values: Sequence[float], how: Aggregation, budget: float = 1.0) -> tuple[float, ...]:
+    """What each of a response's n segments is worth.
+
+    `sum`: v_i, so that the response gets Σ v_i (the paper); `mean`: v_i / n; `budget`: v_i · B / Σ_j |v_j|, so that the
+    absolute values add up to B whatever the number of segments and the size of the values.
+
+    Args:
+        values: of the segments of one response, in the component's unit.
+        how: one of the three.
+        budget: B, in the component's unit.
+
+    Returns:
+        One number a segment; zeros where a budget is asked for and all values are 0.
+
+    Raises:
+        ConfigError: `how` is none of the three.
+    """
+    if how == "sum":
+        return tuple(values)
+    if how == "mean":
+        return tuple(value / len(values) for value in values)
+    if how == "budget":
+        size = sum(abs(value) for value in values)
+        return tuple(value * budget / size if size else 0.0 for value in values)
+    raise ConfigError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")

@@ -1,0 +1,102 @@
+"""Signs that a policy earns reward by the form of its answers instead of their quality.
+
+Compares one validation with the first. Knows means over responses only, as `eval.jsonl` keeps them; a warning is a
+reason to read samples, not a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["length", "repetition", "eos"]
+
+LENGTH_CHANGE = 1.25
+"""Factor by which the mean length must have grown or shrunk."""
+SEGMENT_SHARE = 0.5
+"""Share of a component's gain that must come from the number of segments alone."""
+REPETITION_RISE = 0.1
+"""Rise of the share of repeated 3-grams."""
+EOS_DROP = 0.1
+"""Drop of the share of responses that end by themselves."""
+EMPTY_SHARE = 0.25
+"""Below this share of its first value a mean length counts as collapsed."""
+
+
+@dataclass(frozen=True)
+class HackingWarning:
+    """One sign.
+
+    Attributes:
+        component: the reward component that gained.
+        kind: `length`, `repetition` or `eos`.
+        message: what happened, in numbers.
+    """
+
+    component: str
+    kind: Kind
+    message: str
+
+
+def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> list[HackingWarning]:
+    """Signs of length, repetition and end-of-sequence hacking, for every component whose weighted reward rose.
+
+    - length: responses are at least 1.25 times as long, or as short, as at first, and at least half of the component's
+      gain comes from having more (or fewer) segments at the first validation's mean value a segment. For a component of
+      one value a response, whose number of segments cannot change, the change of length alone counts.
+    - repetition: the share of repeated 3-grams rose by 0.1 or more.
+    - eos: the share of responses that end by themselves fell by 0.1 or more, or responses shrank to under a quarter.
+
+    Args:
+        first: the metrics of the first validation (a line of `eval.jsonl`).
+        now: those of a later one.
+
+    Returns:
+        Warnings in the order of the components; none for a component that did not gain.
+    """
+    found = []
+    for name in _components(first, now):
+        before, after = first[f"reward/{name}/weighted"], now[f"reward/{name}/weighted"]
+        if after - before <= 1e-6:
+            continue
+        gain = f"{name} rose from {before:.3f} to {after:.3f} a response"
+        signs = {"length": _length(name, first, now), "repetition": _repetition(first, now), "eos": _eos(first, now)}
+        found += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
+    return found
+
+
+def _components(first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
+    names = [key.split("/")[1] for key in now if key.startswith("reward/") and key.endswith("/weighted")]
+    return [name for name in names if f"reward/{name}/weighted" in first]
+
+
+def _length(name: str, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    before, after = first["response_length"], now["response_length"]
+    if before <= 0 or 1 / LENGTH_CHANGE < after / before < LENGTH_CHANGE:
+        return None
+    lengths = f"the mean length went from {before:.1f} to {after:.1f} tokens"
+    segments, segments_now = first.get(f"segments/{name}", 0.0), now.get(f"segments/{name}", 0.0)
+    gain = now[f"reward/{name}/raw"] - first[f"reward/{name}/raw"]
+    if segments <= 0 or abs(segments_now - segments) < 1e-6:
+        return lengths
+    by_number = (segments_now - segments) * first[f"reward/{name}/raw"] / segments
+    if gain <= 0 or by_number / gain < SEGMENT_SHARE:
+        return None
+    return f"{lengths}, and {min(by_number / gain, 1.0):.0%} of that comes from the number of segments alone"
+
+
+def _repetition(first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    before, after = first["repetition"], now["repetition"]
+    if after - before < REPETITION_RISE:
+        return None
+    return f"the share of repeated 3-grams rose from {before:.0%} to {after:.0%}"
+
+
+def _eos(first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    before, after = first["eos_rate"], now["eos_rate"]
+    if before - after >= EOS_DROP:
+        return f"the share of responses that end by themselves fell from {before:.0%} to {after:.0%}"
+    if now["response_length"] < EMPTY_SHARE * first["response_length"]:
+        return f"the mean length fell from {first['response_length']:.1f} to {now['response_length']:.1f} tokens"
+    return None
