@@ -61,7 +61,11 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         if after - before <= 1e-6:
             continue
         gain = f"{name} rose from {before:.3f} to {after:.3f} a response"
-        signs = {"length": _length(name, first, now), "repetition": _repetition(first, now), "eos": _eos(first, now)}
+        signs: dict[Kind, str | None] = {
+            "length": _length(name, first, now),
+            "repetition": _repetition(first, now),
+            "eos": _eos(first, now),
+        }
         found += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
     return found
 
