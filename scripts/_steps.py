@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from _rewards import with_reward_of_run
 from hydra import compose
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
@@ -41,7 +42,7 @@ def run_config(cfg: DictConfig) -> None:
     Raises:
         FineGrainedError: a user's error.
     """
-    config = resolved(cfg)
+    config = with_reward_of_run(resolved(cfg))
     processes = Processes()
     for name, step in expanded(config.get("prepare") or {}):
         run_step(step, f"[prepare: {name}]", processes)

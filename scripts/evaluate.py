@@ -3,8 +3,11 @@
 Example: python scripts/evaluate.py checkpoint=outputs/ppo data=test.json output=results.json oracle=factworld
 """
 
+import sys
+
 import hydra
 from _app import run_app
+from _rewards import opened
 from omegaconf import DictConfig
 
 
@@ -15,4 +18,5 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = opened(sys.argv[1:])
     main()

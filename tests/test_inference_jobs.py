@@ -19,7 +19,7 @@ from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.generation import Generate, SampleOutputs
 from finegrained_rlhf.training.inference import DecodingConfig, load_policy
-from finegrained_rlhf.training.prompt_inputs import read_texts
+from finegrained_rlhf.training.prompt_inputs import PromptInput, read_inputs
 
 PASSAGES = (Passage("Ana", ("The color of Ana is red.", "The job of Ana is pilot.")),)
 EXAMPLES = [
@@ -43,6 +43,10 @@ def data(tmp_path: Path) -> str:
     return str(tmp_path / "data.json")
 
 
+def read_texts(source: str | Path) -> list[tuple[str, str]]:
+    return [(item.id, item.text) for item in read_inputs(source)]
+
+
 def give_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
@@ -63,6 +67,29 @@ def test_prompt_files_and_json_lines_give_ids_and_texts(data: str, tmp_path: Pat
     found = read_texts(tmp_path / "rows.jsonl")
     assert found[:3] == [("a", "raw"), ("record-1", "no id"), ("q", EXAMPLES[2].text)]
     assert found[3][1] == "question: Who? context: wikipage: Bo text: Bo is tall."
+
+
+def test_inputs_keep_what_reward_models_read(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = read_examples(data)[0]
+    known = {"question": example.question, "passages": example.passages, "references": example.references}
+    assert read_inputs(data)[0] == PromptInput(example.id, example.text, known)
+    passages = [["Ana", "The color of Ana is red.", "The job of Ana is pilot."]]
+    write_jsonl(
+        tmp_path / "rows.jsonl",
+        [
+            {"id": "a", "text": "as it is", "question": "Who?", "passages": passages},
+            {"id": "b", "text": "as it is", "question": "Who?"},
+            {"id": "c", "text": "as it is"},
+        ],
+    )
+    judged = {"question": "Who?", "passages": PASSAGES}
+    assert read_inputs(tmp_path / "rows.jsonl") == [
+        PromptInput("a", "as it is", judged),
+        PromptInput("b", "as it is"),
+        PromptInput("c", "as it is"),
+    ]
+    give_standard_input(monkeypatch, b"Who?\n")
+    assert read_inputs("-") == [PromptInput("line-1", "Who?")]
 
 
 def test_standard_input_is_one_prompt_a_line_with_every_character_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

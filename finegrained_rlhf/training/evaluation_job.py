@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.training.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.training.evaluation import Evaluation, evaluate_policy, evaluate_responses
 from finegrained_rlhf.training.generation import Answering, open_generator, output_record
+from finegrained_rlhf.training.inference import DecodingConfig
 from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.prompts import TooLong, example_metadata, read_prompts
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a policy's greedy answers, or answers from a file.
+    """Measure a policy's answers, greedy ones or the best of n samples, or answers from a file.
 
     Attributes:
         data: QA-FEEDBACK prompt file with references.
-        output: JSON file for the metrics.
+        output: JSON file for the metrics; a run also gets those of its greedy answers as `metrics.json`.
         checkpoint: run directory, checkpoint or model directory to evaluate; set this or `outputs`.
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
         tokenizer: directory of the tokenizer that counts the tokens of `outputs`; without it only words are counted.
-        reward: reward models whose opinion is measured; None measures none.
+        reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
         oracle: the truth, where the task knows it; None elsewhere.
+        best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
+        decoding: greedy by default, with `best_of` then as in training; one answer a prompt is measured, so `n` is 1.
+        seed: of the sampling.
         max_new_tokens: longest answer in tokens, end of sequence included.
-        batch_size: prompts decoded at once in a process.
+        batch_size: prompts decoded at once in a process, each with all its samples.
         limit: use at most so many prompts, from the beginning of the file; None uses all.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
@@ -52,6 +57,9 @@ class Evaluate:
     tokenizer: str | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
+    best_of: int = 1
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    seed: int = 0
     max_new_tokens: int = 200
     batch_size: int = 16
     limit: int | None = None
@@ -69,6 +77,11 @@ class Evaluate:
             raise ConfigError(f"oracle: {type(self.oracle).__name__} has no counts()")
         if self.tokenizer is not None and self.outputs is None:
             raise ConfigError("tokenizer is for outputs=FILE; a policy counts with its own")
+        if self.outputs is not None and (self.best_of, self.decoding) != (1, DecodingConfig()):
+            raise ConfigError("best_of and decoding are for checkpoint=RUN; the answers in a file are drawn already")
+        if self.decoding.n != 1:
+            raise ConfigError(f"one answer a prompt is measured: leave decoding.n at 1, got {self.decoding.n}")
+        sampling(self.decoding, self.best_of)
 
     def run(self) -> Evaluation:
         """Evaluate; the main process writes and prints.
@@ -76,7 +89,9 @@ class Evaluate:
         Raises:
             ModelError: no readable model.
             DataError: data or outputs are broken or do not belong together; nothing is written then.
+            ConfigError: no reward to choose by, or one that cannot be added up.
         """
+        check_reward(self.reward, needed=self.best_of > 1)
         processes = Processes(self.processes)
         composer = None if self.reward is None else RewardComposer(self.reward, processes.sum_)
         result = self._outputs(composer, processes) if self.outputs else self._policy(composer, processes)
@@ -86,6 +101,7 @@ class Evaluate:
 
     def _policy(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
         assert self.checkpoint is not None
+        chooser = None if self.best_of == 1 or composer is None else BestOf(composer, processes)
         generator = open_generator(self.checkpoint, processes)
         prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
         if composer is not None:
@@ -94,7 +110,8 @@ class Evaluate:
             generator,
             prompts[: self.limit],
             processes,
-            Answering(max_new_tokens=self.max_new_tokens, batch_size=self.batch_size),
+            Answering(sampling(self.decoding, self.best_of), self.max_new_tokens, self.batch_size, self.seed),
+            chooser=chooser,
             composer=composer,
             oracle=self.oracle,
             segmenter=self.segmenter,
@@ -127,14 +144,22 @@ class Evaluate:
             "data": self.data,
             "outputs": outputs,
             "examples": len(result.responses),
+            **self._sampling(),
             **result.metrics,
         }
         write_json(self.output, report)
-        if self.checkpoint is not None and RunDirectory(self.checkpoint).is_run():
+        if self.checkpoint is not None and RunDirectory(self.checkpoint).is_run() and not self._sampling():
             write_json(RunDirectory(self.checkpoint).results, report)
         width = max(map(len, report))
         for name, value in report.items():
             print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the report says of answers that are not greedy; nothing of greedy ones."""
+        drawn = sampling(self.decoding, self.best_of)
+        if self.outputs is not None or isinstance(drawn, Greedy):
+            return {}
+        return {"best_of": self.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": self.seed}
 
 
 def unencoded_prompts(data: str | Path) -> list[Prompt]:

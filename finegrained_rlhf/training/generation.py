@@ -1,6 +1,7 @@
 """Writing what a policy answers: the jobs behind `scripts/generate.py` and `scripts/sample_outputs.py`.
 
-Knows policies as text generators and the files they are asked to fill. Knows no reward and no metric.
+Knows policies as text generators and the files they are asked to fill. Knows no metric, and rewards only as what
+`training.best_of` chooses by.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TextIO
 
 from tqdm import tqdm
@@ -20,13 +21,17 @@ from finegrained_rlhf.core.files import atomic_path
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.training.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.training.inference import DecodingConfig, Response, TextGenerator
-from finegrained_rlhf.training.prompt_inputs import read_texts
+from finegrained_rlhf.training.prompt_inputs import read_inputs
 from finegrained_rlhf.training.prompts import TooLong, encode_prompts, read_prompts
 
 STANDARD_OUTPUT = "-"
 """The `output` that means standard output."""
+
+_Row = dict[str, Any]
 
 
 def open_generator(checkpoint: str, processes: Processes) -> TextGenerator:
@@ -93,10 +98,15 @@ class Generate:
         input: prompt file (QA-FEEDBACK JSON), JSON lines with `text` or with `question` and `passages`, or `-` for
             standard input, one prompt a line.
         output: JSON lines `{id, prompt, response}`, written batch by batch under a temporary name and renamed when all
-            is done; `-` for standard output. With sampling each line also holds `sample`.
-        decoding: greedy by default.
+            is done; `-` for standard output. With sampling each line also holds `sample`; with `best_of` also the
+            `total` reward of the response, the `totals` of all samples, and the response's `segments` with their
+            component rewards.
+        decoding: greedy by default; with `best_of` then as in training.
+        best_of: of so many samples a prompt, write the one whose reward is highest (`training.best_of`); 1 writes every
+            response.
+        reward: what `best_of` chooses by.
         max_new_tokens: longest response in tokens, end of sequence included.
-        batch_size: prompts decoded at once.
+        batch_size: prompts decoded at once, each with all its samples.
         seed: of the sampling.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
@@ -107,6 +117,8 @@ class Generate:
     input: str
     output: str
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    best_of: int = 1
+    reward: RewardConfig | None = None
     max_new_tokens: int = 200
     batch_size: int = 16
     seed: int = 0
@@ -114,26 +126,42 @@ class Generate:
     prompt_too_long: TooLong = "truncate"
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
+    def __post_init__(self) -> None:
+        sampling(self.decoding, self.best_of)
+
     def run(self) -> None:
         """Generate.
 
         Raises:
             ModelError: no readable model.
-            DataError: no readable prompt; nothing is written then.
-            ConfigError: started in several processes.
+            DataError: no readable prompt, or none that the reward models can judge; nothing is written then.
+            ConfigError: no reward to choose by, one that cannot be added up, or started in several processes.
         """
+        check_reward(self.reward, needed=self.best_of > 1)
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("generate.py streams from one process; sample_outputs.py shares work between several")
-        items = read_texts(self.input)
+        items = read_inputs(self.input)
+        chooser = None
+        if self.best_of > 1 and self.reward is not None:
+            chooser = BestOf(RewardComposer(self.reward), processes)
         generator = open_generator(self.checkpoint, processes)
-        prompts = encode_prompts(items, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
-        answering = Answering(self.decoding.build(), self.max_new_tokens, self.batch_size, self.seed)
+        if chooser is not None:
+            chooser.composer.setup(processes.device)
+        prompts = encode_prompts(
+            [(item.id, item.text) for item in items],
+            generator.tokenizer,
+            self.max_prompt_tokens,
+            self.prompt_too_long,
+            [item.metadata for item in items],
+        )
+        decoding = sampling(self.decoding, self.best_of)
+        answering = Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
         batches = answering.stream(generator, prompts)
         try:
             with _writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
-                for part, batch in zip(_cut(items, self.batch_size), batches, strict=True):
-                    for row in self._rows(part, batch):
+                for part, batch in zip(_cut(prompts, self.batch_size), batches, strict=True):
+                    for row in _rows(part, batch, decoding) if chooser is None else _best_rows(part, batch, chooser):
                         stream.write(json.dumps(row, ensure_ascii=False) + "\n")
                     stream.flush()
                     bar.update(len(batch))
@@ -143,15 +171,34 @@ class Generate:
         if self.output != STANDARD_OUTPUT:
             print(f"{len(items)} prompts answered -> {self.output}", file=sys.stderr)
 
-    def _rows(self, items: Sequence[tuple[str, str]], groups: Sequence[Sequence[Response]]) -> Iterator[dict[str, Any]]:
-        for (name, text), group in zip(items, groups, strict=True):
-            for sample, response in enumerate(group):
-                row: dict[str, Any] = {"id": name, "prompt": text, "response": response.text}
-                yield {**row, "sample": sample} if self.decoding.temperature > 0 else row
+
+def _rows(prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]], decoding: Decoding) -> Iterator[_Row]:
+    for prompt, group in zip(prompts, groups, strict=True):
+        for sample, response in enumerate(group):
+            row: _Row = {"id": prompt.id, "prompt": prompt.text, "response": response.text}
+            yield row if isinstance(decoding, Greedy) else {**row, "sample": sample}
 
 
-def _cut(items: Sequence[tuple[str, str]], size: int) -> Iterator[Sequence[tuple[str, str]]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+def _best_rows(prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]], chooser: BestOf) -> Iterator[_Row]:
+    for prompt, choice in zip(prompts, chooser.choose(prompts, groups), strict=True):
+        yield {
+            "id": prompt.id,
+            "prompt": prompt.text,
+            "response": choice.response.text,
+            "sample": choice.sample,
+            "total": _rounded(choice.total),
+            "totals": [_rounded(total) for total in choice.totals],
+            "segments": [{k: _rounded(v) for k, v in asdict(segment).items()} for segment in choice.segments],
+        }
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to six digits: the batch in which a text is scored changes the seventh."""
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _cut(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
+    return (prompts[start : start + size] for start in range(0, len(prompts), size))
 
 
 @contextmanager
