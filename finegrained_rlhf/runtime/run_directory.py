@@ -141,10 +141,7 @@ class RunDirectory:
         self.create()
         different: list[str] = []
         if resume != "never" and self.config_path.is_file() and self.checkpoints.is_dir():
-            before = dict(_leaves(yaml.safe_load(self.config_path.read_text(encoding="utf-8")) or {}))
-            now = dict(_leaves(config))
-            different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-            different = [key for key in different if key not in ("resume", "total_steps")]
+            different = self.differing_keys(config)
             if different:
                 logger.warning(
                     "the run in %s began with another configuration; these keys differ: %s",
@@ -153,6 +150,13 @@ class RunDirectory:
                 )
         write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return different
+
+    def differing_keys(self, config: Mapping[str, Any]) -> list[str]:
+        """The dotted keys of a configuration that differ from the run's own, `resume` and `total_steps` aside."""
+        before = dict(_leaves(yaml.safe_load(self.config_path.read_text(encoding="utf-8")) or {}))
+        now = dict(_leaves(config))
+        different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        return [key for key in different if key not in ("resume", "total_steps")]
 
     def read_config(self) -> dict[str, Any]:
         """The resolved configuration, as plain containers.
