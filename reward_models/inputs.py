@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.text.templates import (
@@ -32,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 _CACHED_PIECES = 4096
 _SEP = "</s>"
-_OVERHEAD = {"cpu": 128, "cuda": 4096}
-"""What one more batch costs, in tokens: on a CPU nearly nothing (measured), on a GPU about what it takes to fill it."""
 
 
 @dataclass(frozen=True)
@@ -120,50 +119,17 @@ def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | 
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
     positions = [position for item in inputs for position in item.separators]
     columns = [column for item in inputs for column in range(len(item.separators))]
-    where = _send(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
+    where = send(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
     width = max((len(item.separators) for item in inputs), default=0)
-    return InputBatch(_send(ids, device), _send(mask, device), where[0], where[1], where[2], width)
-
-
-def length_groups(lengths: Sequence[int], batch_size: int, overhead: int) -> list[list[int]]:
-    """Places of inputs in groups of similar length, shortest first, such that padding and starting cost least.
-
-    The cost of a group is its padded size plus `overhead`; the cheapest cut of the sorted lengths is found exactly.
-
-    Args:
-        lengths: of the inputs in tokens.
-        batch_size: most inputs of a group.
-        overhead: what a further group costs, in tokens.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    cost, cut = [0], [0]
-    for end in range(1, len(order) + 1):
-        longest = lengths[order[end - 1]]
-        starts = range(max(0, end - batch_size), end)
-        best = min(starts, key=lambda start: cost[start] + longest * (end - start))
-        cost.append(cost[best] + longest * (end - best) + overhead)
-        cut.append(best)
-    groups, end = [], len(order)
-    while end:
-        groups.append(order[cut[end] : end])
-        end = cut[end]
-    return groups[::-1]
+    return InputBatch(send(ids, device), send(mask, device), where[0], where[1], where[2], width)
 
 
 def batches_by_length(
     inputs: Sequence[EncodedInput], batch_size: int, pad_id: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[list[int], InputBatch]]:
     """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs."""
-    overhead = _OVERHEAD.get(torch.device(device).type, _OVERHEAD["cuda"])
-    for rows in length_groups([len(item.ids) for item in inputs], batch_size, overhead):
+    for rows in length_groups([len(item.ids) for item in inputs], batch_size, batch_overhead(device)):
         yield rows, collate([inputs[i] for i in rows], pad_id, device)
-
-
-def _send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A CPU tensor on `device`; to a CUDA device from page-locked memory, so that the copy overlaps with both sides."""
-    if torch.device(device).type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class _Pieces(dict[str, tuple[int, ...]]):

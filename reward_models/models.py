@@ -23,6 +23,7 @@ from transformers import (
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.models.encoders import input_limit
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.quiet import quiet_transformers
 from reward_models.attention import GlobalTokens, encode_at
@@ -36,7 +37,6 @@ RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
 _NEW_HEAD = re.compile(r"^(classifier|pre_classifier|score)\.|\.pooler\.")
-_OFFSET_POSITIONS = ("longformer", "roberta", "xlm-roberta", "camembert")
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,6 @@ def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
             "and one that means none (such as 'no_error')"
         )
     return frozenset(wrong)
-
-
-def input_limit(config: Any, tokenizer: Any, asked: int) -> int:
-    """The longest input in tokens that the position embeddings, the tokenizer and the configuration allow."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and config.model_type in _OFFSET_POSITIONS:
-        positions -= (config.pad_token_id or 0) + 1
-    return min(limit for limit in (asked, positions, tokenizer.model_max_length) if limit is not None)
 
 
 class RewardModel(nn.Module):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_model_samples import CORPUS, cue_records
 
+from finegrained_rlhf.core.batching import length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.feedback.records import Passage
 from finegrained_rlhf.models.tiny import build_tokenizer, causal_tokenizer, encoder_tokenizer
@@ -25,7 +26,6 @@ from reward_models.inputs import (
     batches_by_length,
     collate,
     factuality_parts,
-    length_groups,
     relevance_parts,
 )
 

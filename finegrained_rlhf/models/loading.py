@@ -69,7 +69,18 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
+def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: tuple[str, ...] = ()) -> Any:
+    """A transformers model from a directory, with every weight that its class has.
+
+    Args:
+        auto: transformers' class to open it with.
+        directory: that holds it.
+        dtype: of the weights.
+        optional: beginnings of the names of weights that may be absent.
+
+    Raises:
+        ModelError: it cannot be opened, or lacks weights.
+    """
     try:
         with quiet_transformers():
             model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True, use_safetensors=True)
@@ -79,7 +90,7 @@ def _load(auto: Any, directory: Path, dtype: torch.dtype) -> Any:
         if type(error).__module__.startswith("safetensors"):
             raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
         raise
-    missing = sorted(info["missing_keys"])
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
         raise ModelError(
             f"{directory}: the weights are not those of a {type(model).__name__}: {len(missing)} are missing, "
@@ -128,7 +139,7 @@ def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str |
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = _load(auto, directory, torch.float32)
+    model = load_weights(auto, directory, torch.float32)
     tokenizer = load_tokenizer(directory)
     wrapper = None
     if adapter is not None:
@@ -188,7 +199,7 @@ class ValueConfig:
         if self.kind == "shared":
             return SharedTrunkValueModel(policy).to(policy.device)
         assert self.path is not None
-        backbone = _load(AutoModel, model_directory(self.path), torch.float32)
+        backbone = load_weights(AutoModel, model_directory(self.path), torch.float32)
         return SeparateValueModel(backbone, policy).to(policy.device).eval()
 
 

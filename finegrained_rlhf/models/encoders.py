@@ -1,0 +1,44 @@
+"""Bidirectional encoders from directories in the Hugging Face layout, and how long their inputs may be.
+
+Knows transformers' encoders. Knows no head: what is put on an encoder's hidden states is its user's work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.loading import load_weights
+
+_OFFSET_POSITIONS = ("longformer", "roberta", "xlm-roberta", "camembert")
+
+
+def input_limit(config: Any, tokenizer: Any, asked: int) -> int:
+    """The longest input in tokens that the position embeddings, the tokenizer and the configuration allow."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and config.model_type in _OFFSET_POSITIONS:
+        positions -= (config.pad_token_id or 0) + 1
+    return min(limit for limit in (asked, positions, tokenizer.model_max_length) if limit is not None)
+
+
+def open_encoder(directory: Path) -> Any:
+    """The encoder of a directory without its pooler, fp32, on the CPU, in evaluation mode.
+
+    Raises:
+        ModelError: missing, damaged, without some of its weights, or no encoder.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ModelError(f"{directory}/config.json: not a model configuration ({reason})") from None
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as BERT")
+    model = load_weights(AutoModel, directory, torch.float32, optional=("pooler.",))
+    if hasattr(model, "pooler"):
+        model.pooler = None  # nothing here reads it, and its weights would be trained, saved and shipped for nothing
+    return model.eval()
