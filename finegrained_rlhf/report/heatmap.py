@@ -1,0 +1,210 @@
+"""Responses as heat maps: the text coloured by one component's segments, or by one number of its tokens.
+
+The reader chooses what colours the text; the choice needs no script. Knows responses only, and nothing of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from finegrained_rlhf.report.html import Html, el, isolated, join, signed
+from finegrained_rlhf.report.responses import QUANTITIES, Piece, Response, Segment, cut
+
+LEVELS = 5
+"""Shades of each sign."""
+LAYERS = 16
+"""Choices that the style sheet knows; a reward of more components than that is cut off."""
+_FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+_NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Responses to one prompt, side by side.
+
+    Attributes:
+        prompt: its text.
+        cells: a heading and a response each; None where there is none.
+    """
+
+    prompt: str
+    cells: Sequence[tuple[str, Response | None]]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One choice.
+
+    Attributes:
+        name: component or quantity.
+        scale: the absolute value from which on the shade is the strongest.
+        beyond: some values are larger than that.
+        by_token: it colours tokens, not segments.
+    """
+
+    name: str
+    scale: float
+    beyond: bool
+    by_token: bool
+
+    @property
+    def ends(self) -> tuple[tuple[str, float], tuple[str, float]]:
+        """Both ends of the scale, and how values beyond stand to them."""
+        return ("≤", -self.scale), ("≥", self.scale)
+
+    def level(self, value: float) -> int:
+        """Shade from −LEVELS to LEVELS; 0 for values close to 0."""
+        return max(-LEVELS, min(LEVELS, round(LEVELS * value / self.scale)))
+
+
+def heat_style() -> Html:
+    """The rules by which a chosen layer colours its pieces and shows the values at its segments' ends."""
+    rules = []
+    for k in range(LAYERS):
+        chosen = f".l{k}:checked~"
+        rules.append(f"{chosen}.tabs .t{k}{{background:var(--ink);color:var(--paper);border-color:var(--ink)}}")
+        rules.append(f".l{k}:focus-visible~.tabs .t{k}{{outline:2px solid var(--link);outline-offset:2px}}")
+        rules.append(f"{chosen}.body .e{k}{{display:inline-block}}{chosen}.scale .r{k}{{display:inline}}")
+        for level in range(1, LEVELS + 1):
+            rules.append(f"{chosen}.body .k{k}p{level}{{background:var(--p{level})}}")
+            rules.append(f"{chosen}.body .k{k}m{level}{{background:var(--m{level})}}")
+    return el("style", Html("\n".join(rules)))
+
+
+def heat_panel(name: str, groups: Sequence[Group], components: Sequence[str], *, shown: int = 4) -> Html:
+    """Groups of responses under one choice of what colours them.
+
+    Args:
+        name: unique on the page.
+        groups: one a prompt.
+        components: which may be chosen.
+        shown: so many groups are open; the rest unfolds.
+    """
+    responses = [response for group in groups for _, response in group.cells if response is not None]
+    layers = _layers(responses, components)
+    inputs = [
+        el("input", type="radio", name=name, id=f"{name}-{k}", class_=f"l{k} pick", checked=k == 0)
+        for k in range(len(layers))
+    ]
+    labels = [el("label", layer_name(x), for_=f"{name}-{k}", class_=f"t{k}") for k, x in enumerate(layers)]
+    tabs = el("div", el("span", "Colour by", class_="say"), *labels, class_="tabs")
+    drawn = [_group(group, components, layers) for group in groups]
+    rest = el("details", el("summary", f"{len(drawn) - shown} more"), *drawn[shown:]) if len(drawn) > shown else None
+    body = el("div", *drawn[:shown], rest, class_="body")
+    return el("div", *inputs, tabs, _legend(layers), body, class_="heat")
+
+
+def layer_name(layer: _Layer) -> str:
+    """What the choice is called."""
+    return _NAMES[layer.name] if layer.by_token else layer.name
+
+
+def _layers(responses: Sequence[Response], components: Sequence[str]) -> list[_Layer]:
+    found = []
+    for component in components:
+        values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
+        found.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
+    for quantity in QUANTITIES:
+        values = sorted(abs(v) for r in responses if r.tokens for v in r.tokens.numbers.get(quantity, ()))
+        if values:  # a few outliers would make everything else pale
+            scale = values[int(0.95 * (len(values) - 1))] or values[-1] or 1.0
+            found.append(_Layer(quantity, scale, beyond=scale < values[-1], by_token=True))
+    return found[:LAYERS]
+
+
+def _legend(layers: Sequence[_Layer]) -> Html:
+    """The scale of the chosen layer: from its lowest to its highest shade."""
+    steps = [*(f"m{i}" for i in range(LEVELS, 0, -1)), "zero", *(f"p{i}" for i in range(1, LEVELS + 1))]
+    ends = [
+        tuple(
+            el("b", f"{relation} {signed(end)}" if x.beyond else signed(end), class_=f"r{k}")
+            for relation, end in x.ends
+        )
+        for k, x in enumerate(layers)
+    ]
+    bar = el("span", *(el("i", class_=f"w{step}") for step in steps), class_="ramp", aria_hidden="true")
+    return el("div", *(low for low, _ in ends), bar, *(high for _, high in ends), class_="scale")
+
+
+def _group(group: Group, components: Sequence[str], layers: Sequence[_Layer]) -> Html:
+    cells = [
+        el("div", el("h4", heading), el("p", "No answer kept.", class_="none") if r is None else _cell(r, layers))
+        for heading, r in group.cells
+    ]
+    short = group.prompt if len(group.prompt) <= 160 else group.prompt[:150].rstrip() + " …"
+    prompt = isolated(group.prompt)
+    if short != group.prompt:
+        prompt = el("details", el("summary", isolated(short)), el("p", group.prompt, dir="auto", class_="full"))
+    return el("article", el("div", prompt, class_="prompt"), el("div", *cells, class_="cells"))
+
+
+def _cell(response: Response, layers: Sequence[_Layer]) -> Html:
+    ends = response.tokens.ends if response.tokens else ()
+    pieces = cut(response.text, response.segments, ends)
+    last_end = max((segment.end for segment in response.segments), default=0)
+    parts: list[Html] = []
+    for piece in pieces:
+        parts.append(_piece(response, piece, layers))
+        parts += [_value(s, layers) for s in response.segments if s.end == piece.end and piece.start < s.end]
+    if not response.text and last_end == 0:
+        parts = [el("span", "(empty)", class_="none"), *parts, *(_value(s, layers) for s in response.segments)]
+    text = el("p", *parts, class_="text", dir="auto", tabindex=0 if response.tokens else None)
+    sums = [
+        el("span", el("bdi", layer.name), " ", el("b", signed(response.totals(layer.name)[0])))
+        for layer in layers
+        if not layer.by_token
+    ]
+    total = el("span", "weighted total ", el("b", signed(response.total)))
+    return join(text, el("p", *sums, total, class_="sums"))
+
+
+def _piece(response: Response, piece: Piece, layers: Sequence[_Layer]) -> Html:
+    over = [s for s in response.segments if s.start <= piece.start and piece.end <= s.end and piece.start < piece.end]
+    classes = []
+    for k, layer in enumerate(layers):
+        value = _value_of(response, piece, over, layer)
+        level = layer.level(value) if value is not None else 0
+        if level:
+            classes.append(f"k{k}{'p' if level > 0 else 'm'}{abs(level)}")
+    text = response.text[piece.start : piece.end]
+    if piece.start == piece.end:
+        classes.append("end")
+        text = "end"
+    lines = [*_token_lines(response, piece), *(_segment_line(segment) for segment in over)]
+    return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
+
+
+def _value_of(response: Response, piece: Piece, over: Sequence[Segment], layer: _Layer) -> float | None:
+    if layer.by_token:
+        if response.tokens is None or not piece.tokens or layer.name not in response.tokens.numbers:
+            return None
+        return response.tokens.numbers[layer.name][piece.tokens[-1]]
+    return next((segment.raw for segment in over if segment.component == layer.name), None)
+
+
+def _token_lines(response: Response, piece: Piece) -> list[str]:
+    """Number, text and quantities of the tokens of a piece."""
+    if response.tokens is None:
+        return []
+    lines = []
+    for token in piece.tokens:
+        start = response.tokens.ends[token - 1] if token else 0
+        text = response.text[start : response.tokens.ends[token]].strip() or "no characters"
+        quantities = [f"{_NAMES[name]} {signed(row[token], 3)}" for name, row in response.tokens.numbers.items()]
+        lines += [f"token {token + 1}: {_FSI}{text}{_PDI}", ", ".join(quantities)]
+    return lines
+
+
+def _segment_line(segment: Segment) -> str:
+    raw, weighted = signed(segment.raw, 3), signed(segment.weighted, 3)
+    return f"{_FSI}{segment.component}{_PDI} {raw}, weighted {weighted}"
+
+
+def _value(segment: Segment, layers: Sequence[_Layer]) -> Html:
+    """The value of a segment, at its end; shown while its component is chosen."""
+    for k, layer in enumerate(layers):
+        if layer.name == segment.component and not layer.by_token:
+            sign = "neg" if segment.raw < 0 else "pos"
+            return el("bdi", signed(segment.raw), class_=f"e e{k} {sign}")
+    return Html("")

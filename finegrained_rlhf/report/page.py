@@ -1,0 +1,85 @@
+"""The page around a report: one file, no reference to anything outside it.
+
+Knows style sheet, script and the policy that forbids the browser to fetch or run anything else. Knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from finegrained_rlhf.report.html import Html, el, join
+
+
+def page(title: str, *body: Any) -> Html:
+    """A whole HTML document.
+
+    Args:
+        title: of the window; plain text.
+        body: what the page shows.
+    """
+    style, script = asset("report.css"), asset("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("meta", name="referrer", content="no-referrer"),
+        el("title", title),
+        el("style", Html(style)),
+    )
+    tip = el("div", id="tip", role="tooltip", hidden=True, dir="auto")
+    main = el("body", el("main", *body), tip, el("script", Html(script)))
+    return join(Html("<!DOCTYPE html>\n"), el("html", head, main, lang="en"), "\n")
+
+
+def section(name: str, title: str, lead: Any, *body: Any) -> Html:
+    """A part of the page: heading, what it shows and how to read it, content."""
+    return el("section", el("h2", title), el("p", lead, class_="lead") if lead else None, *body, id=name)
+
+
+def contents(parts: Sequence[tuple[str, str]]) -> Html:
+    """Links to the sections, by name and title."""
+    return el("nav", *(el("a", title, href=f"#{name}") for name, title in parts), aria_label="Contents")
+
+
+def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1, class_: str = "") -> Html:
+    """A table that scrolls within its own box where it is too wide.
+
+    Args:
+        head: column titles.
+        rows: cells; text is escaped, Html is not.
+        words: so many columns on the left hold words; numbers follow, aligned on the right.
+        class_: of the table.
+    """
+
+    def line(tag: str, cells: Sequence[Any]) -> Html:
+        return el("tr", *(el(tag, cell, class_=None if i < words else "num") for i, cell in enumerate(cells)))
+
+    top = el("thead", line("th", head)) if head else None
+    body = el("tbody", *(line("td", row) for row in rows))
+    return el("div", el("table", top, body, class_=class_ or None), class_="scroll")
+
+
+def heading_row(title: str, columns: int) -> Html:
+    """A row of a table that names the rows below it."""
+    return el("tr", el("th", title, colspan=columns, scope="rowgroup"), class_="group")
+
+
+def details(summary: Any, *body: Any, open_: bool = False) -> Html:
+    """Something to unfold."""
+    return el("details", el("summary", summary), *body, open_=open_)
+
+
+def asset(name: str) -> str:
+    """The text of a file in `assets/`."""
+    return resources.files("finegrained_rlhf.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -1,0 +1,69 @@
+"""The report of one run, put together.
+
+Knows the order of the parts and what to say before each. Knows no file.
+"""
+
+from __future__ import annotations
+
+from finegrained_rlhf.report.audit import alignment_part, timing_part
+from finegrained_rlhf.report.curves import reward_curves, training_curves, truth_curves
+from finegrained_rlhf.report.heatmap import heat_style
+from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.overview import components_table, header, summary
+from finegrained_rlhf.report.page import contents, page, section, table
+from finegrained_rlhf.report.record import RunRecord
+from finegrained_rlhf.report.samples import before_and_after, by_step
+from finegrained_rlhf.report.trust import drift_parts, trust_parts
+
+CURVES = "Lines: the rollouts of each training step, sampled. Dots: validation, greedy. "
+HEAT = (
+    "The text is coloured by what one reward component said of each segment, and its value stands where the segment "
+    "ends: blue is good, orange is bad. Or colour single tokens by what training made of them. Point at a token, tap "
+    "it, or move to a text with Tab and through it with the arrow keys to read its numbers."
+)
+TRUTH = (
+    "The reward is a proxy. What was measured beside it, and never trained on, says whether a higher reward still "
+    "means fewer errors."
+)
+TRUST = (
+    "On the labelled data that each run named last, usually its dev set. The expected calibration error (ECE) is the "
+    "mean distance of the dots from the grey line, weighted by how often they occur."
+)
+DRIFT = (
+    "A reward model is trained on answers of the first policy. Falling lines say that it no longer sees the errors of "
+    "the policy that it trains."
+)
+ALIGNMENT = "Each segment's value is paid at the token in which the segment ends. It has to be exactly one."
+
+
+def run_page(record: RunRecord) -> Html:
+    """The whole document."""
+    parts = [
+        ("summary", "First and best", "", summary(record)),
+        ("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
+        ("answers", "Before and after", HEAT, before_and_after(record)),
+        ("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
+        ("training", "Training", CURVES, training_curves(record)),
+        ("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
+        ("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
+        ("drift", "Reward models during training", DRIFT, drift_parts(record)),
+        ("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
+        ("time", "Time", "", timing_part(record)),
+        ("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
+        ("missing", "What is missing", "", _missing(record)),
+    ]
+    shown = [part for part in parts if part[3] is not None]
+    nav = contents([(name, title) for name, title, _, _ in shown])
+    sections = [section(name, title, lead, body) for name, title, lead, body in shown]
+    return page(f"{record.name}: report", heat_style(), header(record), nav, *sections)
+
+
+def _evaluation(record: RunRecord) -> Html | None:
+    if not record.evaluation:
+        return None
+    rows = [[isolated(key), number(value)] for key, value in record.evaluation.items() if is_number(value)]
+    return el("div", table(["measure", "value"], rows), class_="fit")
+
+
+def _missing(record: RunRecord) -> Html | None:
+    return el("ul", *(el("li", line) for line in record.missing)) if record.missing else None
