@@ -32,6 +32,7 @@ from reward_models.models import (
     new_reward_model,
 )
 from reward_models.training import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.trust import marked_texts, measure_trust
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class TrainRewardModel:
             raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
 
     def run(self) -> LoopResult:
-        """Train or continue training; then measure the exported model and, for scalar ones, its mean and std.
+        """Train or continue training; then measure the exported model, its trust and, if scalar, its mean and std.
 
         Raises:
             DataError: broken feedback, or no example is left after labelling.
@@ -133,6 +134,8 @@ class TrainRewardModel:
         trainer, loop = self._trainer(model, train, validation, processes)
         result = run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
         self._finish(trainer, run, result, train_records, processes, len(train))
+        if validation:
+            self._write_trust(trainer.model, run, validation_records, validation, processes)
         return result
 
     def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
@@ -153,15 +156,18 @@ class TrainRewardModel:
     def _examples(
         self, records: Sequence[FeedbackRecord], encoder: InputEncoder, file: str, needed: bool = True
     ) -> list[RewardExample]:
-        config = self.reward_model
-        settings = LabelSettings(config.kind, self.completeness.matching, config.min_span_words)
         try:
-            examples = build_examples(records, settings, encoder, SpacySegmenter(self.segmenter))
+            examples = build_examples(records, self._label_settings(), encoder, SpacySegmenter(self.segmenter))
         except DataError as error:
             raise error.at(file=file) from None
         if needed and not examples:
-            raise DataError(f"no record gives a {config.kind} label to train on ({len(records)} read)", file=file)
+            kind = self.reward_model.kind
+            raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
         return examples
+
+    def _label_settings(self) -> LabelSettings:
+        config = self.reward_model
+        return LabelSettings(config.kind, self.completeness.matching, config.min_span_words)
 
     def _trainer(
         self,
@@ -223,6 +229,21 @@ class TrainRewardModel:
             write_json(run.results, summary)
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in ("accuracy", "f1_has_error") if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
+        processes.barrier()
+
+    def _write_trust(
+        self,
+        best: RewardModel,
+        run: RunDirectory,
+        records: Sequence[FeedbackRecord],
+        examples: Sequence[RewardExample],
+        processes: Processes,
+    ) -> None:
+        """Write `trust.json`: the best model against the labels and marks of the dev records."""
+        texts = marked_texts(records, self._label_settings(), SpacySegmenter(self.segmenter))
+        report = measure_trust(best, examples, texts, self.reward_model.batches.eval_batch_size, processes)
+        if processes.is_main:
+            write_json(run.trust, report.to_json(self.validation_data or self.data))
         processes.barrier()
 
 
