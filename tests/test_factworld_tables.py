@@ -17,7 +17,12 @@ from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.tasks.factworld.tables import best_of, dynamics
 from finegrained_rlhf.tasks.factworld.tables.ablation import AblationTable
 from finegrained_rlhf.tasks.factworld.tables.aggregation import AggregationTable
-from finegrained_rlhf.tasks.factworld.tables.answers import MEASURES, read_judged, sub_sentence_rates, win_tie_lose
+from finegrained_rlhf.tasks.factworld.tables.answers import (
+    MEASURES,
+    factual_error_by_sub_sentence,
+    read_judged,
+    win_tie_lose,
+)
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.best_of import BestOfTable
 from finegrained_rlhf.tasks.factworld.tables.comparison import Claim, check_claims, claims_page, differences
@@ -140,6 +145,16 @@ def test_turning_points_are_the_first_of_equal_ones():
     assert found == {"start": 2.0, "lowest": 1.0, "highest": 3.0, "end": 3.0, "lowest_at": 320, "highest_at": 640}
 
 
+def test_rewards_that_compete_change_against_each_other():
+    up = {0: 0.0, 5: 1.0, 10: 3.0, 15: 3.5}
+    assert dynamics.moves_together(up, {x: -2 * y for x, y in up.items()}) == pytest.approx(-1)
+    changes, others = [1.0, 2.0, 0.5], [1.0, -1.0, 0.0]
+    products = [(a - statistics.fmean(changes)) * b for a, b in zip(changes, others, strict=True)]
+    expected = sum(products) / 3 / (statistics.pstdev(changes) * statistics.pstdev(others))
+    assert dynamics.moves_together(up, {0: 5.0, 5: 6.0, 10: 5.0, 15: 5.0}) == pytest.approx(expected)
+    assert dynamics.moves_together(up, {0: 1.0, 5: 2.0, 10: 3.0, 15: 4.0}) == 0.0
+
+
 def test_validations_count_in_episodes(tmp_path):
     toy.write_run(tmp_path, "run", [0.3, 0.2, 0.1])
     found = validations(tmp_path / "run")
@@ -159,11 +174,10 @@ def test_a_run_without_the_oracle_is_refused(tmp_path):
 # Answers ---------------------------------------------------------------------------------------------------------
 
 
-def test_error_rates_by_sub_sentence(tmp_path):
-    """One of four sub-sentences is irrelevant and left out of the factual rate; one of the other three is wrong."""
+def test_factual_errors_by_sub_sentence(tmp_path):
+    """One of four sub-sentences is irrelevant only and left out; one of the other three is wrong."""
     toy.write_evaluation(tmp_path, "ours", {"a": toy.WRONG, "b": toy.SHORT})
-    rates = sub_sentence_rates(read_judged(tmp_path, "ours"))
-    assert rates == {"rel_error": pytest.approx(1 / 4), "fact_error": pytest.approx(1 / 3)}
+    assert factual_error_by_sub_sentence(read_judged(tmp_path, "ours")) == pytest.approx(1 / 3)
 
 
 def test_wins_by_completeness_and_by_errors(tmp_path):

@@ -73,18 +73,14 @@ def read_judged(root: Path, system: str) -> dict[str, Judgement]:
         raise error.at(file=path) from None
 
 
-def sub_sentence_rates(judged: Judged) -> dict[str, float]:
-    """Both error rates by sub-sentence, as in figure 6.3 of the thesis; 0 where nothing counts.
+def factual_error_by_sub_sentence(judged: Judged) -> float:
+    """Sub-sentences with a C2 error, of all but those whose only error is C1, as in figure 6.3; 0 where none counts.
 
-    `rel_error`: sub-sentences with a C1 error, of all. `fact_error`: sub-sentences with a C2 error, of all but those
-    whose only error is C1.
+    (`factual_error_rate` counts sentences. The relevance error rate is by sub-sentence in both.)
     """
     pieces = [piece for judgement in judged.values() for piece in judgement.sub_sentences]
     counted = [piece for piece in pieces if piece.c1 is None or piece.c2 is not None]
-    return {
-        "rel_error": sum(piece.c1 is not None for piece in pieces) / max(len(pieces), 1),
-        "fact_error": sum(piece.c2 is not None for piece in counted) / max(len(counted), 1),
-    }
+    return sum(piece.c2 is not None for piece in counted) / max(len(counted), 1)
 
 
 def win_tie_lose(ours: Judged, theirs: Judged, measure: Callable[[Judgement], int]) -> dict[str, float]:

@@ -121,8 +121,8 @@ class Table(ABC):
         return (
             f"Training steps and validations of this table's runs ({', '.join(self.runs)}), all seeds together: "
             f"{own:.1f} minutes, one run after the other; what several tables show is counted in each. SFT and reward "
-            f"models, on which all tables stand: {shared:.1f} minutes. Loading, sampling, annotating and evaluating are "
-            "not counted."
+            f"models, on which all tables stand: {shared:.1f} minutes. Loading, sampling, annotating and evaluating "
+            "are not counted."
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,7 @@ PANELS = {
         zip(("relevance errors", "factual errors", "asked facts given"), RATES, strict=True)
     ),
 }
+PAIRS = ((REL_SEGMENT, COMP), (FACT_SEGMENT, COMP), (REL_SEGMENT, FACT_SEGMENT))
 Z = (REL, FACT, COMP, REL_SEGMENT, FACT_SEGMENT)
 """What the figure shows z-normalised."""
 
@@ -69,7 +72,7 @@ class DynamicsTable(Table):
     claims = (
         Claim("factuality rises", "figure 6.4", "end", FACT_SEGMENT, ">", FACT_SEGMENT, right_column="start"),
         Claim("relevance rises at first", "figure 6.4", "highest", REL_SEGMENT, ">", REL_SEGMENT, right_column="start"),
-        Claim("… and falls after its peak", "figure 6.4", "end", REL_SEGMENT, "<", REL_SEGMENT, right_column="highest"),
+        Claim("… and peaks before completeness does", "figure 6.4", "highest_at", REL_SEGMENT, "<", COMP),
         Claim("completeness falls at first", "figure 6.4", "lowest", COMP, "<", COMP, right_column="start"),
         Claim("… and rises from its lowest point", "figure 6.4", "end", COMP, ">", COMP, right_column="lowest"),
         Claim(
@@ -90,14 +93,30 @@ class DynamicsTable(Table):
             "rows": rows,
             "summary": {n: summarise_rows([r for r in rows if r["system"] == n], self.columns) for n in SERIES},
             "curves": {name: band(of_name) for name, of_name in curves.items()},
+            "correlations": [
+                {"rewards": f"{a}, {b}", "seed": seed, "correlation": moves_together(curves[a][i], curves[b][i])}
+                for a, b in PAIRS
+                for i, seed in enumerate(found)
+            ],
             "z_normalised": {name: band([z_normalised(of_seed) for of_seed in curves[name]]) for name in Z},
         }
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, and every seed."""
         rows = [{**row, "series": row["system"]} for row in result["rows"]]
+        pairs = dict.fromkeys(row["rewards"] for row in result["correlations"])
+        together = [
+            {
+                "rewards": pair,
+                **{f"seed {r['seed']}": r["correlation"] for r in result["correlations"] if r["rewards"] == pair},
+            }
+            for pair in pairs
+        ]
         return (
             f"## Mean ± standard deviation over seeds\n\n{spread_table(result['summary'], 'series', self.columns)}\n"
+            "## Do they compete?\n\nCorrelation of the changes of two rewards from one validation to the next: below 0 "
+            "where one rises when the other falls.\n\n"
+            f"{markdown_table(together, ['rewards', *(f'seed {seed}' for seed in result['seeds'])])}\n"
             f"## Every seed\n\n{markdown_table(rows, ['series', 'seed', *self.columns])}"
         )
 
@@ -105,7 +124,7 @@ class DynamicsTable(Table):
         """Rewards an answer, rewards a segment, and the truth."""
         known = {**result["curves"], **result["z_normalised"]}
         panels = [
-            Lines(title, title.partition(" (")[0] if "(z)" not in title else "z", {k: known[v] for k, v in of.items()})
+            Lines(title, "z" if "(z)" in title else "share", {label: known[name] for label, name in of.items()})
             for title, of in PANELS.items()
         ]
         draw_lines(path, panels)
@@ -123,3 +142,12 @@ def turning_points(of_seed: Curve) -> dict[str, float]:
         "lowest_at": lowest,
         "highest_at": highest,
     }
+
+
+def moves_together(a: Curve, b: Curve) -> float:
+    """Pearson correlation of two curves' changes between validations; 0 where one of them changes evenly."""
+    changes = [[of[y] - of[x] for x, y in itertools.pairwise(sorted(of))] for of in (a, b)]
+    try:
+        return statistics.correlation(*changes)
+    except statistics.StatisticsError:
+        return 0.0
