@@ -1,0 +1,216 @@
+"""The project's own dialogue files: JSON lines, one dialogue with its passages a line.
+
+Knows the format that `docs/data_formats.md` describes, reading and writing it. Passages come cut into spans or as plain
+text, which is cut into sentences. Does not know tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.dialki.readers.base import Reading, as_flag, as_index, as_list, as_object, finish
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.feedback.outputs import get_field, text_list
+from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+
+KEYS = frozenset(("id", "turns", "passages", "gold", "response", "unseen", "no_passage", "source"))
+FIRST = "agent turn without a user turn before it"
+
+
+def read_dialogue_jsonl(path: str | Path, segmenter: Segmenter | None = None) -> Reading:
+    """Read a file of dialogues.
+
+    Args:
+        path: the file.
+        segmenter: cuts passages given as plain text; spaCy's rules when None.
+
+    Raises:
+        DataError: naming file, record (its id, or its number from 0) and field.
+    """
+    skipped: Counter[str] = Counter()
+    examples: list[DialogueExample] = []
+    rows = read_jsonl(path)
+    for i, row in enumerate(rows):
+        try:
+            examples += parse_dialogue(row, i, segmenter, skipped)
+        except DataError as error:
+            raise error.at(file=path, record=row["id"] if isinstance(row.get("id"), str) else i) from None
+    return finish(examples, len(rows), skipped, {}, path)
+
+
+def parse_dialogue(
+    row: Mapping[str, Any], number: int = 0, segmenter: Segmenter | None = None, skipped: Counter[str] | None = None
+) -> list[DialogueExample]:
+    """The examples of one line: one for a dialogue that ends with a user turn, else one for each agent turn.
+
+    Raises:
+        DataError: naming the field.
+    """
+    unknown = sorted(set(row) - KEYS)
+    require(not unknown, f"unknown field, expected {', '.join(sorted(KEYS))}", unknown[0] if unknown else "")
+    name = str(number) if row.get("id") is None else require_text(row["id"], "id")
+    passages = _passages(get_field(row, "passages"), segmenter)
+    none_used = as_flag(row.get("no_passage"), "no_passage")
+    if none_used is not None:
+        passages = (*passages, NO_PASSAGE)
+    turns, knowledge = _turns(get_field(row, "turns"), passages)
+    shared: dict[str, Any] = {
+        "passages": passages,
+        "unseen": as_flag(row.get("unseen"), "unseen"),
+        "source": require_text(row.get("source", ""), "source", empty=True),
+    }
+    if turns[-1].role == "user":
+        gold = _several(row.get("gold"), passages, "gold")
+        if none_used:
+            require(not gold, "expected no gold where no_passage is true", "gold")
+            gold = (Knowledge(len(passages) - 1, 0, 0),)
+        response = row.get("response")
+        return [
+            DialogueExample(name, turns, gold=gold, response=response, no_passage=_is_none(gold, passages), **shared)
+        ]
+    for key in ("gold", "response"):
+        require(row.get(key) is None, "belongs to a dialogue that ends with a user turn; label the agent turns", key)
+    require(not none_used, "expected false or null in a dialogue that ends with an agent turn", "no_passage")
+    return list(_answers(name, turns, knowledge, shared, Counter() if skipped is None else skipped))
+
+
+def _answers(
+    name: str,
+    turns: Sequence[Turn],
+    knowledge: Sequence[tuple[Knowledge, ...]],
+    shared: Mapping[str, Any],
+    skipped: Counter[str],
+) -> Iterator[DialogueExample]:
+    for i, turn in enumerate(turns):
+        if turn.role != "agent":
+            continue
+        if i == 0 or turns[i - 1].role != "user":
+            skipped[FIRST] += 1
+            continue
+        gold = knowledge[i]
+        yield DialogueExample(
+            id=f"{name}-{i}",
+            turns=tuple(turns[:i]),
+            gold=gold,
+            response=turn.text,
+            no_passage=_is_none(gold, shared["passages"]),
+            **shared,
+        )
+
+
+def _is_none(gold: Sequence[Knowledge], passages: Sequence[Passage]) -> bool:
+    return len(gold) == 1 and passages[gold[0].passage] == NO_PASSAGE
+
+
+def _passages(value: Any, segmenter: Segmenter | None) -> tuple[Passage, ...]:
+    passages = []
+    for i, item in enumerate(as_list(value, "passages")):
+        field = f"passages[{i}]"
+        item = as_object(item, field)
+        require(("spans" in item) != ("text" in item), "expected either `spans` or `text`", field)
+        if "spans" in item:
+            spans = tuple(text_list(item["spans"], f"{field}.spans"))
+        else:
+            text = require_text(item["text"], f"{field}.text")
+            segmenter = segmenter or SpacySegmenter()
+            spans = tuple(text[start:end] for start, end in segmenter.sentences(text))
+        title = require_text(item.get("title", ""), f"{field}.title", empty=True)
+        passages.append(Passage(require_text(item.get("id", str(i)), f"{field}.id"), title, spans))
+    return tuple(passages)
+
+
+def _turns(value: Any, passages: Sequence[Passage]) -> tuple[tuple[Turn, ...], list[tuple[Knowledge, ...]]]:
+    """The turns, each with the first entry of its knowledge as its label, and all entries of each."""
+    turns, knowledge = [], []
+    for i, item in enumerate(as_list(value, "turns")):
+        field = f"turns[{i}]"
+        item = as_object(item, field)
+        found = _several(item.get("knowledge"), passages, f"{field}.knowledge")
+        text = require_text(get_field(item, "text", f"{field}."), f"{field}.text")
+        turns.append(Turn(get_field(item, "role", f"{field}."), text, found[0] if found else None))
+        knowledge.append(found)
+    require(any(turn.role == "user" for turn in turns), "the dialogue has no user turn", "turns")
+    return tuple(turns), knowledge
+
+
+def _several(value: Any, passages: Sequence[Passage], field: str) -> tuple[Knowledge, ...]:
+    """One entry, a list of them, or null."""
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return (_knowledge(value, passages, field),)
+    named = ((f"{field}[{i}]", item) for i, item in enumerate(as_list(value, field)))
+    return tuple(_knowledge(as_object(item, name), passages, name) for name, item in named)
+
+
+def _knowledge(value: Mapping[str, Any], passages: Sequence[Passage], field: str) -> Knowledge:
+    """`{"passage", "begin", "end"}` or `{"passage", "text"}`; the passage by its number or its id."""
+    named = get_field(value, "passage", f"{field}.")
+    if isinstance(named, str):
+        ids = [passage.id for passage in passages]
+        require(named in ids, f"no passage has the id {named!r}", f"{field}.passage")
+        number = ids.index(named)
+    else:
+        number = as_index(named, f"{field}.passage")
+        require(number < len(passages), f"passage {number} does not exist, there are {len(passages)}", field)
+    if "text" not in value:
+        begin = as_index(get_field(value, "begin", f"{field}."), f"{field}.begin")
+        end = as_index(value.get("end", begin), f"{field}.end")
+        return Knowledge(number, begin, end)
+    require("begin" not in value and "end" not in value, "expected either `begin` and `end` or `text`", field)
+    text = require_text(value["text"], f"{field}.text")
+    begin, end = spans_of_text(passages[number], text, f"{field}.text")
+    return Knowledge(number, begin, end)
+
+
+def spans_of_text(passage: Passage, text: str, field: str) -> tuple[int, int]:
+    """The first and last span that the first occurrence of `text` touches; white space does not matter.
+
+    Raises:
+        DataError: the passage does not hold the text.
+    """
+    wanted = " ".join(text.split())
+    whole, ends = "", []
+    for span in passage.spans:
+        whole = f"{whole} {' '.join(span.split())}".strip()
+        ends.append(len(whole))
+    start = whole.find(wanted)
+    require(start >= 0, f"the text does not exist in passage {passage.id!r}: {wanted[:60]!r}", field)
+    begin = next(i for i, end in enumerate(ends) if start < end)
+    last = next(i for i, end in enumerate(ends) if start + len(wanted) <= end)
+    return begin, last
+
+
+def dialogue_row(
+    name: str,
+    turns: Sequence[Turn],
+    passages: Sequence[Passage],
+    unseen: bool | None = None,
+    source: str = "",
+) -> dict[str, Any]:
+    """One line for a whole dialogue; every agent turn of it is to be answered."""
+    rows = []
+    for turn in turns:
+        label = turn.knowledge
+        place = (
+            {} if label is None else {"knowledge": {"passage": label.passage, "begin": label.begin, "end": label.end}}
+        )
+        rows.append({"role": turn.role, "text": turn.text, **place})
+    return {
+        "id": name,
+        "turns": rows,
+        "passages": [{"id": p.id, "title": p.title, "spans": list(p.spans)} for p in passages],
+        **({} if unseen is None else {"unseen": unseen}),
+        **({"source": source} if source else {}),
+    }
+
+
+def write_dialogues(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write lines made by `dialogue_row`, atomically."""
+    write_jsonl(path, rows)
