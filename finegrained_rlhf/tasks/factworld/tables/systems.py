@@ -23,6 +23,7 @@ OURS = "fine_grained_rlhf"
 OTHERS = ("sft", "sft_full", "preference_rlhf")
 FACT = "factual_error_by_sub_sentence"
 REL = "relevance_error_rate"
+NAMES = {"sft": "SFT", "sft_full": "SFT-Full", "preference_rlhf": "Pref. RLHF", OURS: "F.G. RLHF"}
 OUTCOMES = ("win", "tie", "lose")
 THESIS_WINS = {"sft": (0.23, 0.655, 0.115), "sft_full": (0.22, 0.61, 0.17), "preference_rlhf": (0.195, 0.71, 0.095)}
 """Table 6.2: win, tie, lose of fine-grained RLHF on completeness, 200 questions judged by people."""
@@ -136,7 +137,7 @@ class SystemsTable(EvaluatedTable):
         draw_bars(
             path,
             [
-                Bars(title, {system.replace("_", " "): found[name] for system, found in result["summary"].items()})
+                Bars(title, {NAMES[system]: found[name] for system, found in result["summary"].items()})
                 for name, title in titles.items()
             ],
         )
