@@ -1,4 +1,4 @@
-"""Build tiny T5, GPT-2 and Longformer models with their tokenizers from a text corpus.
+"""Build tiny T5, GPT-2, Longformer and BERT models with their tokenizers from a text corpus.
 
 Example: python scripts/make_tiny_models.py data=world/train.json output_dir=outputs/tiny
 """

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -27,6 +28,7 @@ from finegrained_rlhf.models.tiny import (
     causal_tokenizer,
     encoder_tokenizer,
 )
+from finegrained_rlhf.models.tiny_bert import DIALOGUE_TOKENS, TinyBertConfig, build_bert, dialogue_tokenizer
 from finegrained_rlhf.models.tiny_files import MakeTinyModels, make_tiny_models, read_corpus
 
 PROSE = [
@@ -94,7 +96,7 @@ def test_bpe_knows_every_text() -> None:
 
 def test_models_open_with_from_pretrained(tmp_path: Path) -> None:
     paths = make_tiny_models(PROSE, tmp_path, seed=3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt2", "longformer", "t5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "gpt2", "longformer", "t5"]
     for path in paths.values():
         assert not [file.name for file in path.iterdir() if file.suffix in (".bin", ".model", ".pt")]
         loaded = AutoTokenizer.from_pretrained(path)
@@ -106,6 +108,7 @@ def test_models_open_with_from_pretrained(tmp_path: Path) -> None:
     assert longformer.config.attention_window == [64, 64]
     ids = torch.randint(5, 20, (1, 1024))
     assert longformer(ids).logits.shape == (1, 1024, 2)
+    assert AutoModel.from_pretrained(paths["bert"]).config.max_position_embeddings == 512
 
 
 def test_same_seed_same_weights_and_the_callers_generator_is_left_alone() -> None:
@@ -141,6 +144,20 @@ def test_longest_longformer_input_has_positions() -> None:
         model(torch.full((1, 21), 6))
 
 
+def test_bert_knows_the_tokens_of_dialogues(tmp_path: Path) -> None:
+    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 40)
+    build_bert(tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer, model = AutoTokenizer.from_pretrained(tmp_path), AutoModel.from_pretrained(tmp_path)
+    ids = tokenizer.convert_tokens_to_ids(list(DIALOGUE_TOKENS))
+    assert len(set(ids)) == 4 and tokenizer.unk_token_id not in ids and max(ids) < model.config.vocab_size
+    plain = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Two spaces", "a tab")]
+    both = tokenizer("Two spaces <parent_title> a tab")["input_ids"]
+    assert both == [3, *plain[0], ids[2], *plain[1], 1]
+    assert model(torch.tensor([both])).last_hidden_state.shape == (1, len(both), 64)
+    assert model.embeddings.word_embeddings.weight[5:].std().item() == pytest.approx(0.1, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -149,6 +166,9 @@ def test_longest_longformer_input_has_positions() -> None:
         lambda: TinyGPT2Config(max_length=0),
         lambda: TinyLongformerConfig(attention_window=7),
         lambda: TinyLongformerConfig(max_length=3),
+        lambda: TinyBertConfig(num_heads=3),
+        lambda: TinyBertConfig(max_length=3),
+        lambda: TinyBertConfig(initializer_range=0),
         lambda: build_tokenizer(PROSE, "sentencepiece"),  # type: ignore[arg-type]
         lambda: build_tokenizer(PROSE, "bpe", 100),
         lambda: build_tokenizer(PROSE, "word", 5),

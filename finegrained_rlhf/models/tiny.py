@@ -60,7 +60,7 @@ class TinyT5Config:
     dropout_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
+        check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TinyGPT2Config:
     max_length: int = 1024
 
     def __post_init__(self) -> None:
-        _check_sizes(self.d_model, self.max_length, self.num_layers, self.num_heads)
+        check_sizes(self.d_model, self.max_length, self.num_layers, self.num_heads)
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class TinyLongformerConfig:
     dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
+        check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
         if self.attention_window < 4 or self.attention_window % 2:
             raise ConfigError(f"attention_window must be even and at least 4, got {self.attention_window}")
         if self.max_length < 8:
             raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
 
 
-def _check_sizes(width: int, inner: int, layers: int, heads: int) -> None:
+def check_sizes(width: int, inner: int, layers: int, heads: int) -> None:
     """Raise ConfigError unless all sizes are positive and the heads divide the width."""
     if min(width, inner, layers, heads) < 1 or width % heads:
         raise ConfigError(
@@ -181,10 +181,10 @@ def build_tokenizer(
         raise ConfigError(f"vocab_size must be at least {smallest} for kind {kind!r}, got {vocab_size}")
     core = _word_level(corpus, vocab_size) if kind == "word" else _byte_level_bpe(corpus, vocab_size)
     core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return _wrap(core, max_length)
+    return wrap_tokenizer(core, max_length)
 
 
-def _wrap(core: Tokenizer, max_length: int | None) -> PreTrainedTokenizerFast:
+def wrap_tokenizer(core: Tokenizer, max_length: int | None) -> PreTrainedTokenizerFast:
     """The transformers tokenizer around a `tokenizers` one."""
     limit: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     return PreTrainedTokenizerFast(
@@ -203,14 +203,14 @@ def encoder_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int) -> Pr
     core.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 3), ("</s>", 1)]
     )
-    return _wrap(core, max_length)
+    return wrap_tokenizer(core, max_length)
 
 
 def causal_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int) -> PreTrainedTokenizerFast:
     """The same vocabulary for a causal model: no special token is added, padding goes to the left."""
     core = copy.deepcopy(tokenizer.backend_tokenizer)
     core.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
-    causal = _wrap(core, max_length)
+    causal = wrap_tokenizer(core, max_length)
     causal.padding_side = "left"
     return causal
 

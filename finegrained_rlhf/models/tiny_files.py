@@ -26,6 +26,7 @@ from finegrained_rlhf.models.tiny import (
     causal_tokenizer,
     encoder_tokenizer,
 )
+from finegrained_rlhf.models.tiny_bert import TinyBertConfig, build_bert, dialogue_tokenizer
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -79,21 +80,24 @@ def make_tiny_models(
     t5: TinyT5Config | None = None,
     gpt2: TinyGPT2Config | None = None,
     longformer: TinyLongformerConfig | None = None,
+    bert: TinyBertConfig | None = None,
 ) -> dict[str, Path]:
-    """Write `t5/`, `gpt2/` and `longformer/` under `output_dir`, each a model with its tokenizer.
+    """Write `t5/`, `gpt2/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
 
-    The three share one vocabulary.
+    They share one vocabulary; BERT's has `DIALOGUE_TOKENS` in addition.
 
     Returns:
         The directory of each model by name.
     """
     output_dir = Path(output_dir)
-    gpt2, longformer = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig()
+    gpt2, longformer, bert = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig(), bert or TinyBertConfig()
     base = build_tokenizer(corpus, tokenizer, vocab_size)
+    of_dialogues = dialogue_tokenizer(base, bert.max_length)
     built = {
         "t5": (build_t5(base, t5, seed), base),
         "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),
         "longformer": (build_longformer(base, longformer, seed), encoder_tokenizer(base, longformer.max_length)),
+        "bert": (build_bert(of_dialogues, bert, seed), of_dialogues),
     }
     for name, (model, its_tokenizer) in built.items():
         with atomic_directory(output_dir / name) as directory:
@@ -108,13 +112,14 @@ class MakeTinyModels:
 
     Attributes:
         data: corpus file or files (QA-FEEDBACK or FactWorld JSON, JSON lines or plain text).
-        output_dir: where `t5/`, `gpt2/` and `longformer/` are written.
+        output_dir: where `t5/`, `gpt2/`, `longformer/` and `bert/` are written.
         seed: of the random weights.
         tokenizer: `word` or `bpe`.
         vocab_size: upper limit of the vocabulary in tokens.
         t5: sizes of the T5.
         gpt2: sizes of the GPT-2.
         longformer: sizes of the Longformer.
+        bert: sizes of the BERT.
     """
 
     data: str | Path | Sequence[str | Path]
@@ -125,6 +130,7 @@ class MakeTinyModels:
     t5: TinyT5Config = field(default_factory=TinyT5Config)
     gpt2: TinyGPT2Config = field(default_factory=TinyGPT2Config)
     longformer: TinyLongformerConfig = field(default_factory=TinyLongformerConfig)
+    bert: TinyBertConfig = field(default_factory=TinyBertConfig)
 
     def run(self) -> dict[str, Path]:
         """Build and write the models; prints where they lie and how large they are."""
@@ -137,6 +143,7 @@ class MakeTinyModels:
             t5=self.t5,
             gpt2=self.gpt2,
             longformer=self.longformer,
+            bert=self.bert,
         )
         for name, directory in directories.items():
             config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
