@@ -40,7 +40,7 @@ EXPERIMENTS = {
 GROUPS = {
     "policy": ("train_ppo", "train_sft"),
     "value": ("train_ppo",),
-    "reward": ("train_ppo", "evaluate"),
+    "reward": ("train_ppo", "evaluate", "generate"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
     "tracking": ("train_ppo", "train_sft", "train_reward_model"),

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ELISION = {"...", "…"}
+_OPEN = {"evaluate", "generate", "reweigh"}  # scripts that take `reward.…=` of a reward that a run's config.yaml names
 
 
 def name_of(page: Path) -> str:
@@ -157,7 +158,9 @@ def user_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def overrides(command: Command, user_files: Path) -> list[str]:
     """The command's overrides as the compose API takes them."""
-    given, found = iter(command.arguments), []
+    from _rewards import opened
+
+    given, found = iter(opened(command.arguments) if command.script in _OPEN else command.arguments), []
     several = "--multirun" in command.arguments
     for word in given:
         if word == "--config-dir":

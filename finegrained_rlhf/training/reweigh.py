@@ -60,7 +60,7 @@ class Weighing:
                 raise ConfigError(
                     f"reward.settings.{name}: running moments were not kept; only the weight of {name} can be changed"
                 )
-        return Weighing({**self.weights, **weights}, made)
+        return Weighing({**self.weights, **{name: float(weight) for name, weight in weights.items()}}, made)
 
 
 def component_config(name: str, settings: Mapping[str, object]) -> ComponentConfig:
