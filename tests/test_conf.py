@@ -20,7 +20,7 @@ from _steps import build, expanded, resolved  # noqa: E402
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 
-SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "app")
+SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
 
 # Which script an experiment is for. Those of several steps name their scripts themselves.
@@ -36,6 +36,8 @@ EXPERIMENTS = {
     "factworld_sft": "train_sft",
     "qa_feedback_reward_model": "train_reward_model",
     "factworld_reward_model": "train_reward_model",
+    "factworld_customize": "sweep",
+    "qa_feedback_customize": "sweep",
 }
 GROUPS = {
     "policy": ("train_ppo", "train_sft"),
@@ -44,6 +46,7 @@ GROUPS = {
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
     "tracking": ("train_ppo", "train_sft", "train_reward_model"),
+    "preset": ("train_ppo",),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 
@@ -69,6 +72,8 @@ def job_of(script: str, overrides: list[str]) -> Any:
     for _, step in expanded(config.pop("prepare", None) or {}):
         build_step(step)
     config.pop("settings", None)
+    if "sweep" in config:
+        build(config.pop("sweep"))
     return build(config)
 
 
@@ -140,7 +145,7 @@ def options() -> list[tuple[str, str, str]]:
 
 def test_no_group_is_forgotten_and_none_is_called_data() -> None:
     groups = {path.name for path in CONF.iterdir() if path.is_dir()}
-    assert groups == {*GROUPS, "experiment"} and "data" not in groups
+    assert groups == {*GROUPS, "experiment", "hydra"} and "data" not in groups
 
 
 @pytest.mark.parametrize(("group", "option", "script"), options())
@@ -158,7 +163,7 @@ def test_every_training_script_has_the_common_keys(script: str) -> None:
 @pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
 def test_a_key_that_nothing_reads_is_an_error(script: str) -> None:
     config = resolved(filled(compose(script, overrides=NEEDED.get(script, []))))
-    for key in ("prepare", "settings"):
+    for key in ("prepare", "settings", "sweep"):
         config.pop(key, None)
     with pytest.raises(ConfigError, match="unknown key 'nothing'"):
         build(config | {"nothing": 1})
@@ -190,6 +195,36 @@ def test_the_papers_configuration_of_ppo() -> None:
     assert dict(job.reward.weights) == {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}
     holistic = job_of("train_ppo", ["experiment=qa_feedback_preference"])
     assert (holistic.ppo.kl.beta, holistic.ppo.lambda_, list(holistic.reward.weights)) == (0.2, 0.99, ["preference"])
+
+
+def weights_of(experiment: str, *preset: str) -> tuple[float, ...]:
+    weights = job_of("train_ppo", [f"experiment={experiment}", *(f"preset={name}" for name in preset)]).reward.weights
+    return tuple(weights[name] for name in ("relevance", "factuality", "completeness"))
+
+
+def test_the_papers_presets_and_factworlds() -> None:
+    """Thesis, section 6.4.5: w1 = 0.4, 0.3, 0.2 for short, medium, long; w2 = 0.5, w3 = 0.3. Medium is the default."""
+    paper = [weights_of("qa_feedback", name) for name in ("short", "medium", "long")]
+    assert paper == [(0.4, 0.5, 0.3), (0.3, 0.5, 0.3), (0.2, 0.5, 0.3)]
+    ours = [weights_of("factworld_ppo", f"factworld_{name}") for name in ("short", "medium", "long")]
+    assert ours[0][0] > ours[1][0] > ours[2][0]
+    assert paper[1] == weights_of("qa_feedback") and ours[1] == weights_of("factworld_ppo")
+
+
+def test_customization_trains_as_the_other_tables_do() -> None:
+    """A point of the sweep differs from the tables' fine-grained run in its directory and its weights only."""
+    cfg = compose("run_experiment", overrides=["experiment=factworld_rlhf", "seed=9", "seeds=null"])
+    cfg.output_dir = f"{cfg.output_dir}/seed_9"
+    steps = dict(expanded(resolved(cfg)["steps"]))
+    table = resolved(compose("train_ppo", overrides=list(steps["fine_grained_rlhf"]["args"])))
+    point = resolved(compose("sweep", overrides=["experiment=factworld_customize", "preset=factworld_long", "seed=9"]))
+    assert point["sweep"]["evaluation"]["data"] == steps["evaluation"]["args"][1].partition("=")[2]
+    assert point["reward"]["weights"]["relevance"] < table["reward"]["weights"]["relevance"]
+    for config in (point, table):
+        for key in ("output_dir", "settings", "sweep"):
+            config.pop(key, None)
+        config["reward"].pop("weights")
+    assert point == table
 
 
 @pytest.mark.parametrize(

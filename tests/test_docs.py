@@ -161,13 +161,13 @@ def overrides(command: Command, user_files: Path) -> list[str]:
     from _rewards import opened
 
     given, found = iter(opened(command.arguments) if command.script in _OPEN else command.arguments), []
-    several = "--multirun" in command.arguments
+    several = command.script == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
     for word in given:
         if word == "--config-dir":
             found.append(f"hydra.searchpath=[file://{user_files / next(given)}]")
         elif word == "--cfg":
             next(given)
-        elif not word.startswith("--") and word not in _ELISION:
+        elif not word.startswith("-") and word not in _ELISION:
             found.append(re.sub(r"=([^,\[]*),.*", r"=\1", word) if several else word.replace("=…", "=1"))
     return found
 
@@ -191,7 +191,8 @@ def test_documented_commands_compose(script: str, user_files: Path, monkeypatch:
                     continue
                 assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
                 if script != "run_experiment":
-                    build({key: value for key, value in resolved(config).items() if key not in ("prepare", "settings")})
+                    job = {k: v for k, v in resolved(config).items() if k not in ("prepare", "settings", "sweep")}
+                    build(job)
             except Exception as error:
                 raise AssertionError(f"{command}\n{error}") from error
 
