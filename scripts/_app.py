@@ -25,11 +25,14 @@ from omegaconf.errors import OmegaConfBaseException
 _SCRIPTS = str(Path(__file__).resolve().parent)
 sys.path[:] = [path for path in sys.path if str(Path(path or ".").resolve()) != _SCRIPTS] + [os.getcwd(), _SCRIPTS]
 
+from _points import use_own_directory  # noqa: E402
+
 from finegrained_rlhf.core.errors import FineGrainedError  # noqa: E402
 
 
 def run_app(cfg: DictConfig) -> None:
-    """Run the job that a composed configuration describes."""
+    """Run the job that a composed configuration describes; the jobs of a multirun get a directory each."""
+    use_own_directory(cfg)
     with user_errors():
         from _steps import run_config  # takes seconds to import: --help and mistakes need not wait for it
 

@@ -1,0 +1,134 @@
+"""Child processes that write to a log and end with their parent, locks that outlive it, and GPUs dealt out to them.
+
+Knows processes and files of this machine. Knows neither Hydra nor what the children do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from finegrained_rlhf.core.errors import ConfigError
+
+_PATIENCE = 20.0
+"""Seconds that an interrupted child gets to end by itself."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, so that children are ended then too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_logged(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+) -> int:
+    """Run a command, its output appended to a log under the line that one would type. Returns the exit status.
+
+    Args:
+        command: program and arguments.
+        log: file.
+        environment: variables beside those of this process.
+        keep: file descriptors that the child holds open as long as it lives (locks).
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    typed = shlex.join([*(f"{name}={value}" for name, value in (environment or {}).items()), *command])
+    with open(log, "a", encoding="utf-8") as stream:
+        print(f"$ {typed}", file=stream, flush=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            pass_fds=keep,
+            start_new_session=True,  # a group of its own: launcher and processes of a run are ended together
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            _end_group(process)
+            raise
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for number, seconds in ((signal.SIGINT, _PATIENCE), (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def last_lines(log: Path, count: int = 5) -> list[str]:
+    """The last lines of a log that say something; progress bars count as what they showed last."""
+    if not log.is_file():
+        return []
+    lines = [
+        line.rpartition("\r")[2].rstrip() for line in log.read_text(encoding="utf-8", errors="replace").split("\n")
+    ]
+    return [line for line in lines if line][-count:]
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[int]:
+    """Hold a lock file; children that keep its descriptor go on holding it when this process is killed.
+
+    Raises:
+        ConfigError: another process holds it, and `wait` is False.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise ConfigError(f"another process is at work on it (it holds {path})") from None
+        yield file.fileno()
+
+
+@contextmanager
+def gpus_for(gpus: Sequence[int] | None, each: int, locks: Path) -> Iterator[tuple[dict[str, str], list[int]]]:
+    """Take `each` GPUs that no other point on this machine has.
+
+    Yields:
+        Variables of the environment that name them, and the descriptors of the locks; both empty where `gpus` is None.
+    """
+    if gpus is None:
+        yield {}, []
+        return
+    shares = [list(gpus[start : start + each]) for start in range(0, len(gpus) - each + 1, each)]
+    with ExitStack() as stack:
+        while True:
+            for share in shares:
+                name = "_".join(map(str, share))
+                try:
+                    descriptor = stack.enter_context(locked(locks / f"gpus_{name}.lock", wait=False))
+                except ConfigError:
+                    continue
+                yield {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))}, [descriptor]
+                return
+            time.sleep(1.0)

@@ -1,0 +1,180 @@
+"""A Hydra multirun whose jobs are the points of a sweep: before them what they share, after them what they found.
+
+The only module of the sweep that knows Hydra. A job may run in this process, in another, or on another machine: it
+finds all it needs in its configuration and in the sweep's directory.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import shlex
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from _app import user_errors
+from _children import ended_by_signals
+from _point import RECORD, SCRIPTS, Point, StageFailed
+from _points import point_name, swept_overrides, use_own_directory
+from _sweep_settings import SweepSettings
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.files import read_json, write_json
+
+STARTED = "started.json"
+"""In the sweep's directory: which start its points belong to."""
+
+
+class SweepCallback(Callback):
+    """What happens once a sweep, on the machine where it is started."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check what can be checked, run the scripts of `sweep.prepare`, and mark the start."""
+        with _stops_the_sweep():
+            unknown = sorted(set(config.sweep) - {f.name for f in fields(SweepSettings)} - {"_target_"})
+            if unknown:
+                raise ConfigError(f"sweep.{unknown[0]}: unknown key")
+            root = _root(config)
+            self._table(config)
+            for line in config.sweep.prepare:
+                script, *arguments = shlex.split(line)
+                print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
+                done = subprocess.run([sys.executable, str(SCRIPTS / f"{script}.py"), *arguments])
+                if done.returncode != 0:
+                    raise ConfigError(f"sweep.prepare: scripts/{script}.py ended with exit status {done.returncode}")
+            write_json(root / STARTED, {"start": f"{time.time_ns()}-{os.getpid()}", "command": _command()})
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Collect the points of this start, and end with exit status 1 if one failed."""
+        with _stops_the_sweep():
+            root = _root(config)
+            started = read_json(root / STARTED)
+            records = [read_json(path) for path in sorted(root.glob(f"points/*/{RECORD}"))]
+            records = sorted((r for r in records if r["start"] == started["start"]), key=lambda r: r["job"])
+            table = self._table(config)
+            result = table.collect(root, records, started["command"])
+        print(f"\n{(root / 'sweep.md').read_text(encoding='utf-8')}\nreport: {root / 'report.html'}")
+        for name in table.missing(result):
+            print(f"warning: not every evaluation has {name!r}: no column, no plot", file=sys.stderr)
+        for failure in result["failed"]:
+            print(f"failed: {failure['name']}, {failure['stage']}: {failure['error']}", file=sys.stderr)
+        if result["failed"]:
+            sys.exit(1)
+
+    @staticmethod
+    def _table(config: DictConfig) -> Any:
+        from _steps import build
+
+        return build(OmegaConf.to_container(config.sweep.table, resolve=True))
+
+
+def run_point(cfg: DictConfig) -> None:
+    """The job of one point: train, measure, and write how it ended; a failure is recorded, so that others go on."""
+    root, own = _root(cfg), swept_overrides()
+    name = point_name(own)
+    directory = root / "points" / name
+    record = {"name": name, "job": HydraConfig.get().job.num, "start": read_json(root / STARTED)["start"], "swept": own}
+    record |= {"commit": "unknown", **_made(directory / RECORD)}
+    with ended_by_signals():
+        try:
+            use_own_directory(cfg, "points")
+            point = _point(cfg, root, name)
+            record |= {"seed": point.config["seed"], "weights": point.config["reward"]["weights"]}
+            record |= {"baselines": point.baselines()} | point.run() | {"status": "done"}
+        except FineGrainedError as error:
+            stage, log = (error.stage, error.log) if isinstance(error, StageFailed) else ("configuration", None)
+            record |= _failure(name, stage, str(error), log)
+        except Exception as error:
+            traceback.print_exc()
+            record |= _failure(name, "sweep.py", f"{type(error).__name__}: {error}", None)
+    write_json(directory / RECORD, record)
+
+
+def _made(path: Path) -> dict[str, Any]:
+    """How a point that is there already was made."""
+    record = read_json(path) if path.is_file() else {}
+    return {key: record[key] for key in ("commit", "minutes") if key in record}
+
+
+def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, Any]:
+    print(f"{name}: failed in {stage}: {error}" + (f"\nlog: {log}" if log else ""), file=sys.stderr, flush=True)
+    return {"status": "failed", "stage": stage, "error": error, "log": None if log is None else str(log)}
+
+
+def _point(cfg: DictConfig, root: Path, name: str) -> Point:
+    from _steps import build, resolved  # takes seconds to import
+
+    config = resolved(cfg)
+    settings: SweepSettings = build(config.pop("sweep"))
+    if config["dry_run"]:
+        raise ConfigError("dry_run: a sweep trains; dry-run a point with train_ppo.py")
+    return Point(name, root, config, _evaluation(config, settings), settings)
+
+
+def _evaluation(config: Mapping[str, Any], settings: SweepSettings) -> dict[str, Any]:
+    """The configuration of `evaluate.py` that points and baselines share."""
+    from _steps import resolved
+
+    composed = compose("evaluate", overrides=[f"oracle={settings.evaluation.oracle}"])
+    measured = settings.evaluation
+    composed.output = "given by the point"
+    composed.data = measured.data or config["validation_data"]
+    if composed.data is None:
+        raise ConfigError("give sweep.evaluation.data=FILE: the run has no validation_data to measure points on")
+    for key in ("max_new_tokens", "batch_size", "limit"):
+        composed[key] = getattr(measured, key)
+    for key in ("seed", "max_prompt_tokens", "prompt_too_long", "processes"):
+        composed[key] = copy.deepcopy(config[key])
+    return {key: value for key, value in resolved(composed).items() if key != "output"}
+
+
+def _root(config: DictConfig) -> Path:
+    if OmegaConf.is_missing(config, "output_dir"):
+        raise ConfigError("give output_dir=…, the directory of the sweep")
+    return Path(config.output_dir)
+
+
+def as_multirun(arguments: Sequence[str]) -> list[str]:
+    """The command line with `--multirun`, as the configuration has it: no mistake is then taken for its lack."""
+    return list(arguments) if any(word.startswith("-") for word in arguments) else [*arguments, "--multirun"]
+
+
+def _command() -> str:
+    return shlex.join(["python", "scripts/sweep.py", *(word for word in sys.argv[1:] if word != "--multirun")])
+
+
+@contextmanager
+def _stops_the_sweep() -> Iterator[None]:
+    """An error in what happens once ends the sweep; Hydra itself would only warn of it."""
+    with user_errors():
+        logging.getLogger("hydra_plugins").setLevel(logging.WARNING)  # the launcher repeats every command line
+        try:
+            yield
+        except FineGrainedError:
+            raise
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a sweep with its children, in one line and exit status 130."""
+    with ended_by_signals():
+        try:
+            yield
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+            sys.exit(130)
