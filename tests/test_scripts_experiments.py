@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,40 @@ def test_another_seed_does_not_mix_with_the_results_of_the_first(demo):
                 path.unlink()
             demo.rmdir()
             aside.rename(demo)
+
+
+def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo, tmp_path):
+    root = tmp_path / "tables" / "seed_3"
+    shutil.copytree(demo, root, ignore=shutil.ignore_patterns("evaluation", "report.*"))
+    results = tmp_path / "results" / "factworld_ablation.json"
+    table = (
+        "experiment=factworld_ablation",
+        f"output_dir={tmp_path / 'tables'}",
+        "seeds=[3]",
+        f"collect.output={results}",
+    )
+    finished = run("run_experiment", *table, *SMALL)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    result = read_json(results)
+    systems = ["sft", "fine_grained_rlhf", *(f"without_{name}" for name in ("relevance", "factuality", "completeness"))]
+    assert [row["system"] for row in result["rows"]] == systems and result["seeds"] == [3]
+    for row in result["rows"]:
+        measured = read_json(root / "evaluation" / f"{row['system']}.json")
+        assert row["completeness"] == measured["completeness"]
+        assert row["rel_reward"] == measured["reward/relevance/error_free_share"]
+    for name in ("relevance", "factuality", "completeness"):
+        steps = read_jsonl(root / f"without_{name}" / "metrics.jsonl")
+        assert len(steps) == 2 and all(step[f"reward/{name}/weighted"] == 0 for step in steps)
+    assert "## The thesis and FactWorld" in results.with_suffix(".md").read_text(encoding="utf-8")
+    assert results.with_suffix(".svg").is_file()
+    before = {path: path.read_bytes() for path in root.rglob("*.jsonl")}
+    again = run("run_experiment", *table)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert again.stderr.count("is done") == 5  # SFT, four policies
+    # World, models, two files of outputs and two of feedback, four reward models, five evaluations.
+    assert again.stdout.count("exists") == 1 + 1 + 2 + 2 + 4 + 5
+    assert {path: path.read_bytes() for path in root.rglob("*.jsonl")} == before
+    assert read_json(results)["rows"] == result["rows"]
 
 
 def test_tiny_models_on_human_feedback(shared_data, tmp_path):
