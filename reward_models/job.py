@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -33,6 +34,11 @@ from reward_models.models import (
 )
 from reward_models.training import BatchConfig, RewardModelTrainer, raw_scores
 from reward_models.trust import marked_texts, measure_trust
+
+logger = logging.getLogger(__name__)
+
+LEAST_STD = 1e-3
+"""Scores closer together than this have not been learned: in fp32 they are a few thousand rounding steps apart."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,8 @@ def measured(
 ) -> RewardModelRecord:
     """The model's record with mean and (population) std of its raw scores of all answers in `records`.
 
-    The std of equal scores is 0 and would divide by zero: it is recorded as 1 then.
+    The std of equal scores is 0 and would divide by zero: it is recorded as 1 then. A warning says where the scores
+    hardly differ: such a model may order pairs well above chance, but the reward would be made of rounding.
     """
     inputs = output_inputs(records, InputEncoder(model.tokenizer, model.max_length))
     share = [inputs[i] for i in processes.share(len(inputs))]
@@ -262,4 +269,11 @@ def measured(
     mean = float(total[0] / total[1])
     squares = processes.sum_(((scores - mean) ** 2).sum())
     std = float((squares / total[1]).sqrt())
+    if std < LEAST_STD and processes.is_main:
+        logger.warning(
+            "%s: the scores of the training outputs have a standard deviation of %.2g, so the model has hardly learned "
+            "anything, whatever its accuracy; train it longer or with another learning rate",
+            model.record.kind,
+            std,
+        )
     return replace(model.record, mean=mean, std=std if std > 0 else 1.0)

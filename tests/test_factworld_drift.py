@@ -111,19 +111,20 @@ def test_agreement_by_hand(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert report["oracle"] == "factworld" and report["not_comparable"] == []
     parts = report["components"]
     # Errors: the second pieces of WRONG (found) and RAMBLING (missed); the second of the first GOOD is a false alarm.
-    assert parts["relevance"][0] == vars(Agreement(1, 8, 6 / 8, 1 / 2, 1 / 2, 1 / 2, errors=2, claims=2))
+    assert parts["relevance"][0] == vars(Agreement(1, 8, 6 / 8, 1 / 2, 1 / 2, 1 / 2, 1 / 6, errors=2, claims=2))
     # RAMBLING's second sentence is left out, its first is a false alarm.
-    assert parts["factuality"][0] == vars(Agreement(1, 6, 5 / 6, 1 / 2, 1.0, 2 / 3, errors=1, claims=2))
+    assert parts["factuality"][0] == vars(Agreement(1, 6, 5 / 6, 1 / 2, 1.0, 2 / 3, 1 / 5, errors=1, claims=2))
     # GOOD is more complete than WRONG (ranked the other way) and RAMBLING (equal scores); these two are alike.
     assert parts["completeness"][0] == vars(Agreement(1, 2, 0.0))
     # 0 > −2 > −3 errors: GOOD above both (right), RAMBLING above WRONG (equal scores).
     assert parts["preference"][0] == vars(Agreement(1, 3, 2 / 3))
     assert [row["step"] for row in parts["relevance"]] == [1, 10]
     assert [row["step"] for row in parts["preference"]] == [1, 9, 10]
-    assert parts["relevance"][1] == vars(Agreement(10, 2, 1.0, None, None, None, errors=0, claims=0))
+    assert parts["relevance"][1] == vars(Agreement(10, 2, 1.0, None, None, None, 0.0, errors=0, claims=0))
     assert parts["preference"][1] == vars(Agreement(9, 0, None))
     page = capsys.readouterr().out
-    assert "relevance: agreement 0.750 at step 1, 1.000 at step 10" in page and "drift.json" in page
+    assert "relevance, step 1 → 10: agreement 0.750 → 1.000, recall 0.500 → –, false alarm rate 0.167 → 0.000" in page
+    assert "completeness, step 1 → 10: agreement 0.000 → –\n" in page and "drift.json" in page
 
 
 def test_components_that_the_oracle_does_not_know_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.calibration import calibration
 from reward_models.examples import LabelSettings, RewardExample, build_examples
 from reward_models.inputs import InputEncoder, collate
-from reward_models.job import RewardModelConfig, TrainRewardModel
+from reward_models.job import RewardModelConfig, TrainRewardModel, measured
 from reward_models.labels import SegmentLabels
 from reward_models.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.scorers import SegmentScorer, SequenceScorer
@@ -58,6 +58,7 @@ def test_confusion_by_hand() -> None:
     assert counts == Confusion(found=2, missed=1, false_alarms=1, clean=3)
     assert (counts.items, counts.errors, counts.claims) == (7, 3, 3)
     assert (counts.accuracy, counts.precision, counts.recall) == (5 / 7, 2 / 3, 2 / 3)
+    assert counts.false_alarm_rate == 1 / 4 and Confusion(1, 1, 0, 0).false_alarm_rate is None
     assert counts.f1 == pytest.approx(2 / 3) == harmonic_mean(2 / 3, 2 / 3)
     nothing = Confusion(0, 0, 0, 0)
     assert (nothing.accuracy, nothing.precision, nothing.recall, nothing.f1) == (None,) * 4
@@ -412,6 +413,15 @@ def test_labels_are_made_as_in_the_run_unless_told_otherwise(folder: Path, tmp_p
         for words in (None, 3)
     ]
     assert [report.confusion.errors for report in found if report.confusion] == [1, 0]
+
+
+def test_scores_that_hardly_differ_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, records = opinionated(folder, "preference"), varied(4)
+    assert measured(model, records, 8, Processes()).std > 1e-3 and not caplog.records
+    with torch.no_grad():
+        model.model.classifier.out_proj.weight *= 1e-6
+    assert 0 < measured(model, records, 8, Processes()).std < 1e-3
+    assert "preference: the scores of the training outputs have a standard deviation" in caplog.text
 
 
 def test_bad_settings_are_refused(tmp_path: Path) -> None:

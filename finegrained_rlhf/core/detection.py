@@ -67,6 +67,11 @@ class Confusion:
         return share(self.found, self.errors)
 
     @property
+    def false_alarm_rate(self) -> float | None:
+        """Share of the items without an error that are claimed; None where there are none."""
+        return share(self.false_alarms, self.false_alarms + self.clean)
+
+    @property
     def f1(self) -> float | None:
         """2·found / (errors + claims), the harmonic mean of precision and recall; None where both are empty."""
         return share(2 * self.found, self.errors + self.claims)

@@ -26,7 +26,10 @@ from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 
 Verdicts = dict[Span, bool | None]
 """For each segment whether it has an error; None where the component was never taught to judge it."""
-COLUMNS = ("step", "component", "items", "errors", "claims", "agreement", "precision", "recall", "f1")
+COLUMNS = (
+    *("step", "component", "items", "errors", "claims"),
+    *("agreement", "precision", "recall", "f1", "false_alarm_rate"),
+)
 
 
 def relevance_verdicts(judgement: Judgement) -> Verdicts:
@@ -74,6 +77,8 @@ class Agreement:
         precision: of the class "has error"; None for pairs, and where nothing is claimed.
         recall: None for pairs, and where there is no error.
         f1: None for pairs, and without errors and claims.
+        false_alarm_rate: share of the segments without an error that are claimed; None for pairs. Like recall, and
+            unlike agreement and precision, it does not change merely because errors become rare.
         errors: segments with an error by the oracle; None for pairs.
         claims: segments with an error by the component; None for pairs.
     """
@@ -84,6 +89,7 @@ class Agreement:
     precision: float | None = None
     recall: float | None = None
     f1: float | None = None
+    false_alarm_rate: float | None = None
     errors: int | None = None
     claims: int | None = None
 
@@ -132,7 +138,7 @@ def segment_agreement(
                 truth.append(has_error)
                 claims.append(claims_error(value))
     found = Confusion.of(truth, claims)
-    ratios = (found.accuracy, found.precision, found.recall, found.f1)
+    ratios = (found.accuracy, found.precision, found.recall, found.f1, found.false_alarm_rate)
     return Agreement(step, found.items, *ratios, errors=found.errors, claims=found.claims)
 
 
@@ -263,10 +269,9 @@ def drift_page(report: Mapping[str, Any]) -> str:
     lines = [markdown_table(rows, COLUMNS)]
     for name, measured in components.items():
         first, last = measured[0], measured[-1]
-        lines.append(
-            f"{name}: agreement {cell(first['agreement'])} at step {first['step']}, "
-            f"{cell(last['agreement'])} at step {last['step']}"
-        )
+        shown = ("agreement", "recall", "false_alarm_rate") if name in SEGMENTS else ("agreement",)
+        changes = (f"{key.replace('_', ' ')} {cell(first[key])} → {cell(last[key])}" for key in shown)
+        lines.append(f"{name}, step {first['step']} → {last['step']}: {', '.join(changes)}")
     if report["not_comparable"]:
         lines.append(f"not comparable with the oracle: {', '.join(report['not_comparable'])}")
     return "\n".join(lines)
