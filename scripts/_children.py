@@ -41,7 +41,11 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def run_logged(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    keep: Sequence[int] = (),
+    timeout: float | None = None,
 ) -> int:
     """Run a command, its output appended to a log under the line that one would type. Returns the exit status.
 
@@ -50,6 +54,10 @@ def run_logged(
         log: file.
         environment: variables beside those of this process.
         keep: file descriptors that the child holds open as long as it lives (locks).
+        timeout: seconds after which it is ended; None waits.
+
+    Raises:
+        subprocess.TimeoutExpired: it was ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     typed = shlex.join([*(f"{name}={value}" for name, value in (environment or {}).items()), *command])
@@ -65,7 +73,7 @@ def run_logged(
             start_new_session=True,  # a group of its own: launcher and processes of a run are ended together
         )
         try:
-            return process.wait()
+            return process.wait(timeout)
         except BaseException:
             _end_group(process)
             raise
