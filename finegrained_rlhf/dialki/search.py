@@ -1,0 +1,143 @@
+"""From scores of passages and spans to knowledge: the best run of spans of the best passage, and passages above γ.
+
+Knows logits and masks. Does not know models or texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError
+
+ScoreBy = Literal["probabilities", "logits"]
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How an answer is chosen.
+
+    Attributes:
+        max_spans: longest run of spans (5 on Doc2Dial, 1 on Wizard of Wikipedia).
+        score_by: a run scores the sum of its begin and end `probabilities` (thesis) or `logits` (original code).
+        max_passages: passages that a dialogue may choose from; the first ones of a longer document.
+        most: most passages of an answer from several passages.
+    """
+
+    max_spans: int = 5
+    score_by: ScoreBy = "probabilities"
+    max_passages: int = 20
+    most: int = 4
+
+    def __post_init__(self) -> None:
+        if min(self.max_spans, self.max_passages, self.most) < 1:
+            raise ConfigError(f"search: expected max_spans, max_passages and most of at least 1, got {self}")
+        if self.score_by not in get_args(ScoreBy):
+            raise ConfigError(f"search.score_by: expected one of {', '.join(get_args(ScoreBy))}, got {self.score_by!r}")
+
+
+@dataclass(frozen=True)
+class BestSpans:
+    """The best run of spans of each of N passages.
+
+    Attributes:
+        begin: int64 [N], its first span.
+        end: int64 [N], its last span, inclusive.
+        score: fp32 [N], the sum of its begin and end score.
+    """
+
+    begin: Tensor
+    end: Tensor
+    score: Tensor
+
+
+def best_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> BestSpans:
+    """The pair i ≤ j < i + `max_spans` of candidates with the highest begin[i] + end[j] (thesis, section 3.2.3).
+
+    Of equal pairs the one with the smallest i wins, then the one with the smallest j.
+
+    Args:
+        begin: float [N, S], score of each span as the first one.
+        end: float [N, S], as the last one.
+        mask: bool [N, S], True = a candidate; at least one a row.
+        max_spans: longest run, at least 1.
+    """
+    if begin.ndim != 2 or not begin.shape == end.shape == mask.shape:
+        raise ValueError(f"expected three [N, S], got {tuple(begin.shape)}, {tuple(end.shape)}, {tuple(mask.shape)}")
+    spans = begin.shape[1]
+    reach = min(max_spans, spans)
+    none = torch.finfo(torch.float32).min
+    ends = torch.where(mask, end.float(), none)
+    ahead = torch.nn.functional.pad(ends, (0, reach - 1), value=none).unfold(1, reach, 1)  # [N, S, reach]: end[i + k]
+    real = mask[:, :, None] & (ahead > none)
+    scores = torch.where(real, begin.float()[:, :, None] + ahead, none).flatten(1)
+    best = scores.argmax(dim=1)
+    first = best // reach
+    return BestSpans(first, first + best % reach, scores.gather(1, best[:, None]).squeeze(1))
+
+
+def passages_above(
+    probabilities: Sequence[float], threshold: float | None, most: int, passages: Sequence[int]
+) -> tuple[int, ...]:
+    """The passages whose probability exceeds the threshold, most probable first; the best one in any case.
+
+    Args:
+        probabilities: of the passages of one dialogue.
+        threshold: γ; None keeps the best passage alone.
+        most: at most so many.
+        passages: what the passages are called.
+    """
+    order = sorted(range(len(passages)), key=lambda i: -probabilities[i])
+    above = [i for i in order[:most] if threshold is not None and probabilities[i] > threshold]
+    return tuple(passages[i] for i in above or order[:1])
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A tuned γ.
+
+    Attributes:
+        value: γ, in [0, 1).
+        f1: mean over dialogues of the F1 between the passages above γ and the gold passages.
+    """
+
+    value: float
+    f1: float
+
+
+def tune_threshold(
+    probabilities: Sequence[Sequence[float]], gold: Sequence[frozenset[int]], most: int, candidates: int = 200
+) -> Threshold | None:
+    """The γ with the highest mean F1 between the predicted and the gold set of passages; of equals the highest γ.
+
+    Source of the criterion: INSCIT's PI-F1 (thesis, section 5.4.2). At most `candidates` quantiles of the observed
+    probabilities are tried, and γ just below 1 (the best passage alone).
+
+    Args:
+        probabilities: of the passages of each dialogue, passage 0 first.
+        gold: the gold passages of each dialogue, at least one.
+        most: at most so many passages an answer.
+        candidates: quantiles to try.
+
+    Returns:
+        None without any dialogue.
+    """
+    if not gold:
+        return None
+    seen = torch.tensor([p for row in probabilities for p in row], dtype=torch.float64)
+    steps = torch.linspace(0, 1, min(candidates, len(seen)), dtype=torch.float64)
+    tried = sorted({*torch.quantile(seen[: 1 << 24], steps).tolist(), 1.0 - 2.0**-20})
+
+    def f1(value: float) -> float:
+        total = 0.0
+        for row, right in zip(probabilities, gold, strict=True):
+            found = passages_above(row, value, most, range(len(row)))
+            total += 2 * len(right.intersection(found)) / (len(right) + len(found))
+        return total / len(gold)
+
+    best = max((f1(value), value) for value in tried)
+    return Threshold(best[1], best[0])
