@@ -206,21 +206,17 @@ def gradients_of(trainer: PPOTrainer) -> list[torch.Tensor]:
 
 
 def test_sums_of_micro_batches_grow_with_their_number(tmp_path: Path) -> None:
-    """With one prompt a micro-batch and tokens of equal weight in all, the sum over 3 is 3 times the mean."""
-
     def run(name: str, on: bool, prompts: int) -> list[torch.Tensor]:
         compat = CompatConfig(micro_batch_sums=on)
         trainer = make_trainer(tmp_path / name, compat=compat, micro_batch_prompts=prompts, epochs=1)
         return gradients_of(trainer)
 
     whole, original_whole = run("whole", False, 3), run("original_whole", True, 3)
-    for ours, theirs in zip(whole, original_whole, strict=True):  # one micro-batch: the same
-        assert torch.allclose(ours, theirs, atol=1e-6)
     cut, original_cut = run("cut", False, 1), run("original_cut", True, 1)
-    for ours, theirs in zip(whole, cut, strict=True):  # the default does not depend on the cut
-        assert torch.allclose(ours, theirs, atol=1e-5)
-    ratio = sum(float(g.norm()) ** 2 for g in original_cut) ** 0.5 / sum(float(g.norm()) ** 2 for g in cut) ** 0.5
-    assert 2.0 < ratio < 4.0
+    for one, same, three, other in zip(whole, original_whole, original_cut, cut, strict=True):
+        assert torch.allclose(one, same, atol=1e-6)  # one micro-batch: no difference
+        assert torch.allclose(one, other, atol=1e-5)  # the default does not depend on the cut
+        assert torch.allclose(3 * one, three, atol=3e-5)
 
 
 def test_dropout_in_the_update_is_on_in_the_update_alone(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ class CompatConfig:
             deviation.
         update_dropout: dropout is on in the update, though it was off in the rollout; the ratio is then not 1 before
             the first update, and that is not checked.
-        micro_batch_sums: the gradient of a step is the sum over micro-batches of the gradients of their mean losses,
-            averaged over processes; its size grows with the number of micro-batches.
+        micro_batch_sums: micro-batches are averaged each (weighted by mean length) and added up, then averaged over
+            processes: with n micro-batches of equally many responses the gradient is n times the mean's.
     """
 
     whiten_by_root_std: bool = False

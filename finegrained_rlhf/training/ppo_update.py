@@ -54,6 +54,10 @@ class GlobalCounts:
     tokens: float
     responses: float
 
+    def times(self, factor: float) -> GlobalCounts:
+        """Both, multiplied."""
+        return GlobalCounts(self.tokens * factor, self.responses * factor)
+
 
 def token_statistics(
     policy: Policy, value_model: ValueModel, batch: MicroBatch, *, entropy: bool = False
@@ -151,7 +155,7 @@ class PPOUpdate:
         with self._processes.autocast():
             now = token_statistics(self.policy, self.value_model, batch, entropy=first)
         if config.compat.micro_batch_sums:
-            counts = GlobalCounts(float(mask.sum()) * self._processes.count, len(mask) * self._processes.count)
+            counts = counts.times(len(mask) * self._processes.count / counts.responses)
         weights = None
         scale = 1.0 / counts.tokens
         if config.loss_average == "sequence":
