@@ -25,8 +25,8 @@ class CompatTable(Table):
     about = (
         "True errors by the oracle on the dev questions, greedy decoding, of the policy that each run exports (best "
         "validation reward, step `best_step`). `fine_grained_rlhf` has no switch on; `compat_NAME` has "
-        "`ppo.compat.NAME` on and is the same run otherwise, `micro_batch_sums` in eight micro-batches a step instead of "
-        "two, which changes nothing where the switch is off. `error_during_training` is the mean of the curve over all "
+        "`ppo.compat.NAME` on and is the same run otherwise, `micro_batch_sums` in eight micro-batches instead of two, "
+        "which changes nothing where the switch is off. `error_during_training` is the mean of the curve over all "
         "episodes, `kl` the last step's in nats an episode, `proxy_reward` the exported policy's reward."
     )
     runs = (NONE, *(f"compat_{name}" for name in SWITCHES))
