@@ -24,7 +24,7 @@ from finegrained_rlhf.report.measures import (
     true_measures,
 )
 from finegrained_rlhf.report.overview import found_warnings
-from finegrained_rlhf.report.page import contents, heading_row, page, section
+from finegrained_rlhf.report.page import Part, heading_row, page
 from finegrained_rlhf.report.record import RunRecord
 from finegrained_rlhf.report.responses import Response
 from finegrained_rlhf.report.samples import grouped
@@ -34,31 +34,27 @@ Named = Mapping[str, RunRecord]
 PROMPTS = 4
 
 
+MEASURES = (
+    "Each run at its best validation, or at its last one where none beat the first; the start of the first run beside."
+)
+CURVES = "Greedy answers to the validation prompts."
+ANSWERS = (
+    "Greedy answers of the first run's starting policy and of every run at its best validation, coloured by what one "
+    "reward component said of each segment. Point at a token, tap it, or use Tab and arrow keys to read its numbers."
+)
+
+
 def compare_page(runs: Named) -> Html:
     """The whole document about several runs."""
     parts = [
-        (
-            "measures",
-            "Best validations",
-            "Each run at its best validation, the first run's start beside.",
-            measured(runs),
-        ),
-        ("curves", "Validation", "Greedy answers to the validation prompts.", overlays(runs)),
-        ("answers", "The same prompts", ANSWERS, side_by_side(runs)),
-        ("missing", "What is missing", "", missing_lines(runs)),
+        Part("measures", "Best validations", MEASURES, measured(runs)),
+        Part("curves", "Validation", CURVES, overlays(runs)),
+        Part("answers", "The same prompts", ANSWERS, side_by_side(runs)),
+        Part("missing", "What is missing", "", missing_lines(runs)),
     ]
     title = f"{len(runs)} runs"
     places = el("ul", *(el("li", el("b", isolated(name)), " ", isolated(r.path)) for name, r in runs.items()))
-    head = el("header", el("h1", title), places, warning_lines(runs))
-    nav = contents([(name, heading) for name, heading, _, body in parts if body is not None])
-    sections = [section(name, heading, lead, body) for name, heading, lead, body in parts if body is not None]
-    return page(f"{title}: report", heat_style(), head, nav, *sections)
-
-
-ANSWERS = (
-    "Greedy answers of the first run's starting policy and of every run's best validation, coloured by what one reward "
-    "component said of each segment. Point at a token, tap it, or use Tab and the arrow keys to read its numbers."
-)
+    return page(f"{title}: report", el("header", el("h1", title), places, warning_lines(runs)), parts, heat_style())
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -86,7 +82,7 @@ def measured(runs: Named) -> Html:
         first = next(iter(found.values()))
         for key in keys:
             start = first[key].first if key in first else None
-            values = [start, *(measures[key].best if key in measures else None for measures in found.values())]
+            values = [start, *(measures[key].after if key in measures else None for measures in found.values())]
             label = el("td", isolated(key[0]), el("span", key[1], class_="unit") if key[1] else None)
             rows.append(el("tr", label, *(el("td", number(value), class_="num") for value in values)))
     heads = ["start", *(isolated(name) for name in runs)]
@@ -102,7 +98,7 @@ def overlays(runs: Named) -> Html:
     charts = [
         _overlay(runs, "Validation score", partial(_validated, key="score")),
         _overlay(runs, "Mean true error", lambda r: mean_true_error(r.validations)),
-        *(_overlay(runs, readable(key), partial(_validated, key=key)) for key in truths),
+        *(_overlay(runs, readable(key).capitalize(), partial(_validated, key=key)) for key in truths),
         *(_overlay(runs, f"{name}, mean of a segment", partial(_by_segment, name=name)) for name in components),
         _overlay(runs, "Response length, tokens", partial(_validated, key="response_length")),
         _overlay(runs, "Repeated 3-grams", partial(_validated, key="repetition")),
@@ -119,7 +115,7 @@ def side_by_side(runs: Named, prompts: int = PROMPTS) -> Html:
     if records and (start := records[0].answers.get(min(records[0].answers, default=0))):
         columns["start"] = start
     for name, record in runs.items():
-        columns[name] = record.answers.get(_best_step(record), ())
+        columns[name] = record.answers.get(_step_shown(record), ())
     groups = grouped(columns, prompts)
     if not groups:
         return el("p", "No run kept answers to validation prompts.", class_="none")
@@ -128,16 +124,17 @@ def side_by_side(runs: Named, prompts: int = PROMPTS) -> Html:
 
 
 def warning_lines(runs: Named) -> Html | None:
-    """Signs of hacking, by run."""
-    lines = [
-        el(
-            "li",
-            el("b", isolated(name), ", ", isolated(warning.component), f", {warning.kind}: "),
-            f"{warning.message}.",
-        )
-        for name, record in runs.items()
-        for _, warning in found_warnings(record)
-    ]
+    """Signs of hacking by run: which components gained, and by what; the run's own report says how much."""
+    lines = []
+    for name, record in runs.items():
+        kinds: dict[str, list[str]] = {}
+        for _, warning in found_warnings(record):
+            kinds.setdefault(warning.component, []).append(warning.kind)
+        if kinds:
+            said = [
+                join("; " if i else "", isolated(c), f" ({', '.join(k)})") for i, (c, k) in enumerate(kinds.items())
+            ]
+            lines.append(el("li", el("b", isolated(name)), ": ", *said))
     return el("div", el("b", "Signs of reward hacking"), el("ul", *lines), class_="warnings") if lines else None
 
 
@@ -161,7 +158,7 @@ def _by_segment(record: RunRecord, name: str) -> list[Point]:
     return series(record.validations, f"reward/{name}/raw", f"segments/{name}")
 
 
-def _best_step(record: RunRecord) -> int:
-    """The best validation, or the last one with answers where the best has none."""
-    best = int(record.best["step"]) if record.best else -1
-    return best if best in record.answers else max(record.answers, default=-1)
+def _step_shown(record: RunRecord) -> int:
+    """The validation that the table shows, or the last one with answers where that has none."""
+    step = int(record.after["step"]) if record.after else -1
+    return step if step in record.answers else max(record.answers, default=-1)

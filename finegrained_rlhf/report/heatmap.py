@@ -58,7 +58,7 @@ class _Layer:
         return max(-LEVELS, min(LEVELS, round(LEVELS * value / self.scale)))
 
 
-def heat_style() -> Html:
+def heat_style() -> str:
     """The rules by which a chosen layer colours its pieces and shows the values at its segments' ends."""
     rules = []
     for k in range(LAYERS):
@@ -69,7 +69,7 @@ def heat_style() -> Html:
         for level in range(1, LEVELS + 1):
             rules.append(f"{chosen}.body .k{k}p{level}{{background:var(--p{level})}}")
             rules.append(f"{chosen}.body .k{k}m{level}{{background:var(--m{level})}}")
-    return el("style", Html("\n".join(rules)))
+    return "\n".join(rules)
 
 
 def heat_panel(name: str, groups: Sequence[Group], components: Sequence[str], *, shown: int = 4) -> Html:

@@ -28,7 +28,7 @@ class Measure:
         unit: what it counts by (`an answer`, `a segment`), or nothing.
         points: (step, value) over the run.
         first: at the first validation; None where it was not measured.
-        best: at the best validation.
+        after: at the best validation, or at the last where the first was the best.
         better: `up`, `down`, or None where neither is better by itself.
     """
 
@@ -36,20 +36,20 @@ class Measure:
     unit: str
     points: Sequence[Point]
     first: float | None
-    best: float | None
+    after: float | None
     better: Literal["up", "down"] | None
 
     @property
     def change(self) -> float | None:
-        """Best minus first; None where one of them is unknown."""
-        return None if self.first is None or self.best is None else self.best - self.first
+        """After minus first; None where one of them is unknown."""
+        return None if self.first is None or self.after is None else self.after - self.first
 
     @property
     def verdict(self) -> Literal["better", "worse", "same"] | None:
         """Whether it got better; changes below a hundredth of the larger value count as none."""
-        if self.better is None or self.change is None or self.first is None or self.best is None:
+        if self.better is None or self.change is None or self.first is None or self.after is None:
             return None
-        if abs(self.change) <= 0.01 * max(abs(self.first), abs(self.best)):
+        if abs(self.change) <= 0.01 * max(abs(self.first), abs(self.after)):
             return "same"
         return "better" if (self.change > 0) == (self.better == "up") else "worse"
 
@@ -94,38 +94,38 @@ def readable(key: str) -> str:
 
 def reward_measures(record: RunRecord) -> list[Measure]:
     """What the reward says of validation answers: the total, and each component by answer and by segment."""
-    rows, best = record.validations, record.best
-    found = [_measure("weighted total", "an answer", series(rows, "score"), best, "up")]
+    rows, after = record.validations, record.after
+    found = [_measure("weighted total", "an answer", series(rows, "score"), after, "up")]
     for name in record.components:
-        found.append(_measure(name, "an answer", series(rows, f"reward/{name}/raw"), best, "up"))
+        found.append(_measure(name, "an answer", series(rows, f"reward/{name}/raw"), after, "up"))
         if any(count != 1 for _, count in series(rows, f"segments/{name}")):
-            found.append(_measure(name, SEGMENT, series(rows, f"reward/{name}/raw", f"segments/{name}"), best, "up"))
+            found.append(_measure(name, SEGMENT, series(rows, f"reward/{name}/raw", f"segments/{name}"), after, "up"))
     return [measure for measure in found if measure.points]
 
 
 def true_measures(record: RunRecord) -> list[Measure]:
     """What was measured beside the reward."""
     return [
-        _measure(readable(key), "", series(record.validations, key), record.best, "down" if "error" in key else "up")
+        _measure(readable(key), "", series(record.validations, key), record.after, "down" if "error" in key else "up")
         for key in monitored(record.validations)
     ]
 
 
 def price_measures(record: RunRecord) -> list[Measure]:
     """What the policy gave up or took on: distance from where it began, length, repetition, entropy."""
-    rows, best = record.validations, record.best
+    rows, after = record.validations, record.after
     found = [
-        _measure(LENGTH, "an answer", series(rows, "response_length"), best, None),
-        _measure("repeated 3-grams", "share", series(rows, "repetition"), best, "down"),
-        _measure("answers that end", "share", series(rows, "eos_rate"), best, "up"),
+        _measure(LENGTH, "an answer", series(rows, "response_length"), after, None),
+        _measure("repeated 3-grams", "share", series(rows, "repetition"), after, "down"),
+        _measure("answers that end", "share", series(rows, "eos_rate"), after, "up"),
     ]
     found = [measure for measure in found if measure.points]
     for key, name, unit in (("kl", KL, "nats an answer"), ("entropy", "entropy", "nats a token")):
         points = series(record.steps, key)
         if points:
             # A step measures the policy before its update, so that the policy of step s is measured at s + 1.
-            at_best = _at(points, float(best["step"]) + 1) if best else points[-1][1]
-            found.append(Measure(name, unit, points, points[0][1], at_best, None))
+            at_after = _at(points, float(after["step"]) + 1) if after else points[-1][1]
+            found.append(Measure(name, unit, points, points[0][1], at_after, None))
     return found
 
 
@@ -138,11 +138,11 @@ def seconds(record: RunRecord) -> float | None:
 
 
 def _measure(
-    name: str, unit: str, points: Sequence[Point], best: Row | None, better: Literal["up", "down"] | None
+    name: str, unit: str, points: Sequence[Point], after: Row | None, better: Literal["up", "down"] | None
 ) -> Measure:
     known = dict(points)
     first = points[0][1] if points else None
-    return Measure(name, unit, points, first, known.get(float(best["step"])) if best else None, better)
+    return Measure(name, unit, points, first, known.get(float(after["step"])) if after else None, better)
 
 
 def _at(points: Sequence[Point], step: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finegrained_rlhf.report.html import Html, el, isolated, join, number, signed
+from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number, signed
 from finegrained_rlhf.report.measures import (
     KL,
     LENGTH,
@@ -45,11 +45,17 @@ def summary(record: RunRecord) -> Html:
     ]
     if not record.validations:
         return el("p", "No validation to compare.", class_="none")
-    first, best = record.validations[0], record.best
-    head = ["", f"step {number(first['step'])}", f"step {number(best['step'])}, best" if best else "best", "change"]
+    head = ["", f"step {record.validations[0]['step']}", after_name(record), "change"]
     head_row = el("tr", *(el("th", cell, class_="num" if i else None) for i, cell in enumerate(head)), _course("th"))
     rows = [part for title, measures in groups if measures for part in (heading_row(title, 5), *map(_row, measures))]
     return el("div", el("table", el("thead", head_row), el("tbody", *rows)), class_="scroll")
+
+
+def after_name(record: RunRecord) -> str:
+    """What the validation is called that the first one is compared with."""
+    if record.after is None:
+        return "–"
+    return f"step {record.after['step']}, {'best' if record.after is record.best else 'last'}"
 
 
 def components_table(record: RunRecord) -> Html:
@@ -94,16 +100,13 @@ def warnings_box(record: RunRecord) -> Html | None:
     if not found:
         return el("p", "No sign of length, repetition or end-of-sequence hacking in any component.", class_="note")
     lines = [
-        el("li", el("b", isolated(warning.component), f", {warning.kind} (step {step}): "), f"{warning.message}.")
-        for step, warning in found
+        el("li", el("b", warning.kind), f", step {step}: ", isolated(warning.message), ".") for step, warning in found
     ]
     return el("div", el("b", "Signs of reward hacking. Read the samples."), el("ul", *lines), class_="warnings")
 
 
-def duration(value: float | None) -> str:
+def duration(value: float) -> str:
     """Seconds in the unit that suits them."""
-    if value is None:
-        return "unknown time"
     for size, unit in ((3600, "h"), (60, "min")):
         if value >= size:
             return f"{value / size:.1f} {unit}"
@@ -116,7 +119,7 @@ def _about(record: RunRecord) -> list[Any]:
     parts: list[Any] = [
         isolated(record.path),
         f"{number(done)} of {number(total)} steps" if total else f"{number(done)} steps",
-        f"best at step {number(record.best['step'])}" if record.best else "no validation",
+        f"best at step {record.best['step']}" if record.best else "no validation",
         f"seed {record.setting('seed')}" if record.config else None,
         f"commit {record.commit}" if record.commit else None,
     ]
@@ -150,11 +153,15 @@ def _verdict(record: RunRecord) -> Html | None:
                 lines.append(el("dd", el("span", source, class_="by"), el("span", *_between(said, "; "))))
         rows.append(el("div", el("dt", title), *(lines or [el("dd", "nothing that was measured")]), class_=word))
     rows.append(el("div", el("dt", "Price"), el("dd", *_price(record))))
+    if record.after is not record.best:
+        rows.append(
+            el("div", el("dt", "But"), el("dd", "no validation scored higher than the first; this is the last one"))
+        )
     return el("dl", *rows, class_="verdict")
 
 
 def _said(measure: Measure) -> Html:
-    numbers = el("span", el("b", number(measure.first)), " → ", el("b", number(measure.best)), class_="pair")
+    numbers = el("span", el("b", number(measure.first)), " → ", el("b", number(measure.after)), class_="pair")
     return join(isolated(_name(measure)), " ", numbers)
 
 
@@ -166,13 +173,16 @@ def _price(record: RunRecord) -> list[Any]:
     parts: list[Any] = []
     measures = {measure.name: measure for measure in price_measures(record)}
     if length := measures.get(LENGTH):
-        now, before = number(length.best, 1), number(length.first, 1)
+        now, before = number(length.after, 1), number(length.first, 1)
         parts.append(join("answers of ", el("b", now), f" tokens (at first {before})"))
     if kl := measures.get(KL):
-        parts.append(join("KL ", el("b", number(kl.best, 2)), " nats from the starting policy"))
+        parts.append(join("KL ", el("b", number(kl.after, 2)), " nats from the starting policy"))
     episodes = record.steps[-1].get("episodes") if record.steps else None
-    spent = f"{number(episodes, 0)} episodes in " if episodes else ""
-    return _between([*parts, f"{spent}{duration(seconds(record))}"], "; ")
+    if is_number(episodes):
+        parts.append(f"{number(round(episodes))} episodes")
+    if (spent := seconds(record)) is not None:
+        parts.append(f"{duration(spent)} of training")
+    return _between(parts, "; ")
 
 
 def _row(measure: Measure) -> Html:
@@ -184,7 +194,7 @@ def _row(measure: Measure) -> Html:
         "tr",
         el("td", isolated(measure.name), el("span", measure.unit, class_="unit") if measure.unit else None),
         el("td", number(measure.first), class_="num"),
-        el("td", number(measure.best), class_="num"),
+        el("td", number(measure.after), class_="num"),
         el("td", change, word, class_=f"num {colour}".strip()),
         _course("td", sparkline(measure.points)),
     )

@@ -8,20 +8,52 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from finegrained_rlhf.report.html import Html, el, join
 
 
-def page(title: str, *body: Any) -> Html:
-    """A whole HTML document.
+@dataclass(frozen=True)
+class Part:
+    """A section of a report.
+
+    Attributes:
+        name: its anchor.
+        title: its heading, also in the list of contents.
+        lead: what it shows and how to read it; empty says nothing.
+        body: content; None leaves the section out.
+    """
+
+    name: str
+    title: str
+    lead: str
+    body: Html | None
+
+
+def page(title: str, header: Html, parts: Sequence[Part], style: str = "") -> Html:
+    """A whole HTML document: header, contents, sections.
 
     Args:
         title: of the window; plain text.
-        body: what the page shows.
+        header: what the first screen shows.
+        parts: sections in their order.
+        style: rules that the content needs beside the style sheet.
     """
-    style, script = asset("report.css"), asset("report.js")
+    shown = [part for part in parts if part.body is not None]
+    nav = el("nav", *(el("a", part.title, href=f"#{part.name}") for part in shown), aria_label="Contents")
+    sections = [_section(part) for part in shown]
+    return _document(title, asset("report.css") + style, header, nav, *sections)
+
+
+def _section(part: Part) -> Html:
+    lead = el("p", part.lead, class_="lead") if part.lead else None
+    return el("section", el("h2", part.title), lead, part.body, id=part.name)
+
+
+def _document(title: str, style: str, *body: Html) -> Html:
+    script = asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
@@ -42,24 +74,13 @@ def page(title: str, *body: Any) -> Html:
     return join(Html("<!DOCTYPE html>\n"), el("html", head, main, lang="en"), "\n")
 
 
-def section(name: str, title: str, lead: Any, *body: Any) -> Html:
-    """A part of the page: heading, what it shows and how to read it, content."""
-    return el("section", el("h2", title), el("p", lead, class_="lead") if lead else None, *body, id=name)
-
-
-def contents(parts: Sequence[tuple[str, str]]) -> Html:
-    """Links to the sections, by name and title."""
-    return el("nav", *(el("a", title, href=f"#{name}") for name, title in parts), aria_label="Contents")
-
-
-def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1, class_: str = "") -> Html:
+def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1) -> Html:
     """A table that scrolls within its own box where it is too wide.
 
     Args:
         head: column titles.
         rows: cells; text is escaped, Html is not.
         words: so many columns on the left hold words; numbers follow, aligned on the right.
-        class_: of the table.
     """
 
     def line(tag: str, cells: Sequence[Any]) -> Html:
@@ -67,7 +88,7 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1,
 
     top = el("thead", line("th", head)) if head else None
     body = el("tbody", *(line("td", row) for row in rows))
-    return el("div", el("table", top, body, class_=class_ or None), class_="scroll")
+    return el("div", el("table", top, body), class_="scroll")
 
 
 def heading_row(title: str, columns: int) -> Html:

@@ -75,6 +75,12 @@ class RunRecord:
         """The validation of the exported policy; where none was exported, the one with the highest score."""
         return _best(self.validations, self.exported)
 
+    @property
+    def after(self) -> Row | None:
+        """What the first validation is compared with: the best one, or the last where the first was the best."""
+        best = self.best
+        return self.validations[-1] if best is not None and best is self.validations[0] else best
+
     def setting(self, *keys: str) -> Any:
         """A value of the configuration; None where it is absent."""
         value: Any = self.config

@@ -10,7 +10,7 @@ from finegrained_rlhf.report.curves import reward_curves, training_curves, truth
 from finegrained_rlhf.report.heatmap import heat_style
 from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
 from finegrained_rlhf.report.overview import components_table, header, summary
-from finegrained_rlhf.report.page import contents, page, section, table
+from finegrained_rlhf.report.page import Part, page, table
 from finegrained_rlhf.report.record import RunRecord
 from finegrained_rlhf.report.samples import before_and_after, by_step
 from finegrained_rlhf.report.trust import drift_parts, trust_parts
@@ -26,12 +26,13 @@ TRUTH = (
     "means fewer errors."
 )
 TRUST = (
-    "On the labelled data that each run named last, usually its dev set. The expected calibration error (ECE) is the "
-    "mean distance of the dots from the grey line, weighted by how often they occur."
+    "On the labelled data that was measured last, usually the dev set. Calibration: each dot is a bin of predicted "
+    "probabilities, its area how many there are. On the grey line a probability means what it says; below it the model "
+    "is too sure. The expected calibration error (ECE) is the mean distance from the line, weighted by the bins' sizes."
 )
 DRIFT = (
-    "A reward model is trained on answers of the first policy. Falling lines say that it no longer sees the errors of "
-    "the policy that it trains."
+    "A reward model learnt from answers of the first policy. Falling agreement says that it no longer judges well what "
+    "the policy writes now. Where errors become rare, precision and recall rest on few segments."
 )
 ALIGNMENT = "Each segment's value is paid at the token in which the segment ends. It has to be exactly one."
 
@@ -39,23 +40,20 @@ ALIGNMENT = "Each segment's value is paid at the token in which the segment ends
 def run_page(record: RunRecord) -> Html:
     """The whole document."""
     parts = [
-        ("summary", "First and best", "", summary(record)),
-        ("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
-        ("answers", "Before and after", HEAT, before_and_after(record)),
-        ("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
-        ("training", "Training", CURVES, training_curves(record)),
-        ("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
-        ("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
-        ("drift", "Reward models during training", DRIFT, drift_parts(record)),
-        ("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
-        ("time", "Time", "", timing_part(record)),
-        ("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
-        ("missing", "What is missing", "", _missing(record)),
+        Part("summary", "First and best", "", summary(record)),
+        Part("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
+        Part("answers", "Before and after", HEAT, before_and_after(record)),
+        Part("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
+        Part("training", "Training", CURVES, training_curves(record)),
+        Part("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
+        Part("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
+        Part("drift", "Reward models during training", DRIFT, drift_parts(record)),
+        Part("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
+        Part("time", "Time", "", timing_part(record)),
+        Part("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
+        Part("missing", "What is missing", "", _missing(record)),
     ]
-    shown = [part for part in parts if part[3] is not None]
-    nav = contents([(name, title) for name, title, _, _ in shown])
-    sections = [section(name, title, lead, body) for name, title, lead, body in shown]
-    return page(f"{record.name}: report", heat_style(), header(record), nav, *sections)
+    return page(f"{record.name}: report", header(record), parts, heat_style())
 
 
 def _evaluation(record: RunRecord) -> Html | None:

@@ -137,7 +137,7 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.6 * rough)
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
     return [round(i * step, 12) for i in range(first, last + 1)]
 

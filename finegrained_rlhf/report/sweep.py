@@ -12,10 +12,10 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.tables import cell
-from finegrained_rlhf.report.compare import ANSWERS, missing_lines, overlays, side_by_side, warning_lines
+from finegrained_rlhf.report.compare import ANSWERS, CURVES, missing_lines, overlays, side_by_side, warning_lines
 from finegrained_rlhf.report.heatmap import heat_style
 from finegrained_rlhf.report.html import MINUS, Html, el, is_number, isolated, join
-from finegrained_rlhf.report.page import contents, page, section, table
+from finegrained_rlhf.report.page import Part, page, table
 from finegrained_rlhf.report.record import RunRecord, read_run
 
 PROMPTS = 3
@@ -49,16 +49,15 @@ def sweep_page(title: str, result: Mapping[str, Any], pareto_svg: str, runs: Seq
     """
     records, lost = _records(runs)
     failed = list(result.get("failed") or [])
-    parts: list[tuple[str, str, str, Html | None]] = [
-        ("points", "Points", _TABLE, _summary_table(result)),
-        ("pareto", "Pareto plot", "", inline_svg(pareto_svg) if pareto_svg else None),
-        ("curves", "Validation", "Greedy answers to the validation prompts.", overlays(records) if records else None),
-        ("answers", "The same prompts", ANSWERS, side_by_side(records, PROMPTS) if records else None),
-        ("runs", "Every run", "", _rows_table(result)),
-        ("failed", "Failed points", "The others went on. Start the sweep again to repeat these.", _failed(failed)),
-        ("missing", "What is missing", "", _missing(records, lost)),
+    parts = [
+        Part("points", "Points", _TABLE, _summary_table(result)),
+        Part("pareto", "Pareto plot", "", inline_svg(pareto_svg) if pareto_svg else None),
+        Part("curves", "Validation", CURVES, overlays(records) if records else None),
+        Part("answers", "The same prompts", ANSWERS, side_by_side(records, PROMPTS) if records else None),
+        Part("runs", "Every run", "", _rows_table(result)),
+        Part("failed", "Failed points", "The others went on. Start the sweep again to repeat these.", _failed(failed)),
+        Part("missing", "What is missing", "", _missing(records, lost)),
     ]
-    shown = [part for part in parts if part[3] is not None]
     head = el(
         "header",
         el("h1", isolated(title)),
@@ -67,9 +66,7 @@ def sweep_page(title: str, result: Mapping[str, Any], pareto_svg: str, runs: Seq
         el("p", f"{len(failed)} of the points failed.", class_="warnings") if failed else None,
         warning_lines(records),
     )
-    nav = contents([(name, heading) for name, heading, _, _ in shown])
-    sections = [section(name, heading, lead, body) for name, heading, lead, body in shown]
-    return page(f"{title}: sweep", heat_style(), head, nav, *sections)
+    return page(f"{title}: sweep", head, parts, heat_style())
 
 
 def inline_svg(markup: str) -> Html:
@@ -122,19 +119,25 @@ def _missing(records: Mapping[str, RunRecord], lost: Sequence[str]) -> Html | No
 
 def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What tells a point from others: its system, the keys that were swept, the weights."""
-    weights = {f"w {name}": value for name, value in _mapping(entry, "weights").items()}
+    weights = {
+        f"w {name}": f"{value:g}" if is_number(value) else value for name, value in _mapping(entry, "weights").items()
+    }
     return {"system": entry.get("system"), **_mapping(entry, "swept"), **weights}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Rows with the columns that any of them fills; words on the left, the rest as numbers."""
+    """Rows with the columns that any of them fills; those of words on the left, those of numbers on the right."""
     filled = {key for row in rows for key, value in row.items() if value not in (None, "")}
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key in filled]
-    left = [key for key in keys if key in _WORDS]
-    order = [*left, *(key for key in keys if key not in _WORDS)]
-    return table(
-        [isolated(key) for key in order], [[_cell(row.get(key)) for key in order] for row in rows], words=len(left)
-    )
+    words = [key for key in keys if key in _WORDS or any(_is_word(row.get(key)) for row in rows)]
+    order = [*words, *(key for key in keys if key not in words)]
+    cells = [[_cell(row.get(key)) for key in order] for row in rows]
+    return table([isolated(key) for key in order], cells, words=len(words))
+
+
+def _is_word(value: Any) -> bool:
+    """Text that is no number with its spread."""
+    return isinstance(value, str) and not re.match(r"[\d−*]|$", value)
 
 
 def _cell(value: Any) -> Html:

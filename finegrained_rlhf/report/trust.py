@@ -13,7 +13,7 @@ from finegrained_rlhf.report.page import table
 from finegrained_rlhf.report.record import Row, RunRecord
 from finegrained_rlhf.report.svg import Chart, Line, figure
 
-_MEASURES = ("agreement", "precision", "recall", "f1")
+_MEASURES = {"agreement": "Agreement", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 
 
 def trust_parts(record: RunRecord) -> Html:
@@ -31,15 +31,13 @@ def drift_parts(record: RunRecord) -> Html | None:
     components = _mapping(record.drift, "components")
     if not components:
         return None
+    names = [name for name in record.components if name in components]
+    names += [name for name in components if name not in names]
     charts = []
-    for measure in _MEASURES:
-        lines = [
-            Line(str(name), _points(rows, measure), slot, "dots")
-            for slot, (name, rows) in enumerate(components.items())
-        ]
+    for measure, title in _MEASURES.items():
+        lines = [Line(name, _points(components[name], measure), slot, "dots") for slot, name in enumerate(names)]
         if any(line.finite for line in lines):
-            title = {"f1": "F1"}.get(measure, measure).capitalize() if measure != "f1" else "F1"
-            charts.append(Chart(f"{title} with the oracle", lines, y_label="share"))
+            charts.append(Chart(f"{title} with the oracle", lines, y_label="share", y_range=(0.0, 1.0)))
     return el("div", *map(figure, charts), class_="charts")
 
 
@@ -97,7 +95,6 @@ def _reliability(trust: Row) -> Html:
         y_label="observed share",
         x_range=(low, 1.0),
         y_range=(0.0, 1.0),
-        note="On the grey line, a probability means what it says; below it the model is too sure. Area: how often.",
     )
     return figure(chart)
 

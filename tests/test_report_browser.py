@@ -1,0 +1,223 @@
+"""Reports in a real browser: offline, with hostile text, on a phone, in the dark, by mouse, touch and keyboard.
+
+Needs Chromium (on the path, or named by CHROMIUM). Without one the tests are skipped, unless REQUIRE_BROWSER=1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from report_toy import HOSTILE, write_old_run, write_toy_run
+
+from finegrained_rlhf.report.compare import compare_page
+from finegrained_rlhf.report.record import read_run
+from finegrained_rlhf.report.run_page import run_page
+from finegrained_rlhf.report.sweep import sweep_page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
+    "--disable-sync --disable-quic"
+)
+PHONE = {"viewport": {"width": 375, "height": 812}, "has_touch": True, "is_mobile": True}
+
+# Contrast (WCAG 2) of every text node with what lies behind it; returns the texts with less than 4.5.
+CONTRAST = """() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = channels(getComputedStyle(e).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+      if (colour[3] !== 0) throw new Error("a ground that shines through: " + e.className);
+    }
+    return channels(getComputedStyle(document.documentElement).backgroundColor);
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const weak = new Set();
+  let seen = 0;
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || element.tagName === "SCRIPT" || !element.getClientRects().length) continue;
+    const style = getComputedStyle(element);
+    const text = light(channels(element instanceof SVGElement ? style.fill : style.color));
+    const ground = light(behind(element));
+    seen += 1;
+    const ratio = (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+    if (ratio < 4.5) weak.add(element.tagName + "." + element.className + " " + ratio.toFixed(2));
+  }
+  return [seen, [...weak]];
+}"""
+
+
+def browser_path() -> str | None:
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = browser_path()
+    if path is None:
+        message = f"no browser: none of {', '.join(NAMES)} is on the path and CHROMIUM is not set"
+        if os.environ.get("REQUIRE_BROWSER") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=QUIET.split(), timeout=240_000)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of each kind, all with hostile text and a name that is no tag."""
+    root = tmp_path_factory.mktemp("pages")
+    run = write_toy_run(root / "<b>run & co")
+    record, old = read_run(run), read_run(write_old_run(root / "old"))
+    failed = [{"name": "p", "stage": "train", "error": HOSTILE[0], "log": HOSTILE[6]}]
+    plot = '<svg viewBox="0 0 10 10"><text y="9">x</text><path style="stroke: #000000" d="M0 0L9 9"/></svg>'
+    pages = {
+        "run": run_page(record),
+        "old": run_page(old),
+        "compared": compare_page({"a": record, HOSTILE[0]: record, HOSTILE[6]: old}),
+        "sweep": sweep_page(HOSTILE[1], {"failed": failed, "description": HOSTILE[3]}, plot, [("a", run), ("b", run)]),
+    }
+    for name, page in pages.items():
+        (root / f"{name}.html").write_text(page, encoding="utf-8")
+    return {name: root / f"{name}.html" for name in pages}
+
+
+class Opened:
+    """A page from disk without a network, with everything that it asked for or complained about."""
+
+    def __init__(self, browser: Browser, file: Path, **options: object) -> None:
+        self.context = browser.new_context(offline=True, **options)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(120_000)
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append("dialog"), dialog.dismiss()))
+        self.page.goto(file.as_uri())
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.context.close()
+
+    def unfold(self) -> None:
+        self.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+
+
+@pytest.mark.parametrize("name", ["run", "old", "compared", "sweep"])
+def test_it_asks_for_nothing_runs_nothing_and_fits_a_phone(browser: Browser, files: dict[str, Path], name: str) -> None:
+    with Opened(browser, files[name], **PHONE) as opened:
+        opened.unfold()
+        for choice in opened.page.locator(".tabs").first.locator("label").all():
+            choice.click()
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == 375
+        assert opened.page.evaluate("typeof window.pwned") == "undefined"
+        assert opened.requests == [files[name].as_uri()]
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["run", "sweep"])
+def test_text_stands_out_from_its_ground(browser: Browser, files: dict[str, Path], name: str, scheme: str) -> None:
+    with Opened(browser, files[name], color_scheme=scheme) as opened:
+        opened.unfold()
+        page = opened.page
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground))) < 150) == (scheme == "dark")
+        for choice in page.locator(".heat").first.locator(".tabs label").all():
+            choice.click()
+            seen, weak = page.evaluate(CONTRAST)
+            assert seen > 100 and weak == []
+
+
+def test_every_text_is_shown_as_it_is(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"]) as opened:
+        opened.unfold()
+        read = opened.page.evaluate(
+            "[...document.querySelectorAll('#answers .text')].map((text) =>"
+            "  [...text.querySelectorAll('.w:not(.end)')].map((piece) => piece.textContent).join(''))"
+        )
+    expected = [text.translate({0x07: "␇", 0x1B: "␛", 0x00: "␀", 0x9B: "\ufffd", 0xD83D: "\ufffd"}) for text in HOSTILE]
+    assert read == [text for text in expected for _ in range(3)]  # first, best and last validation
+
+
+def test_right_to_left_text_keeps_to_its_place(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"]) as opened:
+        texts = opened.page.locator("#answers .text")
+        directions = [texts.nth(i).evaluate("text => getComputedStyle(text).direction") for i in (0, 9)]
+        assert directions == ["ltr", "rtl"]
+        sums = opened.page.locator("#answers .sums").nth(9)
+        assert sums.evaluate("text => getComputedStyle(text).direction") == "ltr"
+
+
+def test_a_component_colours_its_segments_and_says_their_signs(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"]) as opened:
+        page = opened.page
+        text = page.locator("#answers .text").nth(1)  # the best answer to the first prompt: +1, −1
+        shown = "text => [...text.querySelectorAll('.e')].filter(e => e.offsetWidth).map(e => e.textContent)"
+        ground = "text => [...new Set([...text.querySelectorAll('.w')].map(w => getComputedStyle(w).backgroundColor))]"
+        assert text.evaluate(shown) == ["+1", "−1"]
+        assert len(text.evaluate(ground)) == 3  # good, bad, and none at the end of the sequence
+        page.locator("#answers label", has_text="completeness").click()
+        assert text.evaluate(shown) == ["0"] and len(text.evaluate(ground)) == 1
+        page.locator("#answers label", has_text="advantage").click()
+        assert text.evaluate(shown) == [] and len(text.evaluate(ground)) > 3
+        page.keyboard.press("ArrowLeft")  # the choice is a group of radio buttons
+        assert page.locator("#answers input:checked").get_attribute("class") == "l2 pick"
+
+
+def test_numbers_of_a_token_by_pointer_touch_and_keyboard(browser: Browser, files: dict[str, Path]) -> None:
+    numbers = (
+        "token 2: \u2068no characters\u2069\nadvantage −0.143, token reward 0, value +1.4, KL +0.01\n"
+        "token 3: \u2068rip\u2069\nadvantage +0.286, token reward 0, value +1.3, KL +0.02\n"
+        "\u2068relevance\u2069 +1, weighted +0.5"
+    )
+    with Opened(browser, files["run"]) as opened:
+        page, tip = opened.page, opened.page.locator("#tip")
+        piece = page.locator("#answers .text").nth(1).locator(".w").nth(1)
+        assert tip.is_hidden()
+        piece.hover()
+        assert tip.inner_text().startswith(numbers)
+        page.locator("h1").hover()
+        assert tip.is_hidden()
+        page.locator("#answers .text").nth(0).press("Tab")  # from the first text to the second
+        assert page.evaluate("document.activeElement.className") == "text"
+        assert tip.inner_text().startswith("token 1: ")
+        page.keyboard.press("ArrowRight")
+        assert tip.inner_text().startswith(numbers)
+        box = tip.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["y"] >= 0
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+    with Opened(browser, files["run"], **PHONE) as opened:
+        opened.page.locator("#answers .text").nth(1).locator(".w").nth(1).tap()
+        tip = opened.page.locator("#tip")
+        assert tip.inner_text().startswith(numbers)
+        box = tip.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375
+
+
+def test_it_can_be_read_without_script(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"], java_script_enabled=False) as opened:
+        page = opened.page
+        piece = page.locator("#answers .text").nth(1).locator(".w").nth(1)
+        assert (piece.get_attribute("title") or "").startswith("token 2: ")  # the browser's own tooltip
+        page.locator("#answers label", has_text="completeness").click()
+        assert page.locator("#answers .text").nth(1).locator(".e:visible").all_inner_texts() == ["0"]
+        assert page.locator("h2").first.is_visible() and page.locator("svg.chart").first.is_visible()
