@@ -17,7 +17,6 @@ from finegrained_rlhf.report.record import evenly
 from finegrained_rlhf.report.responses import Response, Segment, Tokens, cut, read_responses
 from finegrained_rlhf.report.svg import Chart, Line, figure, thinned, tick_text, ticks
 
-
 # Escaping and numbers --------------------------------------------------------------------------------------------
 
 
