@@ -62,6 +62,8 @@ def _explain_command_line(error: BaseException) -> str:
     if match := re.search(r"Could not override '([^']+)'", text):
         if "not in struct" in cause:
             return f"unknown key {match.group(1)!r} (--help lists the keys)"
+    if "Could not load 'hydra/launcher/joblib'" in text:
+        return "the launcher needs joblib: pip install 'finegrained-rlhf[sweeps]', or give hydra/launcher=basic"
     if match := re.search(r"Could not find '([^']+)/([^']+)'.*Available options in '[^']+': (.*?) Config search", text):
         return f"{match.group(1)}={match.group(2)} does not exist; expected one of {', '.join(match.group(3).split())}"
     return " ".join([*lines[:2], cause if cause not in text else ""]).strip()

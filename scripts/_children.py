@@ -60,7 +60,8 @@ def run_logged(
         subprocess.TimeoutExpired: it was ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    typed = shlex.join([*(f"{name}={value}" for name, value in (environment or {}).items()), *command])
+    variables = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
+    typed = " ".join([*variables, shlex.join(command)])
     with open(log, "a", encoding="utf-8") as stream:
         print(f"$ {typed}", file=stream, flush=True)
         process = subprocess.Popen(
@@ -92,14 +93,20 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def last_lines(log: Path, count: int = 5) -> list[str]:
-    """The last lines of a log that say something; progress bars count as what they showed last."""
+def last_output(log: Path) -> list[str]:
+    """What the last command in a log printed, without empty lines; a progress bar counts as what it showed last."""
     if not log.is_file():
         return []
-    lines = [
-        line.rpartition("\r")[2].rstrip() for line in log.read_text(encoding="utf-8", errors="replace").split("\n")
-    ]
-    return [line for line in lines if line][-count:]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    return [line for line in lines[starts[-1] + 1 if starts else 0 :] if line]
+
+
+def complaint(output: Sequence[str]) -> str:
+    """The line of a failed command's output that says why: a script's own error, else the last one."""
+    errors = [line for line in output if line.startswith("error: ")]
+    return (errors or list(output) or ["no output"])[-1]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _children import gpus_for, last_lines, locked, run_logged
+from _children import complaint, gpus_for, last_output, locked, run_logged
 from _config_files import as_yaml, read_config, write_config
 from _sweep_settings import SweepSettings
 
@@ -76,7 +76,7 @@ class Point:
         return self.directory / "log.txt"
 
     def run(self) -> dict[str, Any]:
-        """Train and measure what is not done yet. Returns what is new in the point's record.
+        """Train and measure what is not done yet. Returns what that adds to the point's record.
 
         Raises:
             StageFailed: a child failed.
@@ -89,13 +89,13 @@ class Point:
                 baselines = {n: self._baseline_at(n) for n in self.settings.best_of}
                 if all(self._is_measured(path, self._baseline(n)) for n, path in baselines.items()):
                     self._say("is done")
-                    return {}
+                    return {"minutes": 0.0}
             with gpus_for(self.settings.gpus, self.settings.processes, locks) as (environment, held):
                 return self._work(environment, [lock, *held])
 
     def _work(self, environment: Mapping[str, str], held: Sequence[int]) -> dict[str, Any]:
         started = time.perf_counter()
-        if self.config["resume"] == "never" or not self._is_measured(self.directory, self._evaluation()):
+        if self.config["resume"] == "never" or not (self.directory / "evaluation.json").is_file():
             (self.directory / "evaluation.json").unlink(missing_ok=True)
             self._child("training", self.log, self._command("train_ppo", "point", self.directory), environment, held)
         self._measure(self.directory, self._evaluation(), environment, held)
@@ -180,7 +180,7 @@ class Point:
         if script == "evaluate" and self.settings.processes == 1:
             return [sys.executable, *call]
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(self.settings.processes)]
-        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--quiet"]
         if self.settings.processes > 1:
             launch += ["--multi_gpu", "--main_process_port", "0"]  # a free port: points run beside each other
         return [*launch, *self.settings.launch, *call]
@@ -191,8 +191,7 @@ class Point:
         self._say(f"{stage} (log: {log})")
         status = run_logged(command, log, environment, held)
         if status != 0:
-            said = "\n".join(last_lines(log))
-            raise StageFailed(stage, f"exit status {status}\n{said}", log)
+            raise StageFailed(stage, f"exit status {status}: {complaint(last_output(log))}", log)
 
     def _say(self, text: str) -> None:
         print(f"{self.name}: {text}", flush=True)

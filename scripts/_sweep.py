@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _app import user_errors
-from _children import ended_by_signals
+from _children import ended_by_signals, last_output
 from _point import RECORD, SCRIPTS, Point, StageFailed
 from _points import point_name, swept_overrides, use_own_directory
 from _sweep_settings import SweepSettings
@@ -35,6 +35,8 @@ from finegrained_rlhf.core.files import read_json, write_json
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""
+_LINES = 5
+"""Of a failed point's log, on the console."""
 
 
 class SweepCallback(Callback):
@@ -86,13 +88,15 @@ def run_point(cfg: DictConfig) -> None:
     name = point_name(own)
     directory = root / "points" / name
     record = {"name": name, "job": HydraConfig.get().job.num, "start": read_json(root / STARTED)["start"], "swept": own}
-    record |= {"commit": "unknown", **_made(directory / RECORD)}
+    record |= {"commit": "unknown", "minutes": 0.0, **_made(directory / RECORD)}
     with ended_by_signals():
         try:
             use_own_directory(cfg, "points")
             point = _point(cfg, root, name)
             record |= {"seed": point.config["seed"], "weights": point.config["reward"]["weights"]}
+            before = 0.0 if point.config["resume"] == "never" else record["minutes"]
             record |= {"baselines": point.baselines()} | point.run() | {"status": "done"}
+            record["minutes"] += before
         except FineGrainedError as error:
             stage, log = (error.stage, error.log) if isinstance(error, StageFailed) else ("configuration", None)
             record |= _failure(name, stage, str(error), log)
@@ -109,7 +113,10 @@ def _made(path: Path) -> dict[str, Any]:
 
 
 def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, Any]:
-    print(f"{name}: failed in {stage}: {error}" + (f"\nlog: {log}" if log else ""), file=sys.stderr, flush=True)
+    print(f"{name}: failed in {stage}: {error}", file=sys.stderr)
+    if log is not None:
+        print(*(f"    {line}" for line in [f"{log} ends with", *last_output(log)[-_LINES:]]), sep="\n", file=sys.stderr)
+    sys.stderr.flush()
     return {"status": "failed", "stage": stage, "error": error, "log": None if log is None else str(log)}
 
 

@@ -78,8 +78,8 @@ class SweepTable:
             The content of `sweep.json`: `title`, `description`, `command`, `commit`, `seeds`, `swept` (keys, without
             those that are averaged over), `average_over`, `metrics` (heading by metric), `pareto` (axes; None without),
             `rows` (`system`, `swept`, `seed`, `weights`, `run`, `metrics`), `summary` (`system`, `swept`, `weights`,
-            `n`, `front`, and `mean`, `std`, `min`, `max` of each of the `metrics`), `failed` (`name`, `stage`, `error`,
-            `log`).
+            `n`, `front`, and `mean`, `std`, `min`, `max` of each of the `metrics`), `minutes` (of all points together),
+            `failed` (`name`, `stage`, `error`, `log`).
 
         Raises:
             DataError: an evaluation is missing or broken.
@@ -105,6 +105,7 @@ class SweepTable:
             "pareto": None if axes is None else vars(axes),
             "rows": rows,
             "summary": summary,
+            "minutes": round(sum(point["minutes"] for point in done), 1),
             "failed": [_failure(point) for point in points if point["status"] != "done"],
         }
         self._write(root, result, [(point["name"], root / "points" / point["name"]) for point in done])
@@ -151,6 +152,7 @@ def _rows(root: Path, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         measured = read_json(root / place / "evaluation.json")
         numbers = {k: v for k, v in measured.items() if isinstance(v, int | float) and k not in _NOT_MEASURED}
         if row["system"] == INITIAL:  # the same for all weights, but for the sum that they make
+            row["weights"] = {}
             numbers.pop("reward/total", None)
         row |= {"run": place, "metrics": numbers}
     systems = list(dict.fromkeys(row["system"] for row in rows.values()))
@@ -225,14 +227,18 @@ def sweep_table_page(result: Mapping[str, Any]) -> str:
         for entry in result["summary"]
     ]
     runs = [line(row, {name: row["metrics"][name] for name in labels}) for row in rows]
-    over = f"seeds {', '.join(map(str, result['seeds']))}" if averaged == ["seed"] else ", ".join(averaged)
+    seeds = ", ".join(map(str, result["seeds"]))
+    over = f"seed{'s' * (len(result['seeds']) > 1)} {seeds}" if averaged == ["seed"] else ", ".join(averaged)
     front = ["front"] if result["pareto"] else []
-    parts = [f"# {result['title']}\n", result["description"], f"`{result['command']}` at commit `{result['commit']}`\n"]
+    parts = [f"# {result['title']}\n", f"{result['description']}\n" if result["description"] else ""]
+    parts += [f"`{result['command']}` at commit `{result['commit']}`\n"]
     parts += [f"## Mean ± standard deviation over {over}\n"] if averaged else ["## Points\n"]
     parts += [markdown_table(means, ["system", *swept, "n", *labels.values(), *front]), _axes_line(result["pareto"])]
     parts += ["## Every run\n", markdown_table(runs, ["system", *keys, *labels.values()])]
+    parts += [f"The points took {result['minutes']:.0f} minutes, taken one after the other.\n"]
     if result["failed"]:
-        parts += ["## Failed\n", markdown_table(result["failed"], ["name", "stage", "error", "log"])]
+        failed = [{**point, "error": point["error"].replace("|", r"\|")} for point in result["failed"]]
+        parts += ["## Failed\n", markdown_table(failed, ["name", "stage", "error", "log"])]
     return "\n".join(part for part in parts if part)
 
 

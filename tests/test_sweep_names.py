@@ -1,0 +1,98 @@
+"""Names of the points of a multirun, and the directories that jobs get."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "scripts"))
+
+from _points import SharedKeys, own_overrides, point_name  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "own, name",
+    [
+        ({"reward.weights.relevance": "0.2", "seed": "1"}, "relevance_0.2-seed_1"),
+        ({"preset": "factworld_short", "seed": "9"}, "preset_factworld_short-seed_9"),
+        ({"optimizer.lr": "1e-4", "value.optimizer.lr": "1e-5"}, "optimizer.lr_1e-4-value.optimizer.lr_1e-5"),
+        ({"policy.path": "a", "value.path": "b", "seed": "0"}, "policy.path_a-value.path_b-seed_0"),
+        ({}, "point"),
+    ],
+)
+def test_names(own, name):
+    assert point_name(own) == name
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=60), st.text(max_size=60), min_size=1, max_size=4))
+def test_a_name_is_one_short_directory(own):
+    name = point_name(own)
+    assert not set(name) & set("=,/ '\"$\\\n") and 0 < len(name) <= 80 and name not in (".", "..")
+    assert name == point_name(dict(own))
+
+
+def test_points_that_differ_have_different_names():
+    values = ["0.2", "0.20", "a b", "a_b", "[1,2]", "[1;2]", "x" * 100, "x" * 101, "/a/b", "/a_b", "é", "è"]
+    names = [point_name({"data": first, "seed": second}) for first, second in itertools.product(values, values)]
+    assert len(set(names)) == len(names)
+
+
+def test_what_all_points_share_is_left_out():
+    task = ["experiment=smoke", "output_dir=/tmp/x", "+total_steps=3", "reward.weights.relevance=0.2", "data=/a/b"]
+    assert own_overrides(task, ["experiment", "output_dir", "total_steps", "data"]) == {
+        "reward.weights.relevance": "0.2"
+    }
+    assert own_overrides(task, []) == {"total_steps": "3", "reward.weights.relevance": "0.2"}
+
+
+@pytest.mark.parametrize(
+    "task, params, shared",
+    [
+        (["experiment=a", "seed=0,1", "lr=1"], None, ["experiment", "lr", "output_dir"]),
+        (["experiment=a,b", "output_dir=x"], None, ["output_dir"]),
+        (["seed=choice(9)", "+q=range(0,3)", "~z"], None, ["output_dir", "z"]),
+        (["seed=9", "total_steps=2"], {"seed": "9,10", "preset": "a,b"}, ["output_dir", "total_steps"]),
+    ],
+)
+def test_jobs_are_told_which_keys_are_not_swept(task, params, shared):
+    config = OmegaConf.create({"hydra": {"overrides": {"task": task, "hydra": []}, "sweeper": {"params": params}}})
+    SharedKeys().on_multirun_start(config)
+    keys = ",".join(f"'{key}'" for key in shared)
+    assert list(config.hydra.overrides.hydra) == [f"hydra.job.config.override_dirname.exclude_keys=[{keys}]"]
+
+
+def test_nothing_is_handed_on_where_nothing_is_swept():
+    config = OmegaConf.create({"hydra": {"overrides": {"task": ["seed=1"], "hydra": []}, "sweeper": {"params": None}}})
+    SharedKeys().on_multirun_start(config)
+    assert list(config.hydra.overrides.hydra) == []
+
+
+@pytest.mark.scripts
+def test_every_job_of_a_multirun_has_its_directory(tmp_path):
+    def worlds(*seeds: int) -> dict[str, bytes]:
+        small = ["train=3", "dev=0", "test=0", "sft_train=3", "sft_dev=0"]
+        command = [sys.executable, str(ROOT / "scripts/make_factworld.py"), "-m", "output_dir=worlds", *small]
+        done = subprocess.run(
+            [*command, f"seed={','.join(map(str, seeds))}"],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr
+        found = sorted((tmp_path / "worlds").glob("*/train.json"))
+        return {path.parent.name: path.read_bytes() for path in found}
+
+    first = worlds(0, 1)
+    assert set(first) == {"seed_0", "seed_1"} and first["seed_0"] != first["seed_1"]
+    assert {path.name for path in tmp_path.iterdir()} == {"worlds"}  # nothing of Hydra's beside
