@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +16,56 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import PREPARED
 
+_NOT_TRAINED = " (a dry run does not train what `prepare` names: start the run once without it)"
+
 
 def dry_run(cfg: DictConfig) -> None:
     """Build the job and run it; it knows that it is a dry run.
 
-    What `prepare` would make in the run directory is made in a temporary one, unless it is there already or a step
-    trains.
+    Raises:
+        FineGrainedError: a user's error.
+    """
+    with prepared(cfg, Processes()) as (config, hint):
+        try:
+            build(config).run()
+        except FineGrainedError as error:
+            raise type(error)(f"{error}{hint}") from None
+
+
+@contextmanager
+def prepared(
+    cfg: DictConfig, processes: Processes, resolve: Callable[[DictConfig], dict[str, Any]] = resolved
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """A job's configuration, resolved, with what its `prepare` steps make.
+
+    What they would make in the run directory is made in a temporary one, unless it is there already or a step trains.
+
+    Args:
+        cfg: composed; stays as it is.
+        processes: of this run.
+        resolve: gives plain containers.
+
+    Returns:
+        The job's keys, and what to add to an error about a missing file: empty, or that a step was left out.
 
     Raises:
         FineGrainedError: a user's error.
     """
-    processes, hint = Processes(), ""
+    hint = ""
     with tempfile.TemporaryDirectory() as scratch:
-        config = resolved(cfg)
+        config = resolve(cfg)
+        output = config["output_dir"]
         steps = list(expanded(config.get("prepare") or {}))
-        if steps and not Path(config["output_dir"], PREPARED).exists():
+        if steps and not Path(output, PREPARED).exists():
             if any(step.get("script", "").startswith("train_") for _, step in steps):
-                hint = " (a dry run does not train what `prepare` names: start the run once without dry_run)"
+                hint = _NOT_TRAINED
             else:
+                cfg = copy.deepcopy(cfg)
                 cfg.output_dir = processes.broadcast_object(scratch)
-                config = resolved(cfg)
+                config = resolve(cfg)
                 for name, step in expanded(config["prepare"]):
                     run_step(step, f"[prepare: {name}]", processes)
                 processes.barrier()
-        try:
-            build(_without_steps(config)).run()
-        except FineGrainedError as error:
-            raise type(error)(f"{error}{hint}") from None
+        job = {key: value for key, value in config.items() if key not in ("prepare", "settings")}
+        yield {**job, "output_dir": output}, hint
         processes.barrier()
-
-
-def _without_steps(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in ("prepare", "settings")}

@@ -72,8 +72,9 @@ def job_of(script: str, overrides: list[str]) -> Any:
     for _, step in expanded(config.pop("prepare", None) or {}):
         build_step(step)
     config.pop("settings", None)
-    if "sweep" in config:
-        build(config.pop("sweep"))
+    for part in ("sweep", "doctor"):
+        if part in config:
+            build(config.pop(part))
     return build(config)
 
 
@@ -160,10 +161,18 @@ def test_every_training_script_has_the_common_keys(script: str) -> None:
     assert cfg.resume == "auto" and OmegaConf.is_missing(cfg, "data")
 
 
+@pytest.mark.parametrize("experiment", sorted(name for name, script in EXPERIMENTS.items() if script == "train_ppo"))
+def test_the_doctor_takes_the_command_line_of_a_run(experiment: str) -> None:
+    words = [f"experiment={experiment}", "policy=lora", "ppo.epochs=3"]
+    run, doctor = (OmegaConf.to_container(compose(script, overrides=words)) for script in ("train_ppo", "doctor"))
+    assert isinstance(doctor, dict) and doctor.pop("doctor")
+    assert doctor == run
+
+
 @pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
 def test_a_key_that_nothing_reads_is_an_error(script: str) -> None:
     config = resolved(filled(compose(script, overrides=NEEDED.get(script, []))))
-    for key in ("prepare", "settings", "sweep"):
+    for key in ("prepare", "settings", "sweep", "doctor"):
         config.pop(key, None)
     with pytest.raises(ConfigError, match="unknown key 'nothing'"):
         build(config | {"nothing": 1})

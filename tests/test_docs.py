@@ -191,8 +191,8 @@ def test_documented_commands_compose(script: str, user_files: Path, monkeypatch:
                     continue
                 assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
                 if script != "run_experiment":
-                    job = {k: v for k, v in resolved(config).items() if k not in ("prepare", "settings", "sweep")}
-                    build(job)
+                    beside = ("prepare", "settings", "sweep", "doctor")
+                    build({k: v for k, v in resolved(config).items() if k not in beside})
             except Exception as error:
                 raise AssertionError(f"{command}\n{error}") from error
 
