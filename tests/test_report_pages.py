@@ -199,8 +199,18 @@ def test_runs_are_compared(toy: Path, tmp_path: Path) -> None:
     page = compare_page(dict(zip(names, [read_run(toy), read_run(other)], strict=True)))
     row = re.search(r"<tr><td><bdi>factual error rate</bdi></td>(.*?)</tr>", page)
     assert row and re.findall(r">([\d.]+)<", row[1]) == ["0.500", "0.200", "0.062"]  # start, then both at their best
+    assert "What is missing" not in page
     cells = re.search(r'<div class="cells">(.*?)</article>', page, re.DOTALL)
     assert cells and re.findall(r"<h4>(.*?)</h4>", cells[1]) == ["start", *names]
+
+
+def test_what_several_runs_lack_is_told_once(toy: Path, tmp_path: Path) -> None:
+    old = read_run(write_old_run(tmp_path / "old"))
+    listed = re.search(r'<section id="missing">(.*?)</section>', compare_page({"a": old, "b": old, "c": read_run(toy)}))
+    assert listed is not None
+    lines = [text_of(line) for line in re.findall(r"<li>(.*?)</li>", listed[1])]
+    assert len(lines) == len(old.missing) and all(line.startswith("a, b: ") for line in lines)
+    assert "<b>all runs</b>: There is no eval.jsonl." in compare_page({"a": old, "b": old})
 
 
 def test_a_sweep_page(toy: Path, tmp_path: Path) -> None:
@@ -209,7 +219,15 @@ def test_a_sweep_page(toy: Path, tmp_path: Path) -> None:
         "command": "python scripts/sweep.py <x>",
         "commit": "abc",
         "metrics": {"error": "true error"},
-        "summary": [{"system": "PPO", "swept": {"preset": "short"}, "weights": {"a": 0.4}, "n": 2, "metrics": metrics}],
+        "summary": [
+            {
+                "system": "PPO",
+                "swept": {"preset": "short", "reward.weights.a": "0.4"},
+                "weights": {"a": 0.4},
+                "n": 2,
+                "metrics": metrics,
+            }
+        ],
         "rows": [
             {"system": "PPO", "swept": {"preset": "short"}, "seed": 1, "metrics": {"error": 0.1}, "run": "points/x"}
         ],

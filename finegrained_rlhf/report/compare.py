@@ -139,8 +139,16 @@ def warning_lines(runs: Named) -> Html | None:
 
 
 def missing_lines(runs: Named) -> Html | None:
-    """What the runs lack."""
-    lines = [el("li", el("b", isolated(name)), ": ", line) for name, record in runs.items() for line in record.missing]
+    """What the runs lack: each line once, with the runs that it is true of."""
+    names: dict[str, list[str]] = {}
+    for name, record in runs.items():
+        for line in record.missing:
+            names.setdefault(line, []).append(name)
+    lines = []
+    for line, lacking in names.items():
+        said = [join(", " if i else "", isolated(name)) for i, name in enumerate(lacking)]
+        who = "all runs" if len(lacking) == len(runs) > 1 else join(*said)
+        lines.append(el("li", el("b", who), ": ", line))
     return el("ul", *lines) if lines else None
 
 

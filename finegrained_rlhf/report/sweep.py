@@ -91,7 +91,7 @@ def _summary_table(result: Mapping[str, Any]) -> Html | None:
     rows = []
     for entry in result.get("summary") or []:
         numbers = {_label(result, k): _spread(v) for k, v in _mapping(entry, "metrics").items()}
-        rows.append({**_point(entry), "n": entry.get("n"), **numbers, "front": "*" if entry.get("front") else ""})
+        rows.append({**_point(entry), "front": "*" if entry.get("front") else "", "n": entry.get("n"), **numbers})
     note = "Rows with * are on the Pareto front: no other is better in one axis and as good in the other."
     return join(_table(rows), el("p", note, class_="note") if result.get("pareto") else None) if rows else None
 
@@ -122,7 +122,8 @@ def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
     weights = {
         f"w {name}": f"{value:g}" if is_number(value) else value for name, value in _mapping(entry, "weights").items()
     }
-    return {"system": entry.get("system"), **_mapping(entry, "swept"), **weights}
+    swept = {k: v for k, v in _mapping(entry, "swept").items() if k.replace("reward.weights.", "w ") not in weights}
+    return {"system": entry.get("system"), **swept, **weights}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Html:
