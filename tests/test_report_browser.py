@@ -194,6 +194,7 @@ def test_numbers_of_a_token_by_pointer_touch_and_keyboard(browser: Browser, file
         assert tip.is_hidden()
         piece.hover()
         assert tip.inner_text().startswith(numbers)
+        assert "<img src=y onerror=" in tip.inner_text() and tip.evaluate("tip => tip.children.length") == 0
         page.locator("h1").hover()
         assert tip.is_hidden()
         page.locator("#answers .text").nth(0).press("Tab")  # from the first text to the second
