@@ -1,0 +1,141 @@
+"""Documents and dialogues of DialogueWorld, drawn from a seed.
+
+Knows how a dialogue moves from place to place and what each turn rests on. Knows no files and no splits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialki.records import Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.world import lexicon
+
+MIN_PASSAGES, MAX_PASSAGES = 6, 10
+
+
+@dataclass(frozen=True)
+class DialogueWorldConfig:
+    """What every document and dialogue looks like.
+
+    Attributes:
+        passages: fewest and most passages of a document, one place each; 6 to 10.
+        facts: facts a passage states, one span each; all passages of a document state the same attributes, each in an
+            order of its own.
+        questions: fewest and most user turns of a dialogue.
+        kinds: how often a user turn after the first one asks in each way (any positive weights): `named` and `place`
+            move to another place and name it, `pronoun` stays, `back` returns to the place before.
+        echo: how often an agent turn names its place.
+    """
+
+    passages: tuple[int, int] = (MIN_PASSAGES, MAX_PASSAGES)
+    facts: int = 5
+    questions: tuple[int, int] = (3, 5)
+    kinds: Mapping[str, float] = field(
+        default_factory=lambda: {"named": 0.1, "pronoun": 0.5, "place": 0.2, "back": 0.2}
+    )
+    echo: float = 0.0
+
+    def __post_init__(self) -> None:
+        low, high = self.passages
+        if not MIN_PASSAGES <= low <= high <= MAX_PASSAGES:
+            raise ConfigError(f"world.passages must be within {MIN_PASSAGES} to {MAX_PASSAGES}, got {low} to {high}")
+        if not 2 <= self.facts <= len(lexicon.ATTRIBUTES):
+            raise ConfigError(f"world.facts must be 2 to {len(lexicon.ATTRIBUTES)}, got {self.facts}")
+        if not 1 <= self.questions[0] <= self.questions[1]:
+            raise ConfigError(f"world.questions must be 1 or more, lowest first, got {list(self.questions)}")
+        if set(self.kinds) != set(lexicon.KINDS) or min(self.kinds.values()) < 0 or self.kinds["pronoun"] <= 0:
+            raise ConfigError(
+                f"world.kinds needs a weight of 0 or more for each of {', '.join(lexicon.KINDS)} and more than 0 for "
+                f"pronoun, got {dict(self.kinds)}"
+            )
+        if not 0 <= self.echo <= 1:
+            raise ConfigError(f"world.echo must be within 0 to 1, got {self.echo}")
+
+
+@dataclass(frozen=True)
+class Document:
+    """Places with their facts.
+
+    Attributes:
+        id: unique within a world.
+        names: one a passage.
+        facts: of each passage, (attribute, value) in the order of its spans.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    facts: tuple[tuple[tuple[str, str], ...], ...]
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """One passage a place: its name is the title, each fact a span."""
+        return tuple(
+            Passage(str(i), name, tuple(lexicon.fact(attribute, value) for attribute, value in facts))
+            for i, (name, facts) in enumerate(zip(self.names, self.facts, strict=True))
+        )
+
+    def find(self, passage: int, attribute: str) -> tuple[Knowledge, str]:
+        """Where a passage states an attribute, and its value."""
+        names = [name for name, _ in self.facts[passage]]
+        span = names.index(attribute)
+        return Knowledge(passage, span, span), self.facts[passage][span][1]
+
+
+def draw_document(name: str, names: Sequence[str], rng: random.Random, config: DialogueWorldConfig) -> Document:
+    """A document about places of `names`."""
+    places = rng.sample(list(names), rng.randint(*config.passages))
+    attributes = rng.sample(lexicon.ATTRIBUTES, config.facts)
+    facts = tuple(
+        tuple((attribute, rng.choice(lexicon.VALUES[attribute])) for attribute in rng.sample(attributes, config.facts))
+        for _ in places
+    )
+    return Document(name, tuple(places), facts)
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A dialogue about one document: user and agent turns in turn, each with its label.
+
+    Attributes:
+        id: unique within a world.
+        document: what it is about.
+        turns: oldest first; both turns of a pair rest on the same span.
+        kinds: how each user turn asks, one of `lexicon.KINDS`.
+    """
+
+    id: str
+    document: Document
+    turns: tuple[Turn, ...]
+    kinds: tuple[str, ...]
+
+
+def draw_dialogue(name: str, document: Document, rng: random.Random, config: DialogueWorldConfig) -> Dialogue:
+    """A dialogue: it opens with a named question; every later question asks in a way drawn from `config.kinds`.
+
+    `back` needs a place that was spoken of before the present one; where there is none, the question is a `pronoun`.
+    A question never asks for what the one before it asked for.
+    """
+    attributes = [attribute for attribute, _ in document.facts[0]]
+    present, before, attribute = rng.randrange(len(document.names)), None, rng.choice(attributes)
+    turns: list[Turn] = []
+    kinds = ["named"]
+    for number in range(rng.randint(*config.questions)):
+        if number > 0:
+            kind = rng.choices(list(config.kinds), list(config.kinds.values()))[0]
+            kinds.append("pronoun" if kind == "back" and before is None else kind)
+            if kinds[-1] == "back":
+                assert before is not None
+                present, before = before, present
+            elif kinds[-1] in ("named", "place"):
+                others = [i for i in range(len(document.names)) if i != present]
+                present, before = rng.choice(others), present
+            if kinds[-1] in ("named", "pronoun"):
+                attribute = rng.choice([other for other in attributes if other != attribute])
+        knowledge, value = document.find(present, attribute)
+        asked = lexicon.question(kinds[-1], attribute, document.names[present])
+        named = document.names[present] if rng.random() < config.echo else None
+        turns += [Turn("user", asked, knowledge), Turn("agent", lexicon.answer(value, named), knowledge)]
+    return Dialogue(name, document, tuple(turns), tuple(kinds))

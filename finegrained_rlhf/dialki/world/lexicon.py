@@ -1,0 +1,65 @@
+"""The words of DialogueWorld: names of places, attributes and values, and the sentences they stand in.
+
+Knows words. Knows nothing of documents, dialogues or models. A name is two words, so that names can be held out
+whose words are known. No word belongs to two lists.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+FIRST: tuple[str, ...] = tuple("Amber Stone North Silver Old Royal Hidden Upper Quiet Lower".split())
+LAST: tuple[str, ...] = tuple("Mill Inn Tower Garden Bridge Chapel Harbour Manor School Barn".split())
+NAMES: tuple[str, ...] = tuple(f"{first} {last}" for first, last in product(FIRST, LAST))
+
+VALUES: dict[str, tuple[str, ...]] = {
+    name: tuple(words.split())
+    for name, words in {
+        "color": "red blue green black white yellow purple brown",
+        "metal": "iron copper tin gold zinc nickel lead bronze",
+        "tree": "oak birch maple willow cedar elm pine ash",
+        "animal": "dog cat horse cow sheep goat pig duck",
+        "owner": "baker farmer doctor teacher pilot sailor tailor lawyer",
+        "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday weekends",
+        "sport": "tennis golf rugby soccer hockey boxing rowing judo",
+        "shape": "circle square triangle star cross oval cube cone",
+    }.items()
+}
+ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
+
+
+def fact(attribute: str, value: str) -> str:
+    """The sentence that states a fact in a passage, whose title says of what: `The color is red.`."""
+    return f"The {attribute} is {value}."
+
+
+def answer(value: str, name: str | None = None) -> str:
+    """An agent turn: `It is red.`, with a name `Amber Mill: it is red.`."""
+    return f"It is {value}." if name is None else f"{name}: it is {value}."
+
+
+def question(kind: str, attribute: str, name: str) -> str:
+    """A user turn that asks for an attribute of a place, in one of the `KINDS` of asking."""
+    return KINDS[kind].format(attribute=attribute, name=name)
+
+
+KINDS: dict[str, str] = {
+    "named": "What is the {attribute} of {name}?",
+    "pronoun": "And what is its {attribute}?",
+    "place": "And what about {name}?",
+    "back": "And that of the other one?",
+}
+"""Ways of asking. `named` needs no history; `pronoun` takes the place from it; `place` takes the attribute; `back`
+takes the attribute, and the place that was spoken of before the present one."""
+
+
+def corpus() -> list[str]:
+    """Texts in which every word of the world occurs in every form that passages and turns use."""
+    texts = [*NAMES]
+    for number, name in enumerate(NAMES):
+        attribute = ATTRIBUTES[number % len(ATTRIBUTES)]
+        texts += [question(kind, attribute, name) for kind in KINDS]
+    for attribute, values in VALUES.items():
+        for value in values:
+            texts += [fact(attribute, value), answer(value), answer(value, NAMES[0])]
+    return texts
