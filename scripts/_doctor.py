@@ -157,7 +157,10 @@ def _parts(config: Mapping[str, Any], missing: list[str]) -> tuple[dict[str, Any
             try:
                 built[key] = build(part)
             except FineGrainedError as error:
-                problems.append(Problem(f"{key}: {error}", f"correct {key}; --help and conf/ explain its keys"))
+                named = re.search(rf"\b{re.escape(key)}[\w.]*", str(error))
+                problems.append(
+                    Problem(f"{key}: {error}", f"{named[0] if named else key}: --help and conf/ explain it")
+                )
     return built, problems
 
 

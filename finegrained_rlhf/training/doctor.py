@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.training import doctor_directory, doctor_inputs, doctor_machine, doctor_step
 from finegrained_rlhf.training.doctor_case import Case, Finding, explain
 
 _WIDTH = 14
+_OUT_OF_MEMORY = "ppo.micro_batch_prompts, rollout.prompts_per_batch: dry_run=true shows the phases; doctor.prompts=1"
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ def examine(
 def _findings(check: Check, case: Case) -> Iterator[Finding]:
     try:
         yield from check.run(case)
+    except torch.OutOfMemoryError as error:
+        yield Finding("fail", str(error).split("\n")[0], _OUT_OF_MEMORY)
     except Exception as error:  # whatever it is, the other checks are to be made
         yield Finding("fail", explain(error), check.mend)
 

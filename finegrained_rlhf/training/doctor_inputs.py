@@ -133,15 +133,15 @@ def models(case: Case) -> Iterator[Finding]:
         try:
             policy = case.parts["policy"].load("cpu")
             yield _policy(policy, [p.input_ids for found in case.prompts.values() for p in found])
-        except FineGrainedError as error:
-            yield Finding("fail", f"policy: {error}", f"policy.path: a model or run directory{case.hint}")
+        except Exception as error:
+            yield Finding("fail", f"policy: {explain(error)}", f"policy.path: a model or run directory{case.hint}")
     if policy is not None and "value" in case.parts:
         config = case.parts["value"]
         try:
             yield _value(config.load(policy), policy, config.path)
-        except FineGrainedError as error:
+        except Exception as error:
             mend = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
-            yield Finding("fail", f"value: {error}", f"{mend}{case.hint}")
+            yield Finding("fail", f"value: {explain(error)}", f"{mend}{case.hint}")
     for name, scorer in case.scorers.items():
         try:
             scorer.setup(case.processes.device)

@@ -177,10 +177,6 @@ def training_step(case: Case) -> Iterator[Finding]:
     assert case.trainer is not None
     try:
         case.metrics = case.trainer.train_step(1)
-    except torch.OutOfMemoryError as error:
-        reason = str(error).split("\n")[0]
-        yield Finding("fail", reason, "the mends of memory, above; dry_run=true shows the phases; doctor.prompts=1")
-        return
     finally:
         _free(case)
     odd = [name for name, value in case.metrics.items() if not math.isfinite(value)]
