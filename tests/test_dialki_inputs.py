@@ -68,10 +68,10 @@ def test_layout(words: Counting) -> None:
     assert item.roles == ("user", "agent", "user")
     assert item.history == (Knowledge(2, 0, 2), Knowledge(0, 1, 1), None) and item.gold == (Knowledge(1, 0, 1),)
     assert report == InputReport(examples=1, passages=4, history_labels=2)
-    (with_colon,), _ = encode(words, dialogue("d"), suffix=":")
+    (with_suffix,), _ = encode(words, dialogue("d"), suffix=".")
     assert (
-        "<user>: tell me" in text(words, with_colon, 0).replace(" :", ":")
-        and len(with_colon.context) == len(item.context) + 3
+        text(words, with_suffix, 0).startswith("<s> <user> . tell me")
+        and len(with_suffix.context) == len(item.context) + 3
     )
 
 
