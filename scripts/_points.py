@@ -65,6 +65,18 @@ def _short_keys(keys: Sequence[str]) -> dict[str, str]:
     return labels
 
 
+def first_point(config: DictConfig) -> list[str]:
+    """The overrides of a multirun's first point, of what the command line and the configuration sweep."""
+    declared = OmegaConf.select(config, "hydra.sweeper.params") or {}
+    lines = [*(f"{key}={values}" for key, values in declared.items()), *config.hydra.overrides.task]
+    first = {}
+    for override in OverridesParser.create().parse_overrides(lines):
+        key = override.get_key_element()
+        swept = override.is_sweep_override()
+        first[key] = f"{key}={next(iter(override.sweep_string_iterator()))}" if swept else str(override.input_line)
+    return list(first.values())
+
+
 class SharedKeys(Callback):
     """Tells every job of a multirun which keys are not swept, by Hydra's own setting for names of directories."""
 

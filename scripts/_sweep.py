@@ -16,14 +16,13 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from _app import user_errors
 from _children import ended_by_signals, last_output
 from _point import RECORD, SCRIPTS, Point, StageFailed
-from _points import point_name, swept_overrides, use_own_directory
+from _points import first_point, point_name, swept_overrides, use_own_directory
 from _sweep_settings import SweepSettings
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -43,13 +42,10 @@ class SweepCallback(Callback):
     """What happens once a sweep, on the machine where it is started."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check what can be checked, run the scripts of `sweep.prepare`, and mark the start."""
+        """Check what can be checked in one point, run the scripts of `sweep.prepare`, and mark the start."""
         with _stops_the_sweep():
-            unknown = sorted(set(config.sweep) - {f.name for f in fields(SweepSettings)} - {"_target_"})
-            if unknown:
-                raise ConfigError(f"sweep.{unknown[0]}: unknown key")
             root = _root(config)
-            self._table(config)
+            _point(compose(config.hydra.job.config_name, overrides=first_point(config)), root, "first")
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
                 print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
@@ -171,8 +167,8 @@ def _stops_the_sweep() -> Iterator[None]:
             yield
         except FineGrainedError:
             raise
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:  # a mistake on the command line becomes one line there
+            sys.excepthook(type(error), error, error.__traceback__)
             sys.exit(1)
 
 

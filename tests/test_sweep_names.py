@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))
 
-from _points import SharedKeys, own_overrides, point_name  # noqa: E402
+from _points import SharedKeys, first_point, own_overrides, point_name  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,13 @@ def test_jobs_are_told_which_keys_are_not_swept(task, params, shared):
     SharedKeys().on_multirun_start(config)
     keys = ",".join(f"'{key}'" for key in shared)
     assert list(config.hydra.overrides.hydra) == [f"hydra.job.config.override_dirname.exclude_keys=[{keys}]"]
+
+
+def test_the_first_point():
+    params = {"seed": "9,10", "preset": "short,long"}
+    task = ["seed=3,4", "+a=choice(1,2)", "b=[1,2]", "c='x, y'"]
+    config = OmegaConf.create({"hydra": {"overrides": {"task": task}, "sweeper": {"params": params}}})
+    assert first_point(config) == ["seed=3", "preset=short", "+a=1", "b=[1,2]", "c='x, y'"]
 
 
 def test_nothing_is_handed_on_where_nothing_is_swept():
