@@ -20,7 +20,7 @@ from finegrained_rlhf.core.files import atomic_path, write_text
 
 logger = logging.getLogger(__name__)
 
-_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json", "trust.json", "drift.json")
+_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json", "report.html", "trust.json", "drift.json")
 _DIRECTORIES = ("checkpoints", "samples", "policy", "model")
 PREPARED = "prepared"
 """The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
