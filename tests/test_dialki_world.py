@@ -1,0 +1,162 @@
+"""DialogueWorld: labels, reference, seeds, held-out names, and the limits of word overlap."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialki.lexical import best_passage
+from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
+from finegrained_rlhf.dialki.reading import DialogueData
+from finegrained_rlhf.dialki.world import lexicon
+from finegrained_rlhf.dialki.world.dialogues import Dialogue, DialogueWorldConfig
+from finegrained_rlhf.dialki.world.make import SPLITS, MakeDialogueWorld, to_row
+from finegrained_rlhf.models.tiny import build_tokenizer
+
+
+def small(path: str = "unused", **changes: Any) -> MakeDialogueWorld:
+    """A world of a few dialogues a split."""
+    world = MakeDialogueWorld(path, documents=20, unseen_documents=10, train=60, dev=20, test=20, unseen=20)
+    return replace(world, **changes)
+
+
+def names_of(dialogue: Dialogue) -> set[str]:
+    return set(dialogue.document.names)
+
+
+def test_no_word_of_the_lexicon_has_two_meanings() -> None:
+    lists = [lexicon.FIRST, lexicon.LAST, lexicon.ATTRIBUTES, *lexicon.VALUES.values()]
+    words = [word.casefold() for words in lists for word in words]
+    assert len(words) == len(set(words)) and all(word.isalpha() for word in words)
+    assert len(lexicon.NAMES) == 100 and {len(values) for values in lexicon.VALUES.values()} == {8}
+
+
+def test_every_turn_rests_on_the_fact_that_answers_it() -> None:
+    """Replay each dialogue from its words alone: the place that is spoken of, and the attribute."""
+    kinds: Counter[str] = Counter()
+    for dialogue in small(train=300).draw()["train"]:
+        document = dialogue.document
+        spoken: list[str] = []
+        attribute = ""
+        pairs = zip(dialogue.turns[::2], dialogue.turns[1::2], dialogue.kinds, strict=True)
+        for user, agent, kind in pairs:
+            kinds[kind] += 1
+            named = [name for name in document.names if name in user.text]
+            if named:
+                spoken.append(named[0])
+            elif "the other one" in user.text:
+                spoken.append(next(name for name in reversed(spoken) if name != spoken[-1]))
+            asked = [word for word in lexicon.ATTRIBUTES if f"{word} of" in user.text or f"its {word}?" in user.text]
+            attribute = asked[0] if asked else attribute
+            assert (bool(named), bool(asked)) == {
+                "named": (True, True),
+                "pronoun": (False, True),
+                "place": (True, False),
+                "back": (False, False),
+            }[kind]
+            knowledge = user.knowledge
+            assert knowledge is not None and knowledge == agent.knowledge and knowledge.begin == knowledge.end
+            passage = document.passages[knowledge.passage]
+            assert passage.title == spoken[-1]
+            value = agent.text.removeprefix("It is ").removesuffix(".")
+            assert passage.spans[knowledge.begin] == f"The {attribute} is {value}."
+    assert set(kinds) == set(lexicon.KINDS) and min(kinds.values()) > 50
+
+
+def test_back_is_the_place_before_the_present_one_also_after_a_return() -> None:
+    config = DialogueWorldConfig(questions=(8, 8), kinds={"named": 0, "pronoun": 0.01, "place": 1, "back": 3})
+    found = 0
+    for dialogue in small(world=config).draw()["train"]:
+        places = [turn.knowledge.passage for turn in dialogue.turns[::2] if turn.knowledge]
+        for i, kind in enumerate(dialogue.kinds):
+            if kind == "back" and dialogue.kinds[i - 1] == "back":
+                found += 1
+                assert places[i] == places[i - 2]
+    assert found > 50
+
+
+def test_documents_state_the_same_attributes_in_each_passage() -> None:
+    for dialogue in small().draw()["dev"]:
+        assert 6 <= len(dialogue.document.names) <= 10
+        stated = [sorted(attribute for attribute, _ in facts) for facts in dialogue.document.facts]
+        assert all(row == stated[0] and len(set(row)) == 5 for row in stated)
+
+
+def test_unseen_names_are_held_out_but_their_words_are_not() -> None:
+    splits = small(documents=100, train=200).draw()
+    seen = set().union(*(names_of(one) for split in SPLITS[:3] for one in splits[split]))
+    unseen = set().union(*(names_of(one) for one in splits["unseen"]))
+    assert not seen & unseen and len(unseen) == 20
+    assert {word for name in unseen for word in name.split()} <= {word for name in seen for word in name.split()}
+    documents = {split: {one.document.id for one in splits[split]} for split in SPLITS}
+    assert not documents["unseen"] & (documents["train"] | documents["dev"] | documents["test"])
+
+
+def test_files_are_deterministic_and_readable(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        small(str(tmp_path / name), seed=seed).run()
+    for split in SPLITS:
+        texts = [(tmp_path / name / f"{split}.jsonl").read_bytes() for name in "abc"]
+        assert texts[0] == texts[1] != texts[2]
+        reading = DialogueData(str(tmp_path / "a" / f"{split}.jsonl")).read()
+        assert not reading.skipped and set(reading.report()["gold"]) == {"1"}
+        assert all(example.unseen is (split == "unseen") for example in reading.examples)
+        assert all(turn.knowledge for example in reading.examples for turn in example.turns)
+    rows = [json.loads(line) for line in (tmp_path / "a/world.jsonl").read_text().splitlines()]
+    assert Counter(row["split"] for row in rows) == {"train": 60, "dev": 20, "test": 20, "unseen": 20}
+    assert all(len(row["kinds"]) == len(row["places"]) and row["kinds"][0] == "named" for row in rows)
+
+
+def test_a_split_does_not_depend_on_the_others_sizes() -> None:
+    assert small(test=10).draw()["test"] == small(test=20).draw()["test"][:10]
+    assert small().draw()["unseen"] == small(train=0).draw()["unseen"]
+
+
+def test_corpus_covers_every_world(tmp_path: Path) -> None:
+    small(str(tmp_path)).run()
+    tokenizer = build_tokenizer((tmp_path / "corpus.txt").read_text().splitlines())
+    assert len(tokenizer) < 160
+    for split in SPLITS:
+        for line in (tmp_path / f"{split}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            texts = [turn["text"] for turn in row["turns"]]
+            texts += [text for passage in row["passages"] for text in (passage["title"], *passage["spans"])]
+            assert tokenizer.unk_token_id not in tokenizer(" ".join(texts))["input_ids"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_word_overlap_with_the_last_turn_is_not_enough(seed: int) -> None:
+    """What the world must hold to count: BM25 on the last turn finds at most 0.6 of the passages."""
+    for split in ("test", "unseen"):
+        dialogues = MakeDialogueWorld("unused", seed=seed, train=0, dev=0, test=120, unseen=120).draw()[split]
+        examples = [example for one in dialogues for example in parse_dialogue(to_row(one, False))]
+        right = sum(best_passage(example) == example.gold[0].passage for example in examples)
+        assert right / len(examples) <= 0.6
+
+
+def test_echo_names_the_place_in_the_answer() -> None:
+    world = small(world=DialogueWorldConfig(echo=1.0))
+    for dialogue in world.draw()["dev"]:
+        for turn in dialogue.turns[1::2]:
+            assert turn.knowledge and turn.text.startswith(dialogue.document.names[turn.knowledge.passage])
+
+
+def test_bad_configurations_are_refused() -> None:
+    kinds = {"named": 1.0, "pronoun": 0.0, "place": 0.0, "back": 0.0}
+    for bad in ({"passages": (5, 8)}, {"passages": (9, 8)}, {"facts": 1}, {"facts": 9}, {"questions": (0, 2)}):
+        with pytest.raises(ConfigError, match="world"):
+            DialogueWorldConfig(**bad)  # type: ignore[arg-type]
+    for given in (kinds, {"pronoun": 1.0}):
+        with pytest.raises(ConfigError, match=r"world\.kinds"):
+            DialogueWorldConfig(kinds=given)
+    with pytest.raises(ConfigError, match=r"world\.echo"):
+        DialogueWorldConfig(echo=2)
+    for changes in ({"dev": -1}, {"documents": 0}, {"held_out": 0.0}, {"held_out": 0.95}):
+        with pytest.raises(ConfigError):
+            small(**changes)
