@@ -162,7 +162,8 @@ def _command() -> str:
 def _stops_the_sweep() -> Iterator[None]:
     """An error in what happens once ends the sweep; Hydra itself would only warn of it."""
     with user_errors():
-        logging.getLogger("hydra_plugins").setLevel(logging.WARNING)  # the launcher repeats every command line
+        for launcher in ("hydra", "hydra_plugins"):  # they repeat every point's command line
+            logging.getLogger(launcher).setLevel(logging.WARNING)
         try:
             yield
         except FineGrainedError:

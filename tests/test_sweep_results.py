@@ -142,6 +142,7 @@ def test_results_are_written_when_nothing_failed(tmp_path, points):
 def test_a_sweep_of_which_nothing_is_done(tmp_path, points):
     result = TABLE.collect(tmp_path, points[4:], "…")
     assert result["rows"] == result["summary"] == result["seeds"] == [] and len(result["failed"]) == 1
+    assert "Every run" not in sweep_table_page(result)
     assert (tmp_path / "report.html").is_file() and not (tmp_path / "pareto.svg").exists()
 
 

@@ -232,10 +232,14 @@ def sweep_table_page(result: Mapping[str, Any]) -> str:
     front = ["front"] if result["pareto"] else []
     parts = [f"# {result['title']}\n", f"{result['description']}\n" if result["description"] else ""]
     parts += [f"`{result['command']}` at commit `{result['commit']}`\n"]
-    parts += [f"## Mean ± standard deviation over {over}\n"] if averaged else ["## Points\n"]
-    parts += [markdown_table(means, ["system", *swept, "n", *labels.values(), *front]), _axes_line(result["pareto"])]
-    parts += ["## Every run\n", markdown_table(runs, ["system", *keys, *labels.values()])]
-    parts += [f"The points took {result['minutes']:.0f} minutes, taken one after the other.\n"]
+    if rows:
+        parts += [f"## Mean ± standard deviation over {over}\n" if averaged else "## Points\n"]
+        parts += [
+            markdown_table(means, ["system", *swept, "n", *labels.values(), *front]),
+            _axes_line(result["pareto"]),
+        ]
+        parts += ["## Every run\n", markdown_table(runs, ["system", *keys, *labels.values()])]
+        parts += [f"The points took {result['minutes']:.0f} minutes, taken one after the other.\n"]
     if result["failed"]:
         failed = [{**point, "error": point["error"].replace("|", r"\|")} for point in result["failed"]]
         parts += ["## Failed\n", markdown_table(failed, ["name", "stage", "error", "log"])]
