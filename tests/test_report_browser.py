@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from report_toy import HOSTILE, write_old_run, write_toy_run
 
 from finegrained_rlhf.report.compare import compare_page
@@ -182,6 +182,11 @@ def test_a_component_colours_its_segments_and_says_their_signs(browser: Browser,
         assert page.locator("#answers input:checked").get_attribute("class") == "l2 pick"
 
 
+def wait_for_text(tip: Locator, start: str) -> None:
+    """Until the tip's text begins so: a busy browser handles an event some time after it was sent."""
+    tip.page.wait_for_function("([tip, start]) => tip.innerText.startsWith(start)", arg=[tip.element_handle(), start])
+
+
 def test_numbers_of_a_token_by_pointer_touch_and_keyboard(browser: Browser, files: dict[str, Path]) -> None:
     numbers = (
         "token 2: \u2068no characters\u2069\nadvantage −0.143, token reward 0, value +1.4, KL +0.01\n"
@@ -191,25 +196,25 @@ def test_numbers_of_a_token_by_pointer_touch_and_keyboard(browser: Browser, file
     with Opened(browser, files["run"]) as opened:
         page, tip = opened.page, opened.page.locator("#tip")
         piece = page.locator("#answers .text").nth(1).locator(".w").nth(1)
-        assert tip.is_hidden()
+        expect(tip).to_be_hidden()
         piece.hover()
-        assert tip.inner_text().startswith(numbers)
+        wait_for_text(tip, numbers)
         assert "<img src=y onerror=" in tip.inner_text() and tip.evaluate("tip => tip.children.length") == 0
         page.locator("h1").hover()
-        assert tip.is_hidden()
+        expect(tip).to_be_hidden()
         page.locator("#answers .text").nth(0).press("Tab")  # from the first text to the second
         assert page.evaluate("document.activeElement.className") == "text"
-        assert tip.inner_text().startswith("token 1: ")
+        wait_for_text(tip, "token 1: ")
         page.keyboard.press("ArrowRight")
-        assert tip.inner_text().startswith(numbers)
+        wait_for_text(tip, numbers)
         box = tip.bounding_box()
         assert box is not None and box["x"] >= 0 and box["y"] >= 0
         page.keyboard.press("Escape")
-        assert tip.is_hidden()
+        expect(tip).to_be_hidden()
     with Opened(browser, files["run"], **PHONE) as opened:
         opened.page.locator("#answers .text").nth(1).locator(".w").nth(1).tap()
         tip = opened.page.locator("#tip")
-        assert tip.inner_text().startswith(numbers)
+        wait_for_text(tip, numbers)
         box = tip.bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375
 

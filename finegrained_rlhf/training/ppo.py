@@ -125,7 +125,7 @@ class PPOTrainer:
             experience = self._experience(scored, trace)
             first = self.fresh and step == 1
             if first:
-                check_start(scored.rollout, scored.reference, self._tolerance, self.processes)
+                check_start(scored.rollout, scored.reference, self.tolerance, self.processes)
                 self._report_alignment(rollout, trace)
             with timer.phase("update"):
                 self._update.run(step, experience, batches, metrics, self._check_ratio if first else None)
@@ -182,13 +182,14 @@ class PPOTrainer:
     # Checks ------------------------------------------------------------------------------------------------------
 
     @property
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
+        """How far log-probabilities of one policy may differ before the first update, in nats."""
         exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
         return 1e-5 if exact else 0.1
 
     def _check_ratio(self, largest: float) -> None:
         if not self.config.compat.update_dropout:
-            check_ratio(largest, self._tolerance)
+            check_ratio(largest, self.tolerance)
 
     def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
         audits = self.processes.gather_objects([audit_trace(rollout, trace)])

@@ -4,6 +4,8 @@
   "use strict";
   const tip = document.getElementById("tip");
   let shown = null;
+  let last = null; // where the arrow keys go on from
+  let pointer = ""; // where the pointer was last
 
   function wordsOf(piece) {
     if (piece.title) {
@@ -24,10 +26,14 @@
     hide();
     const words = wordsOf(piece);
     if (!words) return;
-    shown = piece;
+    shown = last = piece;
     piece.classList.add("on");
     tip.textContent = words;
     tip.hidden = false;
+    place(piece);
+  }
+
+  function place(piece) {
     const at = piece.getClientRects()[0] || piece.getBoundingClientRect();
     const left = Math.min(at.left, document.documentElement.clientWidth - tip.offsetWidth - 8);
     const above = at.top - tip.offsetHeight - 8;
@@ -38,7 +44,9 @@
   const pieceAt = (target) => (target instanceof Element ? target.closest(".w") : null);
 
   document.addEventListener("pointerover", (event) => {
-    if (event.pointerType === "touch") return;
+    const here = event.clientX + " " + event.clientY;
+    if (event.pointerType === "touch" || here === pointer) return; // the page moved, not the pointer
+    pointer = here;
     const piece = pieceAt(event.target);
     if (piece) show(piece);
     else hide();
@@ -48,7 +56,15 @@
     if (piece) show(piece);
     else hide();
   });
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("pointermove", (event) => (pointer = event.clientX + " " + event.clientY), { passive: true });
+  document.addEventListener(
+    "scroll",
+    () => {
+      if (shown && document.activeElement.contains(shown) && document.activeElement.matches(":focus-visible")) place(shown);
+      else hide(); // what the pointer showed is somewhere else now; what a key showed moves along
+    },
+    { passive: true },
+  );
   document.addEventListener("focusin", (event) => {
     if (event.target.classList.contains("text") && event.target.matches(":focus-visible")) {
       const first = event.target.querySelector(".w");
@@ -62,7 +78,7 @@
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step || !text.classList.contains("text")) return;
     const pieces = [...text.querySelectorAll(".w")];
-    const next = pieces[pieces.indexOf(shown) + step];
+    const next = pieces[pieces.indexOf(last) + step];
     if (!next) return;
     event.preventDefault();
     next.scrollIntoView({ block: "nearest" });
