@@ -155,3 +155,8 @@ def test_a_lost_evaluation_is_named(tmp_path, points):
 def test_directions():
     with pytest.raises(ConfigError, match="x_better: expected higher or lower"):
         ParetoAxes("a", "b", x_better="up")  # type: ignore[arg-type]
+
+
+def test_the_committed_page_says_what_its_results_do():
+    results = Path(__file__).parents[1] / "docs/results/factworld_customization.json"
+    assert results.with_suffix(".md").read_text(encoding="utf-8") == sweep_table_page(read_json(results))
