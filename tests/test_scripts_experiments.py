@@ -112,7 +112,7 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo, t
     assert "## The thesis and FactWorld" in results.with_suffix(".md").read_text(encoding="utf-8")
     assert results.with_suffix(".svg").is_file()
     before = {path: path.read_bytes() for path in root.rglob("*.jsonl")}
-    again = run("run_experiment", *table)
+    again = run("run_experiment", *table, *SMALL)
     assert again.returncode == 0, again.stderr[-3000:]
     assert again.stderr.count("is done") == 5  # SFT, four policies
     # World, models, two files of outputs and two of feedback, four reward models, five evaluations.
