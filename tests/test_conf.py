@@ -36,6 +36,8 @@ EXPERIMENTS = {
     "factworld_sft": "train_sft",
     "qa_feedback_reward_model": "train_reward_model",
     "factworld_reward_model": "train_reward_model",
+    "doc2dial": "train_dialki",
+    "wow": "train_dialki",
     "factworld_customize": "sweep",
     "qa_feedback_customize": "sweep",
 }
@@ -45,7 +47,7 @@ GROUPS = {
     "reward": ("train_ppo", "evaluate", "generate"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
-    "tracking": ("train_ppo", "train_sft", "train_reward_model"),
+    "tracking": ("train_ppo", "train_sft", "train_reward_model", "train_dialki"),
     "preset": ("train_ppo",),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
@@ -154,7 +156,7 @@ def test_every_option_of_every_group_binds(group: str, option: str, script: str)
     job_of(script, [*([] if group == "reward_model" else NEEDED.get(script, [])), f"{group}={option}"])
 
 
-@pytest.mark.parametrize("script", ["train_ppo", "train_sft", "train_reward_model"])
+@pytest.mark.parametrize("script", ["train_ppo", "train_sft", "train_reward_model", "train_dialki"])
 def test_every_training_script_has_the_common_keys(script: str) -> None:
     cfg = compose(script, overrides=NEEDED.get(script, []))
     assert {"output_dir", "seed", "total_steps", "resume", "data"} <= cfg.keys()
@@ -253,6 +255,27 @@ def test_the_papers_configuration_of_reward_models(
     assert (model.optimizer.lr, model.optimizer.weight_decay, model.optimizer.warmup_ratio) == (lr, decay, 0.1)
     assert (model.epochs, model.steps, model.batches.batch_size, model.max_length) == (epochs, steps, batch, 2048)
     assert (job.validate_every, job.processes.precision) == (200, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "length", "spans", "passages", "alpha", "epochs"),
+    [("doc2dial", 512, 5, 8, 1.0, 20), ("wow", 384, 1, 10, 0.5, 10)],
+)
+def test_the_papers_configuration_of_dialki(
+    experiment: str, length: int, spans: int, passages: int, alpha: float, epochs: int
+) -> None:
+    """Thesis, section 3.3.2, and what only the original code fixes."""
+    job = job_of("train_dialki", [f"experiment={experiment}"])
+    assert (job.format, job.epochs, job.history_labels) == (experiment, epochs, "all")
+    model = job.dialki
+    assert (model.inputs.max_length, model.inputs.max_context) == (length, 126)
+    assert (model.search.max_spans, model.search.max_passages, model.search.score_by) == (spans, 20, "probabilities")
+    assert (model.contextualize, model.user_turns) == (True, 2)
+    assert (job.losses.history, job.losses.adversarial) == (alpha, 5.0)
+    assert (job.batches.batch_size, job.batches.passages) == (4, passages)
+    optimizer = job.optimizer
+    assert (optimizer.lr, optimizer.weight_decay, optimizer.warmup_steps) == (3e-5, 0.0, 1000)
+    assert (optimizer.max_grad_norm, optimizer.schedule) == (1.0, "linear")
 
 
 def test_the_engine_needs_no_optional_package() -> None:

@@ -159,7 +159,7 @@ class Generate:
         answering = Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
         batches = answering.stream(generator, prompts)
         try:
-            with _writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
+            with writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
                 for part, batch in zip(_cut(prompts, self.batch_size), batches, strict=True):
                     for row in _rows(part, batch, decoding) if chooser is None else _best_rows(part, batch, chooser):
                         stream.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -202,7 +202,7 @@ def _cut(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
 
 
 @contextmanager
-def _writable(output: str) -> Iterator[TextIO]:
+def writable(output: str) -> Iterator[TextIO]:
     """Standard output for `-`, else a file that appears when the block ends well."""
     if output == STANDARD_OUTPUT:
         yield sys.stdout

@@ -1,0 +1,154 @@
+"""Answering files of dialogues, or one dialogue from the command line: the job behind `scripts/identify_knowledge.py`.
+
+Knows finders, readers and the lines that are written. Does not know models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialki.inference import KnowledgeFinder
+from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
+from finegrained_rlhf.dialki.reading import DialogueData, Format
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.training.generation import STANDARD_OUTPUT, progress_bar, writable
+
+
+def document_passages(path: str | Path) -> list[dict[str, str]]:
+    """The passages of a text or Markdown file: paragraphs between blank lines, under the heading (`# …`) before them.
+
+    Returns:
+        `{"title", "text"}` of each; the title is empty before the first heading.
+
+    Raises:
+        DataError: the file is missing, no UTF-8 text, or holds no paragraph.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    passages: list[dict[str, str]] = []
+    title, lines = "", list[str]()
+    for line in [*text.splitlines(), ""]:
+        heading = line.startswith("#")
+        if (heading or not line.strip()) and lines:
+            passages.append({"title": title, "text": " ".join(lines)})
+            lines = []
+        if heading:
+            title = line.lstrip("#").strip()
+        elif line.strip():
+            lines.append(line.strip())
+    if not passages:
+        raise DataError("holds no paragraph, expected at least one", file=path)
+    return passages
+
+
+def dialogue_of(turns: Sequence[str], document: str | Path, segmenter: str = "rules") -> DialogueExample:
+    """A dialogue about a document; the turns alternate and the last one is the user's.
+
+    Raises:
+        DataError: a broken document or an empty turn.
+    """
+    roles = ("user", "agent")
+    spoken = [{"role": roles[(len(turns) - 1 - i) % 2], "text": text} for i, text in enumerate(turns)]
+    row = {"id": "dialogue", "turns": spoken, "passages": document_passages(document)}
+    try:
+        (example,) = parse_dialogue(row, segmenter=SpacySegmenter(segmenter))
+    except DataError as error:
+        raise error.at(file=document) from None
+    return example
+
+
+@dataclass(frozen=True)
+class IdentifyKnowledge:
+    """Find the knowledge that the next agent turn of dialogues rests on, as JSON lines.
+
+    Attributes:
+        checkpoint: run directory or model directory of a trained DIALKI.
+        input: file of dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
+        output: JSON lines to write, batch by batch; `-` for standard output. Each has `id`, `passage` (index),
+            `passage_id`, `title`, `begin`, `end` (spans), `text`, `probability` (of the passage), `begin_probability`,
+            `end_probability`, `score` (of the run of spans) and `passages` (those above γ).
+        turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
+        document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
+        format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        documents: `doc2dial` only: the document file.
+        part: `dstc11` only: the part to answer.
+        segmenter: `rules` or the name of an installed spaCy pipeline; cuts `document` into sentences.
+        batch_size: dialogues that are encoded together.
+        processes: precision and CPU threads.
+    """
+
+    checkpoint: str
+    input: str | None = None
+    output: str = STANDARD_OUTPUT
+    turns: Sequence[str] = ()
+    document: str | None = None
+    format: Format = "jsonl"
+    documents: str | None = None
+    part: Part = "all"
+    segmenter: str = "rules"
+    batch_size: int = 16
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
+        if self.input is not None and (self.turns or self.document is not None):
+            raise ConfigError("input: expected either input, or turns and document")
+
+    def run(self) -> None:
+        """Answer and write.
+
+        Raises:
+            ConfigError: neither a file nor a dialogue is given, or started in several processes.
+            ModelError: no readable model.
+            DataError: no readable dialogue; nothing is written then.
+        """
+        processes = Processes(self.processes)
+        if processes.count > 1:
+            raise ConfigError("identify_knowledge.py streams from one process")
+        examples = self._examples()
+        finder = KnowledgeFinder.load(self.checkpoint, processes, batch_size=self.batch_size)
+        rows = self._rows(finder, examples)
+        try:
+            with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
+                for row in rows:
+                    stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    bar.update(1)
+        except BrokenPipeError:  # whoever read standard output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        if self.output != STANDARD_OUTPUT:
+            print(f"{finder.report} -> {self.output}", file=sys.stderr)
+
+    def _examples(self) -> Sequence[DialogueExample]:
+        if self.input is None:
+            if not self.turns or self.document is None:
+                raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
+            return [dialogue_of(self.turns, self.document, self.segmenter)]
+        source = DialogueData(
+            self.input,
+            self.format,
+            documents=self.documents,
+            keep_unlabelled=self.format == "doc2dial",
+            part=self.part,
+        )
+        return source.read().examples
+
+    def _rows(self, finder: KnowledgeFinder, examples: Sequence[DialogueExample]) -> Iterator[dict[str, Any]]:
+        answers = (answer for batch in finder.stream(examples) for answer in batch)
+        for example, answer in zip(examples, answers, strict=True):
+            yield answer.to_json(example)

@@ -1,0 +1,249 @@
+"""Training DIALKI as a configuration: what `scripts/train_dialki.py` builds and runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.dialki.batches import HistoryLabels, keep_history_labels
+from finegrained_rlhf.dialki.inference import Found
+from finegrained_rlhf.dialki.inputs import EncodedExample, InputEncoder, InputReport
+from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki, new_dialki
+from finegrained_rlhf.dialki.objective import LossConfig
+from finegrained_rlhf.dialki.readers.base import Reading
+from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.reading import DialogueData, Format
+from finegrained_rlhf.dialki.scores import summaries
+from finegrained_rlhf.dialki.search import Threshold, tune_threshold
+from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainDialki:
+    """Train DIALKI on dialogues whose agent turns name the knowledge that they rest on.
+
+    Attributes:
+        data: dialogues to train on (a directory for `dstc11`).
+        model: directory of the encoder to start from.
+        output_dir: run directory.
+        optimizer: rates and schedule.
+        format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        documents: `doc2dial` only: the document file.
+        part: `dstc11` only: the part to train on.
+        validation_data: dialogues to select by; None trains without, and the last model is exported.
+        validation_part: `dstc11` only: the part to select by.
+        validation_examples: use at most so many of them; None uses all.
+        dialki: what the model is.
+        losses: their weights, and the noise.
+        history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
+        batches: sizes, and passages a dialogue.
+        epochs: passes over the examples; used where `total_steps` is None.
+        total_steps: training steps; None derives them from `epochs`.
+        dropout: rate everywhere in the model; None keeps the encoder's own and `dialki.dropout`.
+        validate_every: training steps between validations; None validates once an epoch.
+        checkpoint_every: training steps between checkpoints; None writes one an epoch.
+        keep_checkpoints: how many of the latest stay, beside that of step 0.
+        patience: end after so many validations in a row without a better one; None never does.
+        seed: of new heads, order, sampled passages, noise and dropout.
+        resume: `auto`, `never`, or a checkpoint or run directory.
+        processes: precision and CPU threads.
+        tracking: where metrics go beside the run directory.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    data: str
+    model: str
+    output_dir: str
+    optimizer: OptimizerConfig
+    format: Format = "jsonl"
+    documents: str | None = None
+    part: Part = "all"
+    validation_data: str | None = None
+    validation_part: Part = "all"
+    validation_examples: int | None = None
+    dialki: DialkiConfig = field(default_factory=DialkiConfig)
+    losses: LossConfig = field(default_factory=LossConfig)
+    history_labels: HistoryLabels = "all"
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    epochs: float = 20
+    total_steps: int | None = None
+    dropout: float | None = None
+    validate_every: int | None = None
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 2
+    patience: int | None = None
+    seed: int = 0
+    resume: str = "auto"
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        if self.history_labels not in ("all", "agent", "half", "none"):
+            raise ConfigError(f"history_labels: expected all, agent, half or none, got {self.history_labels!r}")
+        if self.epochs <= 0:
+            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
+        if self.validation_examples is not None and self.validation_examples < 1:
+            raise ConfigError(f"validation_examples: expected null or at least 1, got {self.validation_examples}")
+        if self.dialki.parity:
+            raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
+        self._source()
+        self.loop_config(examples=1)
+
+    def _source(self, validation: bool = False) -> DialogueData:
+        """Where the examples come from; Doc2Dial's validation documents are seen where training has them."""
+        path = self.validation_data if validation and self.validation_data is not None else self.data
+        return DialogueData(
+            path,
+            self.format,
+            documents=self.documents,
+            seen_in=self.data if validation and self.format == "doc2dial" else None,
+            part=self.validation_part if validation else self.part,
+        )
+
+    def steps(self, examples: int) -> int:
+        """Training steps on so many examples."""
+        if self.total_steps is not None:
+            return self.total_steps
+        return max(1, math.ceil(self.epochs * examples / self.batches.batch_size))
+
+    def loop_config(self, examples: int) -> LoopConfig:
+        """The settings of the training loop on so many examples."""
+        epoch = max(1, math.ceil(examples / self.batches.batch_size))
+        every = epoch if self.validate_every is None else self.validate_every
+        return LoopConfig(
+            total_steps=self.steps(examples),
+            seed=self.seed,
+            checkpoint_every=epoch if self.checkpoint_every is None else self.checkpoint_every,
+            validate_every=every if self.validation_data is not None else None,
+            keep_checkpoints=self.keep_checkpoints,
+            resume=self.resume,
+            export="model",
+            patience=self.patience,
+        )
+
+    def run(self) -> LoopResult:
+        """Train, or continue training; then answer the validation dialogues by the exported model and tune γ on them.
+
+        Raises:
+            DataError: broken data, or nothing is left to train on.
+            ModelError: `model` is no encoder.
+        """
+        processes = Processes(self.processes)
+        trainer, report = self.build(processes)
+        run = RunDirectory(self.output_dir)
+        loop = self.loop_config(len(trainer.train))
+        result = run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
+        self._finish(trainer, run, result, report, processes)
+        return result
+
+    def build(self, processes: Processes) -> tuple[DialkiTrainer, dict[str, Any]]:
+        """Load model and data; also gives what was read and what did not fit, ready for JSON."""
+        seed_everything(self.seed, "models")
+        model = new_dialki(self.model, self.dialki)
+        encoder = InputEncoder(model.tokenizer, model.config.inputs)
+        source = self._source()
+        reading = source.read()
+        examples = [keep_history_labels(item, self.history_labels, self.seed) for item in reading.examples]
+        train, cut = encoder.encode(examples, training=True)
+        report = {"train": _told("training", reading, cut)}
+        if not train:
+            raise DataError(f"no dialogue with gold is left to train on ({cut})", file=source.path)
+        validation: list[EncodedExample] = []
+        if self.validation_data is not None:
+            reading = self._source(validation=True).read()
+            labelled = [item for item in reading.examples if item.gold][: self.validation_examples]
+            validation, cut = encoder.encode(labelled)
+            report["validation"] = _told("validation", reading, cut)
+        trainer = DialkiTrainer(
+            model,
+            train,
+            validation,
+            self.batches,
+            self.losses,
+            self.optimizer,
+            self.steps(len(train)),
+            processes,
+            seed=self.seed,
+            dropout=self.dropout,
+        )
+        return trainer, report
+
+    def _finish(
+        self,
+        trainer: DialkiTrainer,
+        run: RunDirectory,
+        result: LoopResult,
+        report: dict[str, Any],
+        processes: Processes,
+    ) -> None:
+        """Write `metrics.json`, and γ into the exported model."""
+        best = load_dialki(run.final("model")).to(processes.device)
+        trainer.model = trainer.finder.model = best
+        answers = trainer.answers()
+        threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
+        if processes.is_main:
+            groups = summaries(
+                [item.example for item in trainer.validation],
+                [score for _, score in answers],
+                [sum(len(passage.ids) for passage in item.passages) for item in trainer.validation],
+            )
+            if threshold is not None and best.config.threshold != threshold.value:
+                best.config = replace(best.config, threshold=threshold.value)
+                export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
+                with atomic_directory(run.final("model")) as directory:
+                    best.save(directory)
+                    (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
+            write_json(
+                run.results,
+                {
+                    "best_step": result.best_step,
+                    "steps": result.step,
+                    "train_examples": len(trainer.train),
+                    "validation": groups,
+                    "threshold": None if threshold is None else {"gamma": threshold.value, "passage_f1": threshold.f1},
+                    "data": report,
+                },
+            )
+            shown = {name: groups["all"][name] for name in ("exact_match", "f1", "passage_accuracy")} if groups else {}
+            text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items())
+            print(f"DIALKI: best at step {result.best_step}, validation: {text or 'none'}")
+        processes.barrier()
+
+
+def _told(what: str, reading: Reading, cut: InputReport) -> dict[str, Any]:
+    """Say what was read and what did not fit; the same for JSON."""
+    skipped = sum(reading.skipped.values())
+    logger.info("%s data: %s%s", what, cut, f", {skipped} turns skipped by the reader" if skipped else "")
+    return {"read": reading.report(), "inputs": cut.to_json()}
+
+
+def tuned(items: Sequence[EncodedExample], found: Sequence[Found], most: int) -> Threshold | None:
+    """γ tuned on answered dialogues: the highest mean F1 of the sets of passages (`tune_threshold`).
+
+    Args:
+        items: dialogues with gold.
+        found: their answers.
+        most: passages of an answer at most.
+    """
+    gold = []
+    for item, answer in zip(items, found, strict=True):
+        place = {passage: m for m, passage in enumerate(answer.searched)}
+        # gold passages out of reach count as missed: no place is negative
+        gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.example.gold))
+    return tune_threshold([answer.probabilities for answer in found], gold, most)
