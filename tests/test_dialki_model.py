@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki, whole_batch
+from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki, tokenizer, whole_batch
 from safetensors.torch import load_file
 from torch.nn.functional import pad
-from transformers import BertConfig, BertModel
+from transformers import AutoModel, BertConfig, BertModel, DistilBertConfig, ElectraConfig, RobertaConfig
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.batches import DialkiBatch, InputGroup, collate
@@ -211,6 +211,43 @@ def test_permuted_passages_permute_the_scores(bert: Path) -> None:
     permuted = [getattr(past, name)[:, :, order] for name in ("passage", "begin", "end")]
     same(HistoryScores(*permuted), past_two)
     assert len(set(one.passage[0].tolist())) == 4  # the scores differ, so the order is seen
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (RobertaConfig, {"type_vocab_size": 1, "pad_token_id": 0}),
+        (DistilBertConfig, {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "dropout": 0.0}),
+        (ElectraConfig, {"embedding_size": 8}),
+    ],
+)
+def test_other_encoders(config: type, kind: dict, tmp_path: Path) -> None:
+    """Padding changes nothing, zero noise changes nothing, and what was saved is loaded."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings = {"vocab_size": len(tokenizer()), "max_position_embeddings": 256, "initializer_range": 0.3, **kind}
+    torch.manual_seed(0)
+    AutoModel.from_config(config(**(settings if "dim" in kind else sizes | settings))).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    model = tiny_dialki(tmp_path)
+    chosen, _ = whole_batch(model, [dialogue("a", history=(None,)), dialogue("b")])
+    batch = collate(chosen, model.pad_id, group_size=1)
+    clean, _ = scores(model, batch)
+    wide, _ = scores(model, with_padding(model, batch, extra=5))
+    assert torch.allclose(clean.passage, wide.passage, atol=1e-5)
+    assert torch.allclose(clean.begin, wide.begin[..., :-3], atol=1e-5)
+    width = model.encoder.get_input_embeddings().weight.shape[1]
+    with torch.no_grad():
+        zeros = [torch.zeros(*group.ids.shape, width) for group in batch.groups]
+        assert torch.equal(clean.begin, model.next_scores(model.encode(batch, zeros), batch).begin)
+        ids = batch.groups[0].ids
+        assert torch.allclose(
+            model.encoder(input_ids=ids).last_hidden_state,
+            model.encoder(inputs_embeds=model.encoder.get_input_embeddings()(ids)).last_hidden_state,
+            atol=1e-6,
+        )
+    model.save(tmp_path / "saved")
+    same(scores(load_dialki(tmp_path / "saved"), batch)[0], clean)
 
 
 # Files -----------------------------------------------------------------------------------------------------------

@@ -196,6 +196,20 @@ def test_each_loss_has_a_switch(folder: Path, alpha: float, beta: float) -> None
     assert moved == (alpha > 0)
 
 
+def test_a_step_in_bf16(folder: Path) -> None:
+    made = trainer(folder, BatchConfig(batch_size=3))
+    made.processes = made.finder.processes = Processes(ProcessConfig("bf16"))
+    before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
+    row = made.train_step(1)
+    exact = trainer(folder, BatchConfig(batch_size=3)).train_step(1)
+    for name in ("loss/passage", "loss/begin", "loss/end", "loss/history"):
+        assert row[name] == pytest.approx(exact[name], rel=0.05)
+    assert 0 < row["loss/adversarial"] < 3 and row["gradient_norm"] == pytest.approx(exact["gradient_norm"], rel=0.2)
+    assert all(p.dtype == torch.float32 for p in made.model.parameters())
+    assert any(not torch.equal(p, before[name]) for name, p in made.model.named_parameters())
+    assert set(made.validate(1)) == {"score", "examples", "exact_match", "f1", "passage_accuracy"}
+
+
 # Bad input -------------------------------------------------------------------------------------------------------
 
 
