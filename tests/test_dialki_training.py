@@ -22,6 +22,7 @@ from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Turn
 from finegrained_rlhf.dialki.scores import score_answer
+from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -279,3 +280,15 @@ def test_the_finder_counts_what_it_cuts(folder: Path) -> None:
     finder = KnowledgeFinder(tiny_dialki(folder / "bert", inputs=InputConfig(60, 20)))
     finder.identify([dialogue(history=(None,) * 5)] * 2)
     assert finder.report.contexts_cut == 2 and finder.report.examples == 2
+
+
+def test_the_search_follows_its_settings(folder: Path) -> None:
+    settings = SearchConfig(max_spans=1, score_by="logits", max_passages=2)
+    finder = KnowledgeFinder(tiny_dialki(folder / "bert", search=settings, threshold=0.0))
+    usual = KnowledgeFinder(tiny_dialki(folder / "bert"))
+    examples = [dialogue(name, gold=()) for name in "abc"]
+    for answer, other in zip(finder.identify(examples), usual.identify(examples), strict=True):
+        assert answer.searched == (0, 1) and other.searched == (0, 1, 2, 3)
+        assert answer.knowledge.begin == answer.knowledge.end and set(answer.passages) == {0, 1}
+        assert answer.score != pytest.approx(answer.begin + answer.end)  # logits, not probabilities
+        assert other.passages == (other.knowledge.passage,)
