@@ -1,0 +1,77 @@
+"""Records of query rewriting: a turn of a dialogue, and its weak label.
+
+Knows what a turn is made of and how it becomes a policy's input. Does not know files, tokenizers or retrievers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.errors import DataError
+
+SEPARATOR = " [SEP] "
+"""Between the turns of a policy's input, literally."""
+
+
+@dataclass(frozen=True)
+class RewriteExample:
+    """A question in a dialogue.
+
+    Attributes:
+        id: unique in its file, `DIALOGUE_TURN`.
+        dialogue: id of the dialogue.
+        turn: number of the question in its dialogue, from 1.
+        history: what was said before, oldest first: question, answer, question, answer, …; an answer may be empty
+            where it is not known.
+        question: the question as it was asked. A dialogue's first question is already replaced by its rewrite where
+            there is one, here and in `history`.
+        rewrite: the human's rewrite, which stands alone; None where there is none.
+        answer: the answer to the question, None where there is none.
+        gold: ids of the passages that answer it; empty where they are not known.
+        source: where the dialogue comes from (QReCC: quac, nq, trec), "" where it is not known.
+        topic_shift: whether the question leaves the topic of the turn before it; None where it is not known.
+    """
+
+    id: str
+    dialogue: str
+    turn: int
+    history: tuple[str, ...]
+    question: str
+    rewrite: str | None = None
+    answer: str | None = None
+    gold: tuple[str, ...] = ()
+    source: str = ""
+    topic_shift: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not self.question.strip():
+            raise DataError("expected a question, got blank text", record=self.id, field="question")
+        if self.turn < 1:
+            raise DataError(f"expected a turn from 1, got {self.turn}", record=self.id, field="turn")
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The question and what was said before it, newest first; unknown answers are left out."""
+        return (self.question, *(text for text in reversed(self.history) if text.strip()))
+
+    @property
+    def context(self) -> str:
+        """The policy's input: `u_n [SEP] u_{n-1} [SEP] … u_1`, newest first (thesis, section 4.2)."""
+        return SEPARATOR.join(self.turns)
+
+
+@dataclass(frozen=True)
+class PassageLabel:
+    """Which passage should be found for a question, and one that should not.
+
+    Attributes:
+        example: id of the question.
+        positive: id of the passage that should be found.
+        negative: id of another passage.
+        score: span F1 of the positive with the answer, 0 to 1; None where the positive is a gold passage.
+    """
+
+    example: str
+    positive: str
+    negative: str
+    score: float | None = None
