@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.plots import INK, load_pyplot
 
 # Okabe and Ito's colours, which the colour-blind tell apart; trained points first, each baseline with its own marker.
 _LOOKS = (("#0072b2", "o"), ("#d55e00", "D"), ("#009e73", "s"), ("#cc79a7", "^"), ("#e69f00", "v"))
-_INK = "#222222"
 _ARROWS = {"higher": "→", "lower": "←"}
 
 
@@ -30,7 +28,7 @@ def pareto_svg(result: Mapping[str, Any]) -> str:
     axes, summary = result["pareto"], result["summary"]
     if axes is None or not summary:
         return ""
-    pyplot = _pyplot()
+    pyplot = load_pyplot("the Pareto plot", "sweeps")
     figure, axis = pyplot.subplots(figsize=(6.4, 4.6), layout="constrained", facecolor="white")
     _draw_front(axis, [entry for entry in summary if entry["front"]], axes)
     systems = list(dict.fromkeys(entry["system"] for entry in summary))
@@ -63,7 +61,7 @@ def _draw_front(axis: Any, front: Sequence[Mapping[str, Any]], axes: Mapping[str
     points = sorted((entry["metrics"][axes["x"]]["mean"], entry["metrics"][axes["y"]]["mean"]) for entry in front)
     where = "pre" if axes["x_better"] == "higher" else "post"
     xs, ys = zip(*points, strict=True)
-    axis.step(xs, ys, where=where, color=_INK, linewidth=1.0, linestyle="--", label="Pareto front", zorder=1)
+    axis.step(xs, ys, where=where, color=INK, linewidth=1.0, linestyle="--", label="Pareto front", zorder=1)
 
 
 def point_label(swept: Mapping[str, Any]) -> str:
@@ -71,15 +69,3 @@ def point_label(swept: Mapping[str, Any]) -> str:
     if len(swept) == 1:
         return str(next(iter(swept.values())))
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in swept.items())
-
-
-def _pyplot() -> ModuleType:
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError("the Pareto plot needs matplotlib: pip install 'finegrained-rlhf[sweeps]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.hashsalt": "finegrained-rlhf", "font.size": 9, "text.color": _INK})
-    return pyplot

@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import atomic_path
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which the colour-blind tell apart."""
-_INK = "#222222"
+from finegrained_rlhf.core.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,10 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    pyplot = _pyplot()
+    pyplot = load_pyplot()
     labels = list(dict.fromkeys(label for panel in panels for label in panel.bands))
     look = {label: (COLOURS[i % len(COLOURS)], "osD^vP"[i % 6]) for i, label in enumerate(labels)}
-    figure, axes = _axes(pyplot, len(panels))
+    figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for label, found in panel.bands.items():
             colour, marker = look[label]
@@ -72,7 +66,7 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), frameon=False
     )
-    _save(pyplot, figure, path)
+    save_figure(pyplot, figure, path)
 
 
 def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
@@ -81,43 +75,16 @@ def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    pyplot = _pyplot()
-    figure, axes = _axes(pyplot, len(panels))
+    pyplot = load_pyplot()
+    figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for i, found in enumerate(panel.bars.values()):
             whisker = [[found["mean"] - found["min"]], [found["max"] - found["mean"]]]
-            axis.bar(i, found["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=_INK, capsize=3)
+            axis.bar(i, found["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=INK, capsize=3)
             axis.annotate(f"{found['mean']:.3f}", (i, found["max"]), (0, 4), textcoords="offset points", ha="center")
         axis.set_xticks(range(len(panel.bars)), [label.replace(" ", "\n") for label in panel.bars])
         axis.set_title(panel.title, fontsize=10)
         axis.margins(y=0.15)
         axis.grid(axis="y", linewidth=0.5, alpha=0.5)
         axis.set_axisbelow(True)
-    _save(pyplot, figure, path)
-
-
-def _pyplot() -> ModuleType:
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError("the figure needs matplotlib: pip install 'finegrained-rlhf[plots]'") from None
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "finegrained-rlhf", "font.size": 9, "text.color": _INK})
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _axes(pyplot: ModuleType, count: int) -> tuple[Any, list[Any]]:
-    figure, axes = pyplot.subplots(
-        1, count, figsize=(4.4 * count, 3.9), layout="constrained", facecolor="white", squeeze=False
-    )
-    for axis in axes[0]:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(axes[0])
-
-
-def _save(pyplot: ModuleType, figure: Any, path: Path) -> None:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+    save_figure(pyplot, figure, path)
