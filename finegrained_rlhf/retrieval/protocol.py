@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -60,5 +61,31 @@ class Retriever(PoolScorer, Protocol):
 
         Returns:
             For each query its hits, best first; equal scores are ordered by id, descending, as trec_eval breaks ties.
+        """
+        ...
+
+
+class RetrieverConfig(Protocol):
+    """The settings of a retriever, as YAML names them (`conf/retriever/`): they build its index and open it."""
+
+    def build(self, corpus: str, directory: Path) -> None:
+        """Index a corpus; goes on where an earlier call with the same corpus and settings was stopped.
+
+        Args:
+            corpus: file or directory that `corpus.Corpus` reads.
+            directory: where the index goes; made where it is absent.
+
+        Raises:
+            DataError: a broken or empty corpus.
+            ConfigError: the directory holds an index of another corpus or with other settings.
+        """
+        ...
+
+    def open(self, directory: Path) -> Retriever:
+        """The retriever over an index that was built with these settings.
+
+        Raises:
+            DataError: there is no index, or it is not finished.
+            ConfigError: it was built with other settings.
         """
         ...

@@ -1,0 +1,265 @@
+"""Corpora of passages on disk, read as a stream.
+
+Knows two file formats, JSON lines and tab-separated values, and that an id occurs once. Does not know tokens or
+indexes.
+
+A corpus is one file or a directory of them. `*.jsonl`: one object a line, `{"id", "text", "title"}`, the title may be
+absent. `*.tsv`: `id`, `text` and perhaps `title`, as they stand; where the first line is `id⇥text⇥title`, the file is
+one of DPR's, whose fields may be quoted (with quotes inside doubled). Blank lines are skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import DataError
+
+_SUFFIXES = (".jsonl", ".tsv")
+_HEADER = "id\ttext\ttitle"
+_SUSPECTS = 100_000  # duplicate hashes that are looked into; true duplicates are found among the first of them
+
+
+@dataclass(frozen=True)
+class CorpusPassage:
+    """One passage.
+
+    Attributes:
+        id: unique in its corpus; without white space, which separates the columns of TREC runs.
+        text: may be blank; such a passage is never found by its words.
+        title: "" where it has none.
+    """
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def contents(self) -> str:
+        """What retrievers read: title and text."""
+        return f"{self.title} {self.text}" if self.title else self.text
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where reading goes on.
+
+    Attributes:
+        part: number of the file.
+        offset: byte in it.
+        line: number of the line that starts there, from 1.
+    """
+
+    part: int = 0
+    offset: int = 0
+    line: int = 1
+
+
+@dataclass(frozen=True)
+class CorpusScan:
+    """What reading a corpus once found: it is well-formed, not empty, and no id occurs twice.
+
+    Attributes:
+        passages: their number.
+        fingerprint: hexadecimal; two corpora whose files have the same bytes have the same one.
+        files: name, bytes and time of the last change (ns) of each file, to see cheaply whether it is still the same.
+    """
+
+    passages: int
+    fingerprint: str
+    files: tuple[tuple[str, int, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> CorpusScan:
+        """The same again."""
+        files = tuple((str(name), int(size), int(changed)) for name, size, changed in found["files"])
+        return cls(int(found["passages"]), str(found["fingerprint"]), files)
+
+
+def id_hash(text: str) -> int:
+    """A 64-bit hash that is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Corpus:
+    """The passages of a file, or of all `.jsonl` and `.tsv` files of a directory in the order of their names.
+
+    Raises:
+        DataError: there is no such file, or the directory has none.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            parts = sorted(file for file in self.path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+            if not parts:
+                raise DataError("holds no .jsonl or .tsv file", file=self.path)
+        elif self.path.is_file():
+            parts = [self.path]
+            if self.path.suffix not in _SUFFIXES:
+                raise DataError(f"expected a name that ends in {' or '.join(_SUFFIXES)}", file=self.path)
+        else:
+            raise DataError("no such file", file=self.path)
+        self.parts = tuple(parts)
+
+    def __iter__(self) -> Iterator[CorpusPassage]:
+        """The passages, one at a time."""
+        for passage, _ in self.read():
+            yield passage
+
+    def read(self, start: Place = Place()) -> Iterator[tuple[CorpusPassage, Place]]:
+        """The passages from a place on, each with the place after it.
+
+        Raises:
+            DataError: naming file, line and field.
+        """
+        for number in range(start.part, len(self.parts)):
+            first = start if number == start.part else Place(number)
+            yield from self._read_part(self.parts[number], first)
+
+    def blocks(self, size: int, start: Place = Place()) -> Iterator[tuple[list[CorpusPassage], Place]]:
+        """The same, `size` passages at a time (the last block may be shorter) with the place after each block."""
+        block: list[CorpusPassage] = []
+        after = start
+        for passage, after in self.read(start):
+            block.append(passage)
+            if len(block) == size:
+                yield block, after
+                block = []
+        if block:
+            yield block, after
+
+    def find(self, ids: Collection[str]) -> dict[str, CorpusPassage]:
+        """The passages with these ids, by reading until the last of them is found.
+
+        Raises:
+            DataError: an id is not in the corpus.
+        """
+        wanted, found = set(ids), dict[str, CorpusPassage]()
+        for passage in self if wanted else ():
+            if passage.id in wanted:
+                found[passage.id] = passage
+                if len(found) == len(wanted):
+                    break
+        if missing := sorted(wanted - found.keys()):
+            raise DataError(f"no passage with the id {missing[0]!r} ({len(missing)} missing)", file=self.path)
+        return found
+
+    def scan(self, known: CorpusScan | None = None, progress: bool = True) -> CorpusScan:
+        """Read everything once and check it. Keeps 8 bytes a passage in memory.
+
+        Args:
+            known: an earlier scan; taken as it is where names, sizes and times of the files have not changed.
+            progress: show a bar.
+
+        Raises:
+            DataError: naming file, line and field: a broken line, an id that occurs twice, no passage at all.
+        """
+        files = tuple((part.name, found.st_size, found.st_mtime_ns) for part in self.parts for found in (part.stat(),))
+        if known is not None and known.files == files:
+            return known
+        hashes = array("Q")
+        total = sum(size for _, size, _ in files)
+        with tqdm(total=total, desc="checking", unit="B", unit_scale=True, disable=not progress) as bar:
+            for block, after in self.blocks(10_000):
+                hashes.extend(id_hash(passage.id) for passage in block)
+                bar.update(sum(size for _, size, _ in files[: after.part]) + after.offset - bar.n)
+        if not hashes:
+            raise DataError("holds no passage, expected at least one", file=self.path)
+        twice = _repeated(np.frombuffer(hashes, dtype=np.uint64))
+        if len(twice):
+            self._report_duplicate(set(twice[:_SUSPECTS].tolist()))
+        return CorpusScan(len(hashes), self._fingerprint, files)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        whole = hashlib.blake2b(digest_size=16)
+        for part in self.parts:
+            with open(part, "rb") as stream:
+                whole.update(hashlib.file_digest(stream, "blake2b").digest())
+        return whole.hexdigest()
+
+    def _report_duplicate(self, suspects: set[int]) -> None:
+        """Find the first id that truly occurs twice among those with suspicious hashes."""
+        seen: dict[str, str] = {}
+        for passage, after in self.read():
+            if id_hash(passage.id) in suspects:
+                part = self.parts[after.part]
+                where = f"{part}:{after.line - 1}"
+                if passage.id in seen:
+                    raise DataError(f"{passage.id!r} is also the id of {seen[passage.id]}", file=where, field="id")
+                seen[passage.id] = where
+
+    def _read_part(self, path: Path, start: Place) -> Iterator[tuple[CorpusPassage, Place]]:
+        parse = _parse_json if path.suffix == ".jsonl" else _parse_tsv
+        with open(path, "rb") as stream:
+            quoted = path.suffix == ".tsv" and stream.readline().rstrip(b"\r\n").decode("utf-8", "replace") == _HEADER
+            stream.seek(start.offset)
+            offset, number = start.offset, start.line
+            for number, raw in enumerate(stream, start.line):
+                offset += len(raw)
+                if not raw.strip() or (quoted and number == 1):
+                    continue
+                try:
+                    passage = parse(raw.decode("utf-8"), quoted)
+                except UnicodeDecodeError as error:
+                    problem = f"not UTF-8 text ({error.reason} at byte {error.start} of the line)"
+                    raise DataError(problem, file=f"{path}:{number}") from None
+                except DataError as error:
+                    raise error.at(file=f"{path}:{number}") from None
+                yield passage, Place(start.part, offset, number + 1)
+
+
+def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    ordered = np.sort(hashes)
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+def _parse_json(line: str, quoted: bool) -> CorpusPassage:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error.msg} at column {error.colno}); is the file truncated?") from None
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, got {type(row).__name__}")
+    for name in ("id", "text"):
+        if not isinstance(row.get(name), str):
+            given = f"got {type(row[name]).__name__}" if name in row else "it is missing"
+            raise DataError(f"expected a string, {given}", field=name)
+    title = row.get("title") or ""
+    if not isinstance(title, str):
+        raise DataError(f"expected a string or nothing, got {type(title).__name__}", field="title")
+    return _passage(row["id"], row["text"], title)
+
+
+def _parse_tsv(line: str, quoted: bool) -> CorpusPassage:
+    fields = line.rstrip("\r\n").split("\t")
+    if not 2 <= len(fields) <= 3:
+        raise DataError(f"expected id, text and perhaps title, separated by tabs, got {len(fields)} fields")
+    if quoted:
+        fields = [_unquoted(field) for field in fields]
+    return _passage(*fields)
+
+
+def _unquoted(field: str) -> str:
+    return field[1:-1].replace('""', '"') if len(field) > 1 and field[0] == field[-1] == '"' else field
+
+
+def _passage(id: str, text: str, title: str = "") -> CorpusPassage:
+    if not id or id.split() != [id]:
+        raise DataError(f"expected a text without white space, got {id!r}", field="id")
+    return CorpusPassage(id, text, title)
