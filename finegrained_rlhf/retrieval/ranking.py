@@ -1,0 +1,124 @@
+"""How well rankings put gold passages on top: MRR, recall, hit rate and nDCG, turn by turn and on average.
+
+Knows runs and judgements; the values of a turn are trec_eval's (through pytrec_eval). Knows no retriever and no
+dialogue: groups of turns (topic shift, length of the context) are given as ids.
+
+- `mrr`: 1 / rank of the first gold passage, 0 where none is in the run. The whole run counts, however deep it is.
+- `recall@k`: share of the gold passages among the first k.
+- `hit_rate@k`: 1 where at least one gold passage is among the first k. It is the thesis's R@k.
+- `ndcg@k`: Σ rel_i / log2(i + 1) over the first k ranks i, divided by the same sum of the best possible order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.retrieval.runs import Judgements, Run, in_trec_order
+
+_OF_TREC_EVAL = {"recall": "recall", "hit_rate": "success", "ndcg": "ndcg_cut"}
+
+
+@dataclass(frozen=True)
+class RankingMetrics:
+    """Which metrics, and over which turns they are averaged.
+
+    Attributes:
+        form: `updated`: turns without a gold passage do not count (the thesis's tables but 4.2). `original`: all turns
+            count, those without gold as 0. The two differ by a factor (thesis, footnote 8).
+        missing: a turn without hits counts as 0 (`zero`) or not at all (`drop`), as in the reference script.
+        recall_at: depths k of recall@k and hit_rate@k.
+        ndcg_at: depths k of ndcg@k.
+    """
+
+    form: Literal["updated", "original"] = "updated"
+    missing: Literal["zero", "drop"] = "zero"
+    recall_at: tuple[int, ...] = (10, 100)
+    ndcg_at: tuple[int, ...] = (3, 10)
+
+    def __post_init__(self) -> None:
+        if self.form not in ("updated", "original"):
+            raise ConfigError(f"form: expected updated or original, got {self.form!r}")
+        if self.missing not in ("zero", "drop"):
+            raise ConfigError(f"missing: expected zero or drop, got {self.missing!r}")
+        for name in ("recall_at", "ndcg_at"):
+            depths = tuple(getattr(self, name))
+            object.__setattr__(self, name, depths)
+            if any(depth < 1 for depth in depths):
+                raise ConfigError(f"{name}: expected depths of at least 1, got {list(depths)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics in the order of tables."""
+        recall = [f"{name}@{depth}" for name in ("recall", "hit_rate") for depth in self.recall_at]
+        return ("mrr", *recall, *(f"ndcg@{depth}" for depth in self.ndcg_at))
+
+    def of_turns(self, run: Run, judgements: Judgements, turns: Iterable[str]) -> dict[str, dict[str, float]]:
+        """The metrics of each turn that counts.
+
+        Args:
+            run: the hits of each turn; a turn without hits may be absent.
+            judgements: a turn without gold may be absent.
+            turns: ids of all turns that are evaluated.
+
+        Returns:
+            Metric name → value in [0, 1] by turn, in the order of `turns`.
+
+        Raises:
+            DataError: a turn of the run or of the judgements is not among `turns`, an id occurs twice there, or a
+                hit is broken.
+            ConfigError: pytrec_eval is not installed.
+        """
+        order = list(turns)
+        known = set(order)
+        if len(known) < len(order):
+            raise DataError(f"{len(order) - len(known)} turns to evaluate occur twice; expected every id once")
+        for what, given in (("run", run), ("judgements", judgements)):
+            if strange := sorted(set(given) - known):
+                problem = f"a turn of the {what} is not among those to evaluate ({len(strange)} in all)"
+                raise DataError(problem, record=strange[0])
+        gold = {turn for turn in order if any(relevance > 0 for relevance in judgements.get(turn, {}).values())}
+        counted = [
+            turn
+            for turn in order
+            if (self.form == "original" or turn in gold) and (self.missing == "zero" or run.get(turn))
+        ]
+        scored = self._trec_eval(run, judgements, [turn for turn in counted if turn in gold and run.get(turn)])
+        return {turn: scored.get(turn) or dict.fromkeys(self.names, 0.0) for turn in counted}
+
+    def _trec_eval(self, run: Run, judgements: Judgements, turns: Sequence[str]) -> dict[str, dict[str, float]]:
+        wanted = {"mrr": "recip_rank"}
+        for name in self.names[1:]:
+            kind, depth = name.split("@")
+            wanted[name] = f"{_OF_TREC_EVAL[kind]}_{depth}"
+        measures = {"recip_rank", *(".".join(key.rsplit("_", 1)) for key in wanted.values() if key != "recip_rank")}
+        judged = {turn: dict(judgements[turn]) for turn in turns}
+        found = {turn: {hit.id: hit.score for hit in in_trec_order(run[turn])} for turn in turns}
+        values = _pytrec_eval().RelevanceEvaluator(judged, measures).evaluate(found) if turns else {}
+        return {turn: {name: values[turn][key] for name, key in wanted.items()} for turn in turns}
+
+
+def mean_of_turns(values: Mapping[str, Mapping[str, float]], turns: Iterable[str] | None = None) -> dict[str, float]:
+    """The mean of each metric over turns, and how many they are.
+
+    Args:
+        values: of each turn, as `RankingMetrics.of_turns` gives them.
+        turns: the turns of a group; those without values do not count. None takes all.
+
+    Returns:
+        Metric name → mean, and `turns` → their number; nothing but the number where there are none.
+    """
+    chosen = [values[turn] for turn in (values if turns is None else dict.fromkeys(turns)) if turn in values]
+    names = chosen[0] if chosen else ()
+    return {"turns": len(chosen), **{name: math.fsum(of[name] for of in chosen) / len(chosen) for name in names}}
+
+
+def _pytrec_eval() -> Any:
+    try:
+        import pytrec_eval
+    except ImportError:
+        raise ConfigError("ranking metrics need pytrec_eval: pip install 'finegrained-rlhf[retrieval]'") from None
+    return pytrec_eval

@@ -1,0 +1,145 @@
+"""Runs and judgements in TREC's file formats, in the order in which trec_eval reads them.
+
+Knows hits, files and trec_eval's order. Knows no retriever and no metric.
+
+trec_eval ignores the rank column of a run: it compares scores in single precision, and equal ones by document id,
+descending in the bytes of UTF-8. Runs are brought into that order before they are written and after they are read, so
+that what a file says is what is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import atomic_path
+from finegrained_rlhf.retrieval.protocol import Hit
+
+Run = Mapping[str, Sequence[Hit]]
+"""What was found for each turn, by the turn's id."""
+
+Judgements = Mapping[str, Mapping[str, int]]
+"""How relevant which passages are to each turn, by the ids of turn and passage; gold is 1 or more."""
+
+
+def in_trec_order(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits as trec_eval orders them: by score in single precision, descending, then by id, descending.
+
+    Returns:
+        Hits whose scores are numbers of single precision.
+
+    Raises:
+        DataError: a score is not a finite number of single precision, or an id occurs twice.
+    """
+    rounded = []
+    for hit in hits:
+        with np.errstate(over="ignore"):
+            score = float(np.float32(hit.score))
+        if not np.isfinite(score):
+            raise DataError(f"expected a finite score, got {hit.score}", record=hit.id, field="score")
+        rounded.append(Hit(hit.id, score + 0.0))  # −0.0 becomes 0.0: they tie, and are printed alike
+    if len({hit.id for hit in rounded}) < len(rounded):
+        ids = [hit.id for hit in rounded]
+        raise DataError("this passage is found twice for one turn", record=next(i for i in ids if ids.count(i) > 1))
+    return sorted(rounded, key=lambda hit: (hit.score, hit.id), reverse=True)
+
+
+def write_run(path: str | Path, run: Run, name: str) -> None:
+    """Write lines `turn Q0 passage rank score name`, atomically, ranks from 1; scores keep all their digits.
+
+    A turn without hits leaves no line.
+
+    Raises:
+        DataError: an id or the name is blank or holds white space, which separates the columns; or `in_trec_order`'s.
+    """
+    _check_word(name, "the name of the run")
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        for turn, hits in run.items():
+            _check_word(turn, "the id of a turn")
+            for rank, hit in enumerate(_ordered(hits, turn), 1):
+                _check_word(hit.id, "the id of a passage")
+                stream.write(f"{turn} Q0 {hit.id} {rank} {hit.score!r} {name}\n")
+
+
+def read_run(path: str | Path) -> dict[str, list[Hit]]:
+    """Read a run, by turn in the order of the file; each turn's hits in trec_eval's order.
+
+    Raises:
+        DataError: no such file, a line of another form (lines count from 1), or `in_trec_order`'s.
+    """
+    found: dict[str, list[Hit]] = {}
+    for number, (turn, _, passage, _, score, _) in _lines(path, "turn Q0 passage rank score name"):
+        try:
+            found.setdefault(turn, []).append(Hit(passage, float(score)))
+        except ValueError:
+            raise DataError(f"expected a number, got {score!r}", file=f"{path}:{number}", field="score") from None
+    try:
+        return {turn: _ordered(hits, turn) for turn, hits in found.items()}
+    except DataError as error:
+        raise error.at(file=path) from None
+
+
+def write_judgements(path: str | Path, judgements: Judgements) -> None:
+    """Write qrels, lines `turn 0 passage relevance`, atomically. A turn without judgements leaves no line.
+
+    Raises:
+        DataError: an id is blank or holds white space.
+    """
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        for turn, passages in judgements.items():
+            _check_word(turn, "the id of a turn")
+            for passage, relevance in passages.items():
+                _check_word(passage, "the id of a passage")
+                stream.write(f"{turn} 0 {passage} {relevance}\n")
+
+
+def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
+    """Read qrels.
+
+    Raises:
+        DataError: no such file, a line of another form, or a passage that is judged twice for one turn.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for number, (turn, _, passage, relevance) in _lines(path, "turn 0 passage relevance"):
+        of_turn = found.setdefault(turn, {})
+        if passage in of_turn:
+            raise DataError(f"{passage} is judged twice for {turn}", file=f"{path}:{number}", field="passage")
+        try:
+            of_turn[passage] = int(relevance)
+        except ValueError:
+            problem = f"expected a whole number, got {relevance!r}"
+            raise DataError(problem, file=f"{path}:{number}", field="relevance") from None
+    return found
+
+
+def _ordered(hits: Sequence[Hit], turn: str) -> list[Hit]:
+    try:
+        return in_trec_order(hits)
+    except DataError as error:
+        raise DataError(f"turn {turn}: {error.problem}", record=error.record, field=error.field) from None
+
+
+def _lines(path: str | Path, form: str) -> Iterator[tuple[int, list[str]]]:
+    """The columns of each line that is not blank, with the line's number from 1."""
+    width = len(form.split())
+    try:
+        with open(path, encoding="utf-8", newline="\n") as stream:
+            for number, line in enumerate(stream, 1):
+                columns = line.split()
+                if columns and len(columns) != width:
+                    problem = f"expected {width} columns ({form}), got {len(columns)}"
+                    raise DataError(problem, file=f"{path}:{number}")
+                if columns:
+                    yield number, columns
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+
+
+def _check_word(text: str, what: str) -> None:
+    if not text or text.split() != [text]:
+        raise DataError(f"{what}: expected a text without white space, as TREC's formats need, got {text!r}")

@@ -1,0 +1,204 @@
+"""Ranking metrics by hand, against a plain loop and against pytrec_eval; runs and judgements survive their files."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.retrieval.protocol import Hit
+from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
+from finegrained_rlhf.retrieval.runs import (
+    in_trec_order,
+    read_judgements,
+    read_run,
+    write_judgements,
+    write_run,
+)
+
+RUN = {
+    "gold_second": [Hit("a", 3.0), Hit("b", 2.0), Hit("c", 1.0)],
+    "not_found": [Hit("a", 1.0)],
+    "no_gold": [Hit("a", 1.0)],
+    "two_gold": [Hit("d", 4.0), Hit("a", 3.0), Hit("b", 2.0), Hit("c", 1.0)],
+}
+GOLD = {"gold_second": {"b": 1}, "not_found": {"z": 1}, "absent": {"a": 1}, "two_gold": {"a": 1, "c": 1}, "no_gold": {}}
+TURNS = ["gold_second", "not_found", "absent", "two_gold", "no_gold"]
+
+
+def test_values_by_hand() -> None:
+    values = RankingMetrics(recall_at=(1, 2), ndcg_at=(4,)).of_turns(RUN, GOLD, TURNS)
+    assert list(values) == ["gold_second", "not_found", "absent", "two_gold"]
+    second, two = values["gold_second"], values["two_gold"]
+    assert (second["mrr"], second["recall@1"], second["recall@2"]) == (0.5, 0.0, 1.0)
+    assert second["ndcg@4"] == pytest.approx(1 / math.log2(3))
+    assert (two["mrr"], two["recall@2"], two["hit_rate@1"], two["hit_rate@2"]) == (0.5, 0.5, 0.0, 1.0)
+    assert two["ndcg@4"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3)))
+    assert set(values["absent"].values()) == set(values["not_found"].values()) == {0.0}
+    assert list(values["absent"]) == list(RankingMetrics(recall_at=(1, 2), ndcg_at=(4,)).names)
+
+
+@pytest.mark.parametrize(
+    ("form", "missing", "turns", "mrr"),
+    [
+        ("updated", "zero", 4, 1.0 / 4),
+        ("updated", "drop", 3, 1.0 / 3),
+        ("original", "zero", 5, 1.0 / 5),
+        ("original", "drop", 4, 1.0 / 4),
+    ],
+)
+def test_which_turns_count(form: str, missing: str, turns: int, mrr: float) -> None:
+    metrics = RankingMetrics(form=form, missing=missing)  # type: ignore[arg-type]
+    mean = mean_of_turns(metrics.of_turns(RUN, GOLD, TURNS))
+    assert mean["turns"] == turns and mean["mrr"] == pytest.approx(mrr)
+
+
+def test_mean_of_a_group() -> None:
+    values = RankingMetrics().of_turns(RUN, GOLD, TURNS)
+    assert mean_of_turns(values, ["gold_second", "absent", "no_gold"])["mrr"] == 0.25
+    assert mean_of_turns(values, ["no_gold"]) == {"turns": 0}
+
+
+def random_case(seed: int) -> tuple[dict[str, list[Hit]], dict[str, dict[str, int]], list[str]]:
+    """Turns over 12 passages with few different scores, some without hits or without gold, and graded judgements."""
+    rng = random.Random(seed)
+    passages = [f"p{i}" for i in range(9)] + ["é1", "Z", "\U0001f600"]
+    turns = [f"t{i}" for i in range(30)]
+    run, gold = {}, {}
+    for turn in turns:
+        found = rng.sample(passages, rng.randint(0, 10))
+        if found and rng.random() < 0.9:
+            run[turn] = [Hit(passage, rng.choice([0.5, 1.0, 1.0 + 1e-9, 2.0, -1.0])) for passage in found]
+        if rng.random() < 0.8:
+            gold[turn] = {passage: rng.choice([0, 1, 1, 2, -1]) for passage in rng.sample(passages, 4)}
+    return run, gold, turns
+
+
+def naive(hits: list[Hit], judged: dict[str, int], depth: int) -> dict[str, float]:
+    order = sorted(hits, key=lambda hit: hit.id, reverse=True)
+    order.sort(key=lambda hit: np.float32(hit.score), reverse=True)
+    ranked = [judged.get(hit.id, 0) for hit in order]
+    first = next((i for i, relevance in enumerate(ranked, 1) if relevance > 0), None)
+    gold = sum(relevance > 0 for relevance in judged.values())
+    found = sum(relevance > 0 for relevance in ranked[:depth])
+    gain = sum(max(relevance, 0) / math.log2(i + 1) for i, relevance in enumerate(ranked[:depth], 1))
+    ideal = sorted((max(relevance, 0) for relevance in judged.values()), reverse=True)[:depth]
+    best = sum(relevance / math.log2(i + 1) for i, relevance in enumerate(ideal, 1))
+    return {
+        "mrr": 1 / first if first else 0.0,
+        f"recall@{depth}": found / gold,
+        f"hit_rate@{depth}": float(found > 0),
+        f"ndcg@{depth}": gain / best,
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("depth", [1, 4, 100])
+def test_values_equal_a_plain_loop(seed: int, depth: int) -> None:
+    run, gold, turns = random_case(seed)
+    values = RankingMetrics(recall_at=(depth,), ndcg_at=(depth,)).of_turns(run, gold, turns)
+    with_gold = [turn for turn in turns if any(relevance > 0 for relevance in gold.get(turn, {}).values())]
+    assert list(values) == with_gold and len(with_gold) > 10
+    for turn in with_gold:
+        assert values[turn] == pytest.approx(naive(run.get(turn, []), gold[turn], depth), abs=1e-6), turn
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_equal_trec_evals_on_the_written_files(seed: int, tmp_path: Path) -> None:
+    run, gold, turns = random_case(seed)
+    write_run(tmp_path / "run.trec", run, "toy")
+    write_judgements(tmp_path / "qrels.txt", gold)
+    with open(tmp_path / "run.trec", encoding="utf-8") as stream:
+        their_run = pytrec_eval.parse_run(stream)
+    with open(tmp_path / "qrels.txt", encoding="utf-8") as stream:
+        their_gold = pytrec_eval.parse_qrel(stream)
+    theirs = pytrec_eval.RelevanceEvaluator(their_gold, {"recip_rank", "success.5", "ndcg_cut.10"}).evaluate(their_run)
+    values = RankingMetrics(missing="drop", recall_at=(5,)).of_turns(run, gold, turns)
+    for turn, value in values.items():
+        assert value["mrr"] == theirs[turn]["recip_rank"]
+        assert value["hit_rate@5"] == theirs[turn]["success_5"]
+        assert value["ndcg@10"] == theirs[turn]["ndcg_cut_10"]
+    again = RankingMetrics(missing="drop", recall_at=(5,)).of_turns(
+        read_run(tmp_path / "run.trec"), read_judgements(tmp_path / "qrels.txt"), turns
+    )
+    assert again == values
+
+
+def test_ties_break_by_id_descending() -> None:
+    hits = [Hit("a", 1.0), Hit("b", 1.0 + 1e-12), Hit("é", 1.0), Hit("c", 2.0)]
+    assert [hit.id for hit in in_trec_order(hits)] == ["c", "é", "b", "a"]
+    metrics = RankingMetrics(recall_at=(1,), ndcg_at=())
+    assert metrics.of_turns({"t": hits}, {"t": {"b": 1}}, ["t"])["t"]["mrr"] == pytest.approx(1 / 3)
+
+
+def test_runs_survive_their_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scores = np.concatenate([rng.normal(size=200).astype(np.float32), np.float32([1e-38, 3e38, -0.0, 0.0, 1 / 3])])
+    run = {"t1": in_trec_order([Hit(f"p{i}", float(score)) for i, score in enumerate(scores)]), "t2": [Hit("x", 1.0)]}
+    write_run(tmp_path / "run.trec", run, "toy")
+    assert read_run(tmp_path / "run.trec") == run
+    first = (tmp_path / "run.trec").read_text().splitlines()[0].split()
+    assert first[:4] == ["t1", "Q0", run["t1"][0].id, "1"] and first[5] == "toy"
+    shuffled = {turn: list(reversed(hits)) for turn, hits in run.items()}
+    write_run(tmp_path / "shuffled.trec", shuffled, "toy")
+    assert (tmp_path / "shuffled.trec").read_bytes() == (tmp_path / "run.trec").read_bytes()
+
+
+def test_judgements_survive_their_file(tmp_path: Path) -> None:
+    gold = {"t1": {"a": 1, "b": 0}, "t2": {"c": 3}}
+    write_judgements(tmp_path / "qrels", gold)
+    assert read_judgements(tmp_path / "qrels") == gold
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("t Q0 a 1 0.5\n", "run:1: expected 6 columns"),
+        ("t Q0 a 1 high x\n", "run:1, field score: expected a number, got 'high'"),
+        ("t Q0 a 1 nan x\n", "record a, field score: turn t: expected a finite score"),
+        ("t Q0 a 1 1.0 x\n\nt Q0 a 2 0.5 x\n", "record a: turn t: this passage is found twice"),
+    ],
+)
+def test_broken_runs(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_run(tmp_path / "run")
+
+
+def test_broken_files_and_ids(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_run(tmp_path / "absent")
+    (tmp_path / "qrels").write_text("t 0 a 1\nt 0 a 0\n")
+    with pytest.raises(DataError, match="qrels:2.*judged twice"):
+        read_judgements(tmp_path / "qrels")
+    (tmp_path / "qrels").write_text("t 0 a much\n")
+    with pytest.raises(DataError, match="qrels:1, field relevance"):
+        read_judgements(tmp_path / "qrels")
+    with pytest.raises(DataError, match="without white space.*'a b'"):
+        write_run(tmp_path / "run", {"t": [Hit("a b", 1.0)]}, "toy")
+    with pytest.raises(DataError, match="turn t: expected a finite score"):
+        write_run(tmp_path / "run", {"t": [Hit("a", 1e39)]}, "toy")
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_turns_and_settings() -> None:
+    with pytest.raises(DataError, match="record not_found: a turn of the run"):
+        RankingMetrics().of_turns(RUN, {}, ["gold_second", "no_gold", "two_gold"])
+    with pytest.raises(DataError, match="occur twice"):
+        RankingMetrics().of_turns({}, {}, ["a", "a"])
+    with pytest.raises(ConfigError, match="recall_at"):
+        RankingMetrics(recall_at=(0,))
+    with pytest.raises(ConfigError, match="form"):
+        RankingMetrics(form="new")  # type: ignore[arg-type]
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytrec_eval", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        RankingMetrics().of_turns(RUN, GOLD, TURNS)
