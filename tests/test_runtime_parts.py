@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 from pathlib import Path
 
@@ -13,12 +14,12 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from transformers import get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
+from torch import Tensor, nn
+from transformers import Adafactor, get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.sinks import JsonlSink, MetricSinks, TrackingConfig
@@ -130,6 +131,75 @@ def test_the_state_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
     fresh = OptimizerConfig().build(model.named_parameters(), 8)
     fresh.load(tmp_path)
     assert all(norm > 0 for norm in descend(model, fresh, range(1, 3)))
+
+
+def adafactor_step_by_hand(p: Tensor, g: Tensor, rows: Tensor, columns: Tensor, t: int, lr: float) -> Tensor:
+    """Algorithm 4 of Shazeer and Stern (2018) for a matrix, element by element."""
+    beta = 1 - t**-0.8
+    n, m = p.shape
+    for i in range(n):
+        rows[i] = beta * rows[i] + (1 - beta) * sum(float(g[i, j]) ** 2 for j in range(m)) / m
+    for j in range(m):
+        columns[j] = beta * columns[j] + (1 - beta) * sum(float(g[i, j]) ** 2 for i in range(n)) / n
+    mean = sum(rows.tolist()) / n
+    u = torch.tensor([[float(g[i, j]) / math.sqrt(rows[i] * columns[j] / mean) for j in range(m)] for i in range(n)])
+    u = u / max(1.0, math.sqrt(float((u**2).sum()) / (n * m)))
+    return p - lr * max(1e-3, math.sqrt(float((p**2).sum()) / (n * m))) * u
+
+
+def test_adafactor_is_the_papers_algorithm() -> None:
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(3, 4, generator=generator)
+    matrix, expected = nn.Parameter(start.clone()), start.clone()
+    optimizer = AdafactorConfig(lr=0.01, schedule="constant").build([("m", matrix)], 10)
+    rows, columns = torch.zeros(3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    for t in range(1, 5):
+        gradient = torch.randn(3, 4, generator=generator) * 10.0 ** (t - 3)
+        expected = adafactor_step_by_hand(expected, gradient, rows, columns, t, 0.01)
+        matrix.grad = gradient
+        optimizer.step(t)
+        torch.testing.assert_close(matrix.detach(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_adafactor_is_that_of_transformers() -> None:
+    """With `scale_parameter` on and `relative_step` off, as T5 is fine-tuned."""
+    ours, theirs = small_model(), small_model()
+    optimizer = AdafactorConfig(lr=5e-3, schedule="constant").build(ours.named_parameters(), 100)
+    reference = Adafactor(theirs.parameters(), lr=5e-3, scale_parameter=True, relative_step=False, warmup_init=False)
+    for step in range(1, 7):
+        inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
+        (theirs(inputs) ** 2).mean().backward()
+        reference.step()
+        reference.zero_grad()
+    descend(ours, optimizer, range(1, 7))
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_adafactor_without_gradient_stays_and_its_state_is_saved_bit_by_bit(tmp_path: Path) -> None:
+    config = AdafactorConfig(lr=0.01, warmup_steps=2, weight_decay=0.1)
+    straight, broken = small_model(), small_model()
+    descend(straight, config.build(straight.named_parameters(), 8), range(1, 9))
+    first = config.build(broken.named_parameters(), 8)
+    descend(broken, first, range(1, 5))
+    first.save(tmp_path)
+    second = config.build(broken.named_parameters(), 8)
+    second.load(tmp_path)
+    descend(broken, second, range(5, 9))
+    for ours, theirs in zip(broken.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    before = [parameter.clone() for parameter in broken.parameters()]
+    still = AdafactorConfig(lr=0.01, schedule="constant").build(broken.named_parameters(), 8)
+    assert still.step(1) == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(broken.parameters(), before, strict=True))
+    with pytest.raises(CheckpointError, match="another kind of optimizer"):
+        OptimizerConfig().build(broken.named_parameters(), 8).load(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": 0.1}, {"clip": 0.5}, {"weight_decay": -1.0}, {"schedule": "step"}])
+def test_bad_adafactor_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match="optimizer"):
+        AdafactorConfig(**bad)
 
 
 @pytest.mark.parametrize("what", ["names", "shapes", "missing", "damaged"])

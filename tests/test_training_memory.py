@@ -35,7 +35,7 @@ def lasting(trainer: PPOTrainer) -> int:
     models = [trainer.models.policy, trainer.models.value, trainer.models._reference]
     models += [scorer.model for scorer in trainer.composer.config.components.values()]
     tensors = [parameter for model in models if model is not None for parameter in model.parameters()]
-    tensors += [value for state in trainer.models.optimizer._adam.state.values() for value in state.values()]
+    tensors += [value for state in trainer.models.optimizer._inner.state.values() for value in state.values()]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 

@@ -1,4 +1,4 @@
-"""AdamW with a learning rate that is a function of the step, and a state that is saved bit by bit.
+"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit.
 
 Knows parameters by name. Knows no loss; gradients are already summed over processes when `step` is called.
 """
@@ -17,39 +17,22 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
 
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+Groups = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW and its schedule.
+class _Scheduled:
+    """What the two configurations share: the learning rate of a step, and the checks of their common fields."""
 
-    Attributes:
-        lr: highest learning rate.
-        weight_decay: decoupled; 0 makes this Adam. Biases, norms and other vectors are not decayed.
-        betas: decay of the two moments.
-        eps: added to the root of the second moment.
-        warmup_steps: training steps of linear warm-up.
-        warmup_ratio: the same as a share of all training steps; only one of the two may be set.
-        schedule: after warm-up, "linear" to 0 at the last step, or "constant".
-        max_grad_norm: clip the global gradient norm to this; None does not clip.
-    """
+    lr: float
+    weight_decay: float
+    warmup_steps: int
+    warmup_ratio: float
+    schedule: str
+    max_grad_norm: float | None
 
-    lr: float = 1e-5
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    warmup_steps: int = 0
-    warmup_ratio: float = 0.0
-    schedule: str = "linear"
-    max_grad_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))
-        if self.lr <= 0 or self.eps <= 0 or self.weight_decay < 0:
-            raise ConfigError(f"optimizer: need lr > 0, eps > 0 and weight_decay >= 0, got {self}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
+    def _check(self) -> None:
+        if self.lr <= 0 or self.weight_decay < 0:
+            raise ConfigError(f"optimizer: need lr > 0 and weight_decay >= 0, got {self}")
         if self.warmup_steps < 0 or not 0 <= self.warmup_ratio <= 1 or (self.warmup_steps and self.warmup_ratio):
             raise ConfigError("optimizer: warmup_steps >= 0 or 0 <= warmup_ratio <= 1, and only one of them")
         if self.schedule not in ("linear", "constant"):
@@ -75,13 +58,115 @@ class OptimizerConfig:
             return self.lr
         return self.lr * max(0.0, (total_steps - done) / max(1, total_steps - warmup))
 
+
+@dataclass(frozen=True)
+class OptimizerConfig(_Scheduled):
+    """AdamW and its schedule.
+
+    Attributes:
+        lr: highest learning rate.
+        weight_decay: decoupled; 0 makes this Adam. Biases, norms and other vectors are not decayed.
+        betas: decay of the two moments.
+        eps: added to the root of the second moment.
+        warmup_steps: training steps of linear warm-up.
+        warmup_ratio: the same as a share of all training steps; only one of the two may be set.
+        schedule: after warm-up, "linear" to 0 at the last step, or "constant".
+        max_grad_norm: clip the global gradient norm to this; None does not clip.
+    """
+
+    lr: float = 1e-5
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    schedule: str = "linear"
+    max_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))
+        self._check()
+        if self.eps <= 0:
+            raise ConfigError(f"optimizer.eps: expected more than 0, got {self.eps}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
+
     def build(self, parameters: Iterable[tuple[str, nn.Parameter]], total_steps: int) -> Optimizer:
         """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
         return Optimizer(parameters, self, total_steps)
 
+    def make(self, groups: Groups) -> torch.optim.Optimizer:
+        """AdamW of these parameter groups."""
+        return torch.optim.AdamW(
+            groups, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
+        )
+
+    def moments(self, parameter: Tensor) -> dict[str, torch.Size]:
+        """The shape of each part of a parameter's state."""
+        return {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+
+
+@dataclass(frozen=True)
+class AdafactorConfig(_Scheduled):
+    """Adafactor with a given learning rate (Shazeer and Stern, 2018) and its schedule.
+
+    The step of a tensor is lr · max(1e-3, RMS(parameter)) times its clipped, normalised gradient (`scale_parameter` on,
+    `relative_step` off, no momentum: the defaults of T5's fine-tuning); second moments are factored into rows and
+    columns and decay with 1 − t^−0.8.
+
+    Attributes:
+        lr: highest relative step; at most 0.01, because torch's Adafactor takes min(lr, 1/√t), which then is lr for
+            the first 10,000 updates at least.
+        weight_decay: decoupled, on matrices only.
+        clip: largest root mean square of a tensor's normalised gradient.
+        warmup_steps: training steps of linear warm-up.
+        warmup_ratio: the same as a share of all training steps; only one of the two may be set.
+        schedule: after warm-up, "linear" to 0 at the last step, or "constant".
+        max_grad_norm: clip the global gradient norm to this before; None does not clip.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    schedule: str = "linear"
+    max_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.lr > 0.01:
+            raise ConfigError(f"optimizer.lr: expected at most 0.01 for Adafactor, got {self.lr}")
+        if self.clip < 1:
+            raise ConfigError(f"optimizer.clip: expected at least 1, got {self.clip}")
+
+    def build(self, parameters: Iterable[tuple[str, nn.Parameter]], total_steps: int) -> Optimizer:
+        """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
+        return Optimizer(parameters, self, total_steps)
+
+    def make(self, groups: Groups) -> torch.optim.Optimizer:
+        """Adafactor of these parameter groups. torch squares the first epsilon: 1e-30 as in the paper."""
+        return torch.optim.Adafactor(
+            groups, lr=self.lr, eps=(1e-15, 1e-3), d=self.clip, weight_decay=self.weight_decay, foreach=False
+        )
+
+    def moments(self, parameter: Tensor) -> dict[str, torch.Size]:
+        """The shape of each part of a parameter's state."""
+        shape = parameter.shape
+        if parameter.ndim < 2:
+            return {"step": torch.Size(), "variance": shape}
+        return {
+            "step": torch.Size(),
+            "row_var": torch.Size((*shape[:-1], 1)),
+            "col_var": torch.Size((*shape[:-2], 1, shape[-1])),
+        }
+
+
+AnyOptimizerConfig = OptimizerConfig | AdafactorConfig
+
 
 class Optimizer:
-    """AdamW over named parameters.
+    """AdamW or Adafactor over named parameters.
 
     Args:
         parameters: (name, parameter) pairs; those that need no gradient are left out.
@@ -90,7 +175,7 @@ class Optimizer:
     """
 
     def __init__(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig, total_steps: int
+        self, parameters: Iterable[tuple[str, nn.Parameter]], config: AnyOptimizerConfig, total_steps: int
     ) -> None:
         self.named = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         if not self.named:
@@ -98,15 +183,8 @@ class Optimizer:
         self.config, self.total_steps = config, total_steps
         decayed = [p for p in self.named.values() if p.ndim >= 2]
         others = [p for p in self.named.values() if p.ndim < 2]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        self._adam = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        groups: Groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        self._inner = config.make([group for group in groups if group["params"]])
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -119,7 +197,7 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        self._adam.zero_grad(set_to_none=True)
+        self._inner.zero_grad(set_to_none=True)
 
     def step(self, step: int) -> float:
         """One update with the learning rate of training step `step` (from 1); gradients are dropped afterwards.
@@ -136,9 +214,9 @@ class Optimizer:
         norm = nn.utils.get_total_norm(gradients)
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
-        for group in self._adam.param_groups:
+        for group in self._inner.param_groups:
             group["lr"] = self.lr(step)
-        self._adam.step()
+        self._inner.step()
         self.zero_grad()
         return float(norm)
 
@@ -146,7 +224,7 @@ class Optimizer:
         """Write the moments to `directory/name.safetensors`, bit by bit."""
         tensors: dict[str, Tensor] = {}
         for key, parameter in self.named.items():
-            for moment, value in self._adam.state.get(parameter, {}).items():
+            for moment, value in self._inner.state.get(parameter, {}).items():
                 tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
         save_file(tensors, directory / f"{name}.safetensors")
 
@@ -164,16 +242,16 @@ class Optimizer:
         names = {key.split("/", 1)[1] for key in stored}
         if stored and names != set(self.named):
             odd = ", ".join(sorted(names ^ set(self.named))[:3])
-            raise CheckpointError(
-                f"{path}: the optimizer state belongs to another model; differing: {', '.join(odd[:3])}"
-            )
+            raise CheckpointError(f"{path}: the optimizer state belongs to another model; differing: {odd}")
         for key, parameter in self.named.items() if stored else ():
             state = {}
-            for moment in _MOMENTS:
+            for moment, shape in self.config.moments(parameter).items():
+                if f"{moment}/{key}" not in stored:
+                    raise CheckpointError(f"{path}: the state of another kind of optimizer ({key} has no {moment})")
                 value = stored[f"{moment}/{key}"]
-                if moment != "step" and value.shape != parameter.shape:
+                if moment != "step" and value.shape != shape:
                     raise CheckpointError(
-                        f"{path}: {key} has shape {tuple(parameter.shape)}, the stored state {tuple(value.shape)}"
+                        f"{path}: {moment} of {key} has shape {tuple(shape)}, the stored state {tuple(value.shape)}"
                     )
                 state[moment] = value.to(parameter.device)
-            self._adam.state[parameter] = state
+            self._inner.state[parameter] = state
