@@ -38,6 +38,8 @@ def test_a_record_gives_the_words_of_its_gold() -> None:
         ({"passages": (Passage("a", "", ()),)}, r"passages\[0\].spans"),
         ({"passages": (Passage("a", "", ("one", "\n")),)}, r"passages\[0\].spans\[1\]"),
         ({"passages": (PASSAGES[0], PASSAGES[0])}, r"passages\[1\].id"),
+        ({"passages": (Passage("a", "", ("one", "two"), (1,)),)}, r"passages\[0\].sentences"),
+        ({"passages": (Passage("a", "", ("one", "two"), (0, 2)),)}, r"passages\[0\].sentences"),
         ({"gold": (Knowledge(0, 1, 2),)}, r"gold\[0\]"),
         ({"gold": (Knowledge(0, 1, 0),)}, r"gold\[0\]"),
         ({"gold": (Knowledge(0, 1, 1), Knowledge(0, 1, 1))}, "gold"),
@@ -64,7 +66,7 @@ def document(*spans: tuple[str, str, list[str]]) -> dict[str, Any]:
             "text_sp": words,
             "title": title,
             "parent_titles": [{"id_sp": "0", "text": parent, "level": "h2"} for parent in parents],
-            "id_sec": "1",
+            "id_sec": str(number if number < 3 else 3),
         }
         text += words
     return {"doc_id": "D", "title": "D", "domain": "dmv", "doc_text": text, "spans": rows}
@@ -119,7 +121,7 @@ def test_doc2dial_sections_references_and_skipped_turns(tmp_path: Path) -> None:
     first, second = reading.examples
     assert first.passages == (
         Passage("0", "D <parent_title> Licences <text> Fees", ("Fees", "Pay ten dollars.", "Cards are fine.")),
-        Passage("1", "D <parent_title> Licences <text> Tests", ("Read a chart.", "Then drive.")),
+        Passage("1", "D <parent_title> Licences <text> Tests", ("Read a chart.", "Then drive."), (0,)),
     )
     assert (first.id, first.gold, first.response) == ("d1_1", (Knowledge(0, 1, 2),), "Ten dollars by card.")
     assert first.turns == (Turn("user", "How much?", Knowledge(0, 1, 1)),) and first.unseen is False

@@ -56,11 +56,14 @@ class Passage:
         id: unique within the example.
         title: section title, page title or name; may be empty.
         spans: one span or more, none of them blank (sentences, or the spans that a data set publishes).
+        sentences: where spans are parts of sentences (Doc2Dial's subsections): the first span of each, beginning with
+            0. Empty = each span is one.
     """
 
     id: str
     title: str
     spans: tuple[str, ...]
+    sentences: tuple[int, ...] = ()
 
     def text(self, begin: int, end: int) -> str:
         """The spans from `begin` to `end` (inclusive), joined with one space."""
@@ -150,6 +153,12 @@ def _check_passages(passages: Sequence[Passage]) -> None:
         require(len(passage.spans) > 0, "the passage is empty, expected at least one span", f"passages[{i}].spans")
         for j, span in enumerate(passage.spans):
             require_text(span, f"passages[{i}].spans[{j}]")
+        starts = passage.sentences
+        require(
+            not starts or (starts[0] == 0 and starts[-1] < len(passage.spans) and sorted(set(starts)) == list(starts)),
+            f"expected numbers of spans that rise from 0, below {len(passage.spans)}, got {list(starts)}",
+            f"passages[{i}].sentences",
+        )
 
 
 def _check_knowledge(knowledge: Knowledge, passages: Sequence[Passage], field: str) -> None:

@@ -118,6 +118,7 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
     spans = as_object(get_field(value, "spans"), "spans")
     require(len(spans) > 0, "the document has no spans", "spans")
     sections: dict[str, list[tuple[str, str]]] = {}
+    subsections: dict[str, Any] = {}
     parents: dict[str, list[str]] = {}
     blank: set[str] = set()
     for key, item in spans.items():
@@ -130,14 +131,22 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
             continue
         title = require_text(get_field(item, "title", f"{field}."), f"{field}.title", empty=True)
         sections.setdefault(title, []).append((key, words))
+        subsections[key] = item.get("id_sec", key)
         parents.setdefault(title, []).extend(_parent_titles(item, field))
     require(len(sections) > 0, "the document has no span with text", "spans")
     passages, places = [], {}
     for p, (title, members) in enumerate(sections.items()):
         heading = full_title(name, parents[title], title)
-        passages.append(Passage(str(p), heading, tuple(words for _, words in members)))
+        starts = _starts([subsections[key] for key, _ in members])
+        passages.append(Passage(str(p), heading, tuple(words for _, words in members), starts))
         places.update({key: (p, j) for j, (key, _) in enumerate(members)})
     return Document(name, tuple(passages), places, frozenset(blank))
+
+
+def _starts(subsections: Sequence[Any]) -> tuple[int, ...]:
+    """The first span of each run of spans of one subsection; empty where each span is one."""
+    starts = [i for i, name in enumerate(subsections) if i == 0 or name != subsections[i - 1]]
+    return tuple(starts) if len(starts) < len(subsections) else ()
 
 
 def _span_text(item: Mapping[str, Any], text: str, field: str, notes: Counter[str]) -> str:

@@ -1,0 +1,82 @@
+"""What a document is divided into before it is read: its passages, or their sentences one by one (Multi-Sentence).
+
+Knows records. Does not know tokens or models. A divided record is a record like any other, whose passages are sentences;
+`Whole` leads from its passages back to those of the record it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage
+
+Units = Literal["passages", "sentences"]
+
+
+def check_units(units: str) -> None:
+    """Raise ConfigError for a division that does not exist."""
+    if units not in get_args(Units):
+        raise ConfigError(f"dialki.units: expected one of {', '.join(get_args(Units))}, got {units!r}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The record that a divided one was made of.
+
+    Attributes:
+        example: as it was read.
+        owners: for each passage of the divided record, the passage of `example` that it is a part of.
+        firsts: its first span there.
+    """
+
+    example: DialogueExample
+    owners: tuple[int, ...]
+    firsts: tuple[int, ...]
+
+    def back(self, knowledge: Knowledge) -> Knowledge:
+        """A run of spans of the divided record, as a run of spans of `example`."""
+        owner, first = self.owners[knowledge.passage], self.firsts[knowledge.passage]
+        return Knowledge(owner, first + knowledge.begin, first + knowledge.end)
+
+
+def divided(example: DialogueExample) -> tuple[DialogueExample, Whole]:
+    """The record with one passage for each sentence of its passages, and the way back.
+
+    A sentence is what `Passage.sentences` says: a span, or a subsection of Doc2Dial (thesis, section 3.3.3). It keeps
+    the title of its passage. Gold that crosses sentences becomes one entry for each part, a turn's label its first part
+    (the thesis: knowledge rarely exceeds the boundaries of subsections).
+    """
+    owners: list[int] = []
+    firsts: list[int] = []
+    passages: list[Passage] = []
+    for p, passage in enumerate(example.passages):
+        starts = passage.sentences or range(len(passage.spans))
+        ends = (*starts[1:], len(passage.spans))
+        for first, end in zip(starts, ends, strict=True):
+            owners.append(p)
+            firsts.append(first)
+            name = f"{p}.{first}:{passage.id}"
+            passages.append(
+                passage if passage == NO_PASSAGE else Passage(name, passage.title, passage.spans[first:end])
+            )
+    whole = Whole(example, tuple(owners), tuple(firsts))
+    lengths = [len(passage.spans) for passage in passages]
+    gold = [part for knowledge in example.gold for part in _parts(knowledge, whole, lengths)]
+    turns = tuple(
+        turn if turn.knowledge is None else replace(turn, knowledge=_parts(turn.knowledge, whole, lengths)[0])
+        for turn in example.turns
+    )
+    return replace(example, turns=turns, passages=tuple(passages), gold=tuple(dict.fromkeys(gold))), whole
+
+
+def _parts(knowledge: Knowledge, whole: Whole, lengths: Sequence[int]) -> list[Knowledge]:
+    """What each sentence holds of a run of spans of the whole record, in order."""
+    parts = []
+    for unit, (owner, first) in enumerate(zip(whole.owners, whole.firsts, strict=True)):
+        begin, end = max(knowledge.begin - first, 0), min(knowledge.end - first, lengths[unit] - 1)
+        if owner == knowledge.passage and begin <= end:
+            parts.append(Knowledge(unit, begin, end))
+    return parts
