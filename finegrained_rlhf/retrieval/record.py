@@ -1,0 +1,117 @@
+"""What an index directory says about itself: which retriever built it, from which corpus, with which settings.
+
+Knows one JSON file, `index.json`. Does not know what else an index consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.retrieval.corpus import CorpusScan
+
+_NAME = "index.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class IndexRecord:
+    """The record of an index.
+
+    Attributes:
+        kind: of retriever: `bm25`, `bm25_light`, `dense`.
+        settings: everything that changes a score, ready for JSON. An index is opened with equal settings only.
+        corpus: what was indexed.
+        config: fields of the retriever's configuration that open the index again (`recorded.RecordedConfig`).
+        statistics: of the finished index, ready for JSON.
+        finished: the index can be opened.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    corpus: CorpusScan
+    config: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    finished: bool = False
+
+    def write(self, directory: Path) -> None:
+        """Write it into an index directory."""
+        write_json(directory / _NAME, {"format": _FORMAT, **asdict(replace(self, settings=dict(self.settings)))})
+
+
+def read_record(directory: str | Path) -> IndexRecord:
+    """The record of an index directory.
+
+    Raises:
+        DataError: there is none, it is damaged, or it is of another format.
+    """
+    path = Path(directory) / _NAME
+    if not path.is_file():
+        raise DataError(f"no index here (expected {path})", file=directory)
+    found = read_json(path)
+    try:
+        version = found.pop("format")
+        if version != _FORMAT:
+            raise DataError(f"the index has format {version}, expected {_FORMAT}; build it again", file=path)
+        return IndexRecord(**{**found, "corpus": CorpusScan.from_json(found["corpus"])})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"no record of an index ({error}); build it again", file=path) from None
+
+
+def begin_index(directory: Path, record: IndexRecord) -> bool:
+    """Start or continue an index: write its record where there is none.
+
+    Returns:
+        False where the same index is already finished.
+
+    Raises:
+        ConfigError: the directory holds an index of another corpus or with other settings, or something else.
+    """
+    if not (directory / _NAME).is_file():
+        if directory.is_dir() and any(directory.iterdir()):
+            raise ConfigError(f"{directory}: holds files that are not those of an index; give another directory")
+        directory.mkdir(parents=True, exist_ok=True)
+        record.write(directory)
+        return True
+    found = read_record(directory)
+    _compare(found, record.kind, record.settings, directory)
+    if found.corpus.fingerprint != record.corpus.fingerprint:
+        raise ConfigError(
+            f"{directory}: holds the index of another corpus ({found.corpus.passages} passages, this one has "
+            f"{record.corpus.passages}); give another directory or delete it"
+        )
+    return not found.finished
+
+
+def known_scan(directory: Path) -> CorpusScan | None:
+    """The scan of the corpus that an earlier call left, for `Corpus.scan`; None where there is none."""
+    return read_record(directory).corpus if (directory / _NAME).is_file() else None
+
+
+def open_record(directory: Path, kind: str, settings: Mapping[str, Any]) -> IndexRecord:
+    """The record of a finished index that was built with these settings.
+
+    Raises:
+        DataError: there is no index, or it is not finished.
+        ConfigError: it is of another kind or was built with other settings.
+    """
+    found = read_record(directory)
+    _compare(found, kind, settings, directory)
+    if not found.finished:
+        raise DataError("the index is not finished; run the same build_index.py command again", file=directory)
+    return found
+
+
+def _compare(found: IndexRecord, kind: str, settings: Mapping[str, Any], directory: Path) -> None:
+    if found.kind != kind:
+        raise ConfigError(f"{directory}: holds an index of kind {found.kind}, expected {kind}")
+    other = [name for name in sorted({*found.settings, *settings}) if found.settings.get(name) != settings.get(name)]
+    if other:
+        told = "; ".join(f"{name} {found.settings.get(name)!r}, here {settings.get(name)!r}" for name in other)
+        raise ConfigError(
+            f"{directory}: the index was built with other settings ({told}); give those, or build another index"
+        )
