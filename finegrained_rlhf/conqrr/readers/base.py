@@ -71,6 +71,73 @@ def optional_text(value: Any, field: str) -> str | None:
     return str(value)
 
 
+@dataclass(frozen=True)
+class PublishedTurn:
+    """One turn of a published file, before first questions are replaced.
+
+    Attributes:
+        turn: its number in the dialogue, from 1.
+        history: what was said before, as in `RewriteExample`.
+        question: as it was asked.
+        rewrite: the human's rewrite, None where there is none.
+        answer: None where there is none.
+        gold: ids of the passages that answer it.
+        documents: documents of those passages.
+        source: where the dialogue comes from.
+    """
+
+    turn: int
+    history: tuple[str, ...]
+    question: str
+    rewrite: str | None = None
+    answer: str | None = None
+    gold: tuple[str, ...] = ()
+    documents: frozenset[str] = frozenset()
+    source: str = ""
+
+
+def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) -> list[RewriteExample]:
+    """The examples of one dialogue: its first question is replaced by its rewrite, here and in later histories.
+
+    A later turn shifts the topic when none of its gold passages comes from a document that held a gold passage of an
+    earlier turn (thesis, section 4.3.3); it is not known where the turn has no gold passage, or is the first.
+
+    Args:
+        name: of the dialogue.
+        turns: in the order of their numbers.
+        notes: counts histories that do not begin with the dialogue's first question; they stay as they are.
+    """
+    first = turns[0] if turns and not turns[0].history else None
+    examples: list[RewriteExample] = []
+    used: set[str] = set()
+    for turn in turns:
+        question, history = turn.question, turn.history
+        if first is not None and first.rewrite is not None:
+            if turn is first:
+                question = first.rewrite
+            elif history and history[0].strip() == first.question.strip():
+                history = (first.rewrite, *history[1:])
+            else:
+                notes["history begins with another question than the first"] += 1
+        shift = used.isdisjoint(turn.documents) if turn.documents and turn.history else None
+        used |= turn.documents
+        examples.append(
+            RewriteExample(
+                id=f"{name}_{turn.turn}",
+                dialogue=name,
+                turn=turn.turn,
+                history=history,
+                question=question,
+                rewrite=turn.rewrite,
+                answer=turn.answer,
+                gold=turn.gold,
+                source=turn.source,
+                topic_shift=shift,
+            )
+        )
+    return examples
+
+
 def finish(
     examples: Sequence[RewriteExample],
     dialogues: int,

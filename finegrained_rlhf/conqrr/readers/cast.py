@@ -1,0 +1,150 @@
+"""TREC CAsT 2019 and 2020: topics of questions without answers, judged on MS MARCO and TREC CAR.
+
+Knows the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
+resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. Does not know passages' texts: the answers in
+a history are empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.conqrr.readers.base import (
+    PublishedTurn,
+    RewriteReading,
+    as_list,
+    as_object,
+    as_turn,
+    examples_of,
+    finish,
+    optional_text,
+)
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.feedback.outputs import get_field
+from finegrained_rlhf.feedback.records import require, require_text
+
+RESULTS = ("manual_canonical_result_id", "canonical_result_id", "automatic_canonical_result_id")
+"""Where the topics of 2020 name the passage that the system answered with, the people's choice first."""
+NO_REWRITE = "no resolved question"
+UNJUDGED = "no relevant passage judged"
+
+
+def read_cast(
+    path: str | Path,
+    rewrites: str | Path | None = None,
+    qrels: str | Path | None = None,
+    min_relevance: int = 1,
+) -> RewriteReading:
+    """Read a file of topics; one example a turn, with ids `TOPIC_TURN` as in the judgements.
+
+    The rewrite is `manual_rewritten_utterance` (2020) or the line of `rewrites` (2019). Gold passages are the relevant
+    ones of `qrels`; without it, the canonical result that the topics of 2020 name. Topics are about many pages, so
+    topic shifts stay unknown.
+
+    Args:
+        path: the topics.
+        rewrites: resolved questions, `TOPIC_TURN<tab>QUESTION` a line.
+        qrels: judgements, `TOPIC_TURN 0 PASSAGE GRADE` a line.
+        min_relevance: the lowest grade (of 0 to 4) that counts as relevant.
+
+    Raises:
+        DataError: naming file, record (topic, or line from 0) and field.
+    """
+    resolved = {} if rewrites is None else read_resolved(rewrites)
+    relevant = None if qrels is None else read_relevant(qrels, min_relevance)
+    topics = read_json(path)
+    if not isinstance(topics, list):
+        raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
+    notes: Counter[str] = Counter()
+    examples = []
+    seen: set[str] = set()
+    for i, topic in enumerate(topics):
+        name: str | int = i
+        try:
+            topic = as_object(topic, "(topic)")
+            name = str(as_turn(get_field(topic, "number"), "number"))
+            require(name not in seen, f"topic {name} occurs twice", "number")
+            seen.add(name)
+            examples += examples_of(name, _turns(name, topic, resolved, relevant, notes), notes)
+        except DataError as error:
+            raise error.at(file=path, record=name) from None
+    return finish(examples, len(topics), {}, notes, path)
+
+
+def _turns(
+    name: str,
+    topic: Mapping[str, Any],
+    resolved: Mapping[str, str],
+    relevant: Mapping[str, tuple[str, ...]] | None,
+    notes: Counter[str],
+) -> list[PublishedTurn]:
+    turns: list[PublishedTurn] = []
+    for i, item in enumerate(as_list(get_field(topic, "turn"), "turn")):
+        field = f"turn[{i}]"
+        item = as_object(item, field)
+        number = as_turn(get_field(item, "number", f"{field}."), f"{field}.number")
+        require(not turns or number > turns[-1].turn, f"expected turns in rising order, got {number}", field)
+        question = require_text(get_field(item, "raw_utterance", f"{field}."), f"{field}.raw_utterance").strip()
+        rewrite = optional_text(item.get("manual_rewritten_utterance"), f"{field}.manual_rewritten_utterance")
+        rewrite = rewrite or resolved.get(f"{name}_{number}")
+        notes[NO_REWRITE] += rewrite is None
+        if relevant is not None:
+            gold = relevant.get(f"{name}_{number}", ())
+            notes[UNJUDGED] += not gold
+        else:
+            results = (optional_text(item.get(key), f"{field}.{key}") for key in RESULTS)
+            gold = tuple(result for result in results if result is not None)[:1]
+        history = tuple(text for turn in turns for text in (turn.question, ""))
+        turns.append(PublishedTurn(number, history, question, rewrite, gold=gold, source="trec"))
+    return turns
+
+
+def read_resolved(path: str | Path) -> dict[str, str]:
+    """Resolved questions by `TOPIC_TURN`.
+
+    Raises:
+        DataError: a line is not an id, a tab and a question, or an id occurs twice.
+    """
+    found: dict[str, str] = {}
+    for i, line in enumerate(_lines(path)):
+        name, tab, question = line.partition("\t")
+        if not tab or not question.strip():
+            raise DataError("expected TOPIC_TURN, a tab and a question", file=path, record=i)
+        if name in found:
+            raise DataError(f"{name} occurs twice", file=path, record=i)
+        found[name] = question.strip()
+    return found
+
+
+def read_relevant(path: str | Path, min_relevance: int = 1) -> dict[str, tuple[str, ...]]:
+    """Ids of the relevant passages by `TOPIC_TURN`, best grade first.
+
+    Raises:
+        DataError: a line is not `TOPIC_TURN 0 PASSAGE GRADE`.
+    """
+    graded: dict[str, list[tuple[int, str]]] = {}
+    for i, line in enumerate(_lines(path)):
+        parts = line.split()
+        if len(parts) != 4 or not parts[3].lstrip("-").isdigit():
+            raise DataError("expected TOPIC_TURN 0 PASSAGE GRADE", file=path, record=i)
+        if int(parts[3]) >= min_relevance:
+            graded.setdefault(parts[0], []).append((-int(parts[3]), parts[2]))
+    return {name: tuple(passage for _, passage in sorted(found)) for name, found in graded.items()}
+
+
+def _lines(path: str | Path) -> list[str]:
+    """The lines of a text file that are not blank.
+
+    Raises:
+        DataError: the file is missing or is not UTF-8.
+    """
+    try:
+        return [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None

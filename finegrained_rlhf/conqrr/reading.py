@@ -1,0 +1,72 @@
+"""One entrance to all files of questions in dialogues: which format a file has, and what was read from it.
+
+Knows the readers. Does not know corpora or tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from finegrained_rlhf.conqrr.readers.base import RewriteReading
+from finegrained_rlhf.conqrr.readers.canard import UnknownAnswers, read_canard
+from finegrained_rlhf.conqrr.readers.cast import read_cast
+from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
+from finegrained_rlhf.conqrr.readers.qrecc import read_qrecc
+from finegrained_rlhf.core.errors import ConfigError
+
+Format = Literal["jsonl", "qrecc", "canard", "cast"]
+FORMATS: tuple[Format, ...] = ("jsonl", "qrecc", "canard", "cast")
+
+
+@dataclass(frozen=True)
+class RewriteData:
+    """Where questions in dialogues come from.
+
+    Attributes:
+        path: the file.
+        format: `jsonl` (the project's own), `qrecc`, `canard` or `cast` (TREC CAsT 2019 and 2020).
+        rewrites: `cast` only: the resolved questions of 2019.
+        qrels: `cast` only: the judgements.
+        min_relevance: `cast` only: the lowest grade that counts as relevant.
+        unknown: `canard` only: keep "I don't know." as an answer, or drop it.
+    """
+
+    path: str
+    format: Format = "jsonl"
+    rewrites: str | None = None
+    qrels: str | None = None
+    min_relevance: int = 1
+    unknown: UnknownAnswers = "keep"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+        if self.unknown not in ("keep", "drop"):
+            raise ConfigError(f"unknown must be keep or drop, got {self.unknown!r}")
+        mine = {"cast": ("rewrites", "qrels", "min_relevance"), "canard": ("unknown",)}
+        for owner, names in mine.items():
+            for name in names:
+                if owner != self.format and getattr(self, name) != getattr(type(self), name):
+                    raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that are read."""
+        return tuple(Path(name) for name in (self.path, self.rewrites, self.qrels) if name is not None)
+
+    def read(self) -> RewriteReading:
+        """Read the examples.
+
+        Raises:
+            DataError: naming file, record and field.
+        """
+        if self.format == "qrecc":
+            return read_qrecc(self.path)
+        if self.format == "canard":
+            return read_canard(self.path, self.unknown)
+        if self.format == "cast":
+            return read_cast(self.path, self.rewrites, self.qrels, self.min_relevance)
+        examples = tuple(read_rewrite_jsonl(self.path))
+        return RewriteReading(examples, len({example.dialogue for example in examples}))
