@@ -9,9 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from finegrained_rlhf.metrics.functions import error_free_share, finite_mean, rouge_lsum
+from finegrained_rlhf.metrics.functions import error_free_share, finite_mean, rouge_lsum, sacre_bleu
 
 if TYPE_CHECKING:
+    from finegrained_rlhf.metrics.bleu import SacreBLEU
     from finegrained_rlhf.metrics.completeness import MeanCompleteness, ResponseLength
     from finegrained_rlhf.metrics.rouge import RougeLSum
     from finegrained_rlhf.metrics.segments import ErrorFreeShare
@@ -21,13 +22,16 @@ __all__ = [
     "MeanCompleteness",
     "ResponseLength",
     "RougeLSum",
+    "SacreBLEU",
     "error_free_share",
     "finite_mean",
     "rouge_lsum",
+    "sacre_bleu",
 ]
 
 _CLASSES = {
     "RougeLSum": "rouge",
+    "SacreBLEU": "bleu",
     "ErrorFreeShare": "segments",
     "MeanCompleteness": "completeness",
     "ResponseLength": "completeness",

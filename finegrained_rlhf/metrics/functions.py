@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
@@ -30,8 +31,7 @@ def rouge_lsum_scores(
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
         raise ConfigError("RougeLSum needs rouge_score: pip install rouge-score") from None
-    if len(predictions) != len(references) or any(not group for group in references):
-        raise ValueError(f"need one or more references a prediction, got {len(predictions)} and {len(references)}")
+    _require_references(predictions, references)
     scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
     segmenter = segmenter or SpacySegmenter()
     scores = []
@@ -47,6 +47,41 @@ def rouge_lsum(
 ) -> float:
     """Mean of `rouge_lsum_scores`, in [0, 1]; 0 without predictions."""
     return finite_mean(rouge_lsum_scores(predictions, references, segmenter))
+
+
+def sacre_bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    """BLEU-4 of a corpus with sacrebleu's own settings (Post 2018), and the signature that names them.
+
+    Case counts, texts are tokenised as 13a, precisions of 0 are smoothed (`exp`). A corpus without any n-gram of four
+    tokens has a score of 0, even where predictions and references are equal: BLEU is not for answers of one word.
+
+    Args:
+        predictions: texts; may be empty.
+        references: one or more a prediction.
+
+    Returns:
+        The score in [0, 100] and the signature; 0 and an empty one without predictions.
+
+    Raises:
+        ValueError: the numbers of predictions and references differ, or a prediction has no reference.
+        ConfigError: `sacrebleu` is not installed.
+    """
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise ConfigError("BLEU needs sacrebleu: pip install sacrebleu") from None
+    _require_references(predictions, references)
+    if not predictions:
+        return 0.0, ""
+    bleu = BLEU(force=True)  # no advice about texts that look tokenised
+    most = max(map(len, references))
+    streams: list[Any] = [[group[i] if i < len(group) else None for group in references] for i in range(most)]
+    return float(bleu.corpus_score(list(predictions), streams).score), str(bleu.get_signature())
+
+
+def _require_references(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if len(predictions) != len(references) or any(not group for group in references):
+        raise ValueError(f"need one or more references a prediction, got {len(predictions)} and {len(references)}")
 
 
 def error_free_share(flags: Sequence[Sequence[int]]) -> float:
