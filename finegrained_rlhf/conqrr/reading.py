@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from finegrained_rlhf.conqrr.readers.base import RewriteReading
 from finegrained_rlhf.conqrr.readers.canard import UnknownAnswers, read_canard
@@ -51,10 +51,13 @@ class RewriteData:
                 if owner != self.format and getattr(self, name) != getattr(type(self), name):
                     raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")
 
+    file_fields: ClassVar[tuple[str, ...]] = ("path", "rewrites", "qrels")
+    """The fields that name files."""
+
     @property
-    def files(self) -> tuple[Path, ...]:
-        """All files that are read."""
-        return tuple(Path(name) for name in (self.path, self.rewrites, self.qrels) if name is not None)
+    def files(self) -> dict[str, Path]:
+        """The files that are read, by the field that names them."""
+        return {name: Path(value) for name in self.file_fields if (value := getattr(self, name)) is not None}
 
     def read(self) -> RewriteReading:
         """Read the examples.

@@ -26,6 +26,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.retrieval.runs import read_judgements
 
 RESULTS = ("manual_canonical_result_id", "canonical_result_id", "automatic_canonical_result_id")
 """Where the topics of 2020 name the passage that the system answered with, the people's choice first."""
@@ -124,16 +125,14 @@ def read_relevant(path: str | Path, min_relevance: int = 1) -> dict[str, tuple[s
     """Ids of the relevant passages by `TOPIC_TURN`, best grade first.
 
     Raises:
-        DataError: a line is not `TOPIC_TURN 0 PASSAGE GRADE`.
+        DataError: as `read_judgements`.
     """
-    graded: dict[str, list[tuple[int, str]]] = {}
-    for i, line in enumerate(_lines(path)):
-        parts = line.split()
-        if len(parts) != 4 or not parts[3].lstrip("-").isdigit():
-            raise DataError("expected TOPIC_TURN 0 PASSAGE GRADE", file=path, record=i)
-        if int(parts[3]) >= min_relevance:
-            graded.setdefault(parts[0], []).append((-int(parts[3]), parts[2]))
-    return {name: tuple(passage for _, passage in sorted(found)) for name, found in graded.items()}
+    relevant = {}
+    for name, grades in read_judgements(path).items():
+        found = sorted((-grade, passage) for passage, grade in grades.items() if grade >= min_relevance)
+        if found:
+            relevant[name] = tuple(passage for _, passage in found)
+    return relevant
 
 
 def _lines(path: str | Path) -> list[str]:

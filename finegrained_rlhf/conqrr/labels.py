@@ -1,0 +1,240 @@
+"""Weak labels: which passage should be found for a question, judged by the answer that follows it, and a negative one.
+
+Knows questions with answers, a retriever and the passages of a corpus as a stream, which is read once. Does not know
+files (`label_files`) or what is trained with the labels.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from finegrained_rlhf.conqrr.inputs import labelled_share
+from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.retrieval.corpus import CorpusPassage
+from finegrained_rlhf.retrieval.protocol import Retriever
+from finegrained_rlhf.text.span_f1 import SpanMatcher, word_tokens
+
+_QUERIES = 64  # searched together
+
+NO_ANSWER = "no answer"
+NOTHING_FOUND = "nothing found"
+NOTHING_SHARED = "no passage found shares a word with the answer"
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """How passages are labelled (thesis, section 4.2.2).
+
+    Attributes:
+        label_with: what is searched with: the human's `rewrite`, or the dialogue `context` (section 4.3.3). A question
+            without a rewrite is searched with its context.
+        label_share: share of the rewrites that may be used, 0 to 1; the other questions are searched with their
+            context. The same share and seed as in training name the same questions.
+        gold: take a gold passage as positive where the data has one, at random where it has several.
+        depth: how many passages are searched.
+        hard_share: how often the negative comes from those found instead of from the whole corpus, 0 to 1.
+        seed: of ties, negatives and the share.
+    """
+
+    label_with: Literal["rewrite", "context"] = "rewrite"
+    label_share: float = 1.0
+    gold: bool = False
+    depth: int = 100
+    hard_share: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.label_with not in ("rewrite", "context"):
+            raise ConfigError(f"label_with: expected rewrite or context, got {self.label_with!r}")
+        for name in ("label_share", "hard_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
+        if self.depth < 1:
+            raise ConfigError(f"depth: expected at least 1, got {self.depth}")
+
+    def queries(self, examples: Sequence[RewriteExample]) -> list[str]:
+        """What each question is searched with."""
+        used = labelled_share(examples, self.label_share, self.seed) if self.label_with == "rewrite" else frozenset()
+        return [
+            example.rewrite if example.rewrite is not None and example.id in used else example.context
+            for example in examples
+        ]
+
+    def random(self, use: str, example: str) -> random.Random:
+        """The random numbers for one use and one question: they depend on nothing else."""
+        return random.Random(stable_hash(self.seed, use, example))
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """The labels of a file of questions.
+
+    Attributes:
+        labels: in the order of the questions.
+        skipped: questions without a label, by reason.
+        counts: labels by what they were made from: `gold` or `weak` positives (`tied`: chosen among several equally
+            good ones), `hard` or `corpus` negatives.
+    """
+
+    labels: tuple[PassageLabel, ...]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def by_example(self) -> dict[str, PassageLabel]:
+        """Each label under its question's id."""
+        return {label.example: label for label in self.labels}
+
+    def report(self) -> dict[str, Any]:
+        """Counts for the terminal or a run directory, ready for JSON; `mean_score` is that of weak labels."""
+        scores = [label.score for label in self.labels if label.score is not None]
+        return {
+            "labels": len(self.labels),
+            "counts": dict(sorted(self.counts.items())),
+            "skipped": dict(sorted(self.skipped.items())),
+            "mean_score": sum(scores) / len(scores) if scores else None,
+        }
+
+
+class _Question:
+    """What the labelling of one question has found so far."""
+
+    def __init__(self, example: RewriteExample, found: Sequence[str], config: LabelConfig, size: int) -> None:
+        self.example, self.found = example, found
+        self.gold = example.gold if config.gold else ()
+        self.seen_gold: list[str] = []
+        self.matcher = None if example.answer is None else SpanMatcher(word_tokens(example.answer))
+        self.score, self.best = 0.0, list[str]()
+        # One more place than can be excluded, so that one of them will do.
+        draws = min(size, len(self.gold) + 2)
+        self.places = config.random("corpus", example.id).sample(range(size), draws)
+        self.drawn: dict[int, str] = {}
+
+    def offer(self, passage: str, tokens: Sequence[str]) -> None:
+        """Compare a passage that was found with the answer."""
+        if self.matcher is None or self.matcher.bound(tokens) < self.score:
+            return
+        score = self.matcher.best(tokens).f1
+        if score > self.score:
+            self.score, self.best = score, [passage]
+        elif score == self.score and score > 0:
+            self.best.append(passage)
+
+    def label(self, config: LabelConfig, counts: Counter[str]) -> PassageLabel | str:
+        """The label, or why there is none."""
+        gold = [passage for passage in self.gold if passage in self.seen_gold]
+        if not gold and self.matcher is None:
+            return NO_ANSWER
+        if not gold and not self.best:
+            return NOTHING_SHARED if self.found else NOTHING_FOUND
+        draw = config.random("positive", self.example.id)
+        positive = draw.choice(sorted(gold or self.best))
+        counts["gold" if gold else "weak"] += 1
+        counts["tied"] += not gold and len(self.best) > 1
+        negative = self._negative({positive, *self.gold}, config, counts)
+        return PassageLabel(self.example.id, positive, negative, None if gold else self.score)
+
+    def _negative(self, excluded: set[str], config: LabelConfig, counts: Counter[str]) -> str:
+        draw = config.random("negative", self.example.id)
+        wants_hard = draw.random() < config.hard_share
+        hard = [passage for passage in self.found if passage not in excluded]
+        if wants_hard and hard:
+            counts["hard"] += 1
+            return draw.choice(hard)
+        others = (self.drawn[place] for place in self.places if self.drawn[place] not in excluded)
+        negative = next(others, None)
+        if negative is None:
+            raise DataError("the corpus holds no other passage than the positive", record=self.example.id)
+        counts["corpus"] += 1
+        return negative
+
+
+def label_passages(
+    examples: Sequence[RewriteExample],
+    retriever: Retriever,
+    passages: Iterable[CorpusPassage],
+    size: int,
+    config: LabelConfig,
+    progress: bool = True,
+) -> Labelling:
+    """Label questions.
+
+    The positive is, among the passages found, the one whose best span has the highest token F1 with the answer (thesis,
+    eq. 4.1); a question whose answer shares no word with any of them has no label. The negative is another passage,
+    from those found or from the whole corpus, fixed here once and for all. Every choice depends on the seed and the
+    question's id alone, not on the order of questions or passages.
+
+    Args:
+        examples: questions; those without an answer (and without a gold passage that counts) get no label.
+        retriever: searches the corpus.
+        passages: of the corpus, read once.
+        size: how many they are.
+        config: settings.
+        progress: show bars.
+
+    Raises:
+        DataError: a passage that was found is not in the corpus, or the corpus has one passage only.
+    """
+    queries = config.queries(examples)
+    wanted = [i for i, example in enumerate(examples) if example.answer is not None or (config.gold and example.gold)]
+    found = _search(retriever, [queries[i] for i in wanted], config.depth, progress)
+    questions = [_Question(examples[i], hits, config, size) for i, hits in zip(wanted, found, strict=True)]
+    _compare(questions, passages, size, progress)
+    skipped: Counter[str] = Counter({NO_ANSWER: len(examples) - len(wanted)})
+    counts: Counter[str] = Counter()
+    labels = []
+    for question in questions:
+        label = question.label(config, counts)
+        if isinstance(label, PassageLabel):
+            labels.append(label)
+        else:
+            skipped[label] += 1
+    return Labelling(tuple(labels), dict(+skipped), dict(+counts))
+
+
+def _search(retriever: Retriever, queries: Sequence[str], depth: int, progress: bool) -> list[list[str]]:
+    """Ids of the passages found for each query, best first."""
+    found: list[list[str]] = []
+    with tqdm(total=len(queries), desc="searching", disable=not progress) as bar:
+        for start in range(0, len(queries), _QUERIES):
+            batch = queries[start : start + _QUERIES]
+            found += [[hit.id for hit in hits] for hits in retriever.search(batch, depth)]
+            bar.update(len(batch))
+    return found
+
+
+def _compare(questions: Sequence[_Question], passages: Iterable[CorpusPassage], size: int, progress: bool) -> None:
+    """Read the corpus once: show each passage to the questions that it was found for, and note what was drawn."""
+    finders: dict[str, list[_Question]] = {}
+    owners: dict[str, list[_Question]] = {}
+    drawers: dict[int, list[_Question]] = {}
+    for question in questions:
+        for passage in question.found:
+            finders.setdefault(passage, []).append(question)
+        for passage in question.gold:
+            owners.setdefault(passage, []).append(question)
+        for place in question.places:
+            drawers.setdefault(place, []).append(question)
+    for place, current in enumerate(tqdm(passages, total=size, desc="comparing", disable=not progress)):
+        for question in drawers.pop(place, ()):
+            question.drawn[place] = current.id
+        for question in owners.pop(current.id, ()):
+            question.seen_gold.append(current.id)
+        if current.id in finders:
+            tokens = word_tokens(current.text)
+            for question in finders.pop(current.id):
+                question.offer(current.id, tokens)
+    if finders:
+        raise DataError(
+            f"found {next(iter(finders))!r}, which the corpus does not hold; is the index of another corpus?"
+        )
+    if drawers:
+        raise DataError(f"the corpus holds fewer than the {size} passages of its index")
