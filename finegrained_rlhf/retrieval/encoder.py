@@ -169,7 +169,7 @@ def fingerprint(directory: Path) -> str:
         with open(file, "rb") as stream:
             whole.update(file.relative_to(directory).as_posix().encode() + b"\0")
             whole.update(hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()
+    return whole.hexdigest()[:16]
 
 
 class _PlainEncoder:
