@@ -155,7 +155,34 @@ def test_bert_knows_the_tokens_of_dialogues(tmp_path: Path) -> None:
     both = tokenizer("Two spaces <parent_title> a tab")["input_ids"]
     assert both == [3, *plain[0], ids[2], *plain[1], 1]
     assert model(torch.tensor([both])).last_hidden_state.shape == (1, len(both), 64)
-    assert model.embeddings.word_embeddings.weight[5:].std().item() == pytest.approx(0.1, rel=0.1)
+    plain_model = build_bert(tokenizer, TinyBertConfig(structured=False)).bert
+    assert plain_model.embeddings.word_embeddings.weight[5:].std().item() == pytest.approx(0.1, rel=0.1)
+
+
+def test_structured_bert_begins_with_near_positions_and_equal_words() -> None:
+    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 64)
+    bert = build_bert(tokenizer, seed=3).bert
+    bert.set_attn_implementation("eager")
+    ids = torch.randperm(len(tokenizer), generator=torch.Generator().manual_seed(0))[:32]
+    ids[29] = ids[4]
+    first = bert(ids[None], output_attentions=True).attentions[0][0]  # [heads, query, key]
+    of_positions, of_words = first[:2].mean(0), first[2:].mean(0)
+    distance = (torch.arange(32)[:, None] - torch.arange(32)).abs()
+    assert (of_positions * (distance <= 3)).sum(1).min() > 0.5 > 7 / 32
+    uniform = 1 / 32
+    assert of_words[4, 29] > 3 * uniform and of_words[29, 4] > 3 * uniform
+    others = of_words[4, [j for j in range(32) if j not in (4, 29)]]
+    assert others.max() < of_words[4, 29]
+
+
+def test_random_state_is_left_alone_by_a_structured_bert() -> None:
+    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 64)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one, two, other = (build_bert(tokenizer, seed=seed).bert.state_dict() for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    name = "encoder.layer.1.attention.self.key.weight"
+    assert torch.equal(one[name], two[name]) and not torch.equal(one[name], other[name])
 
 
 @pytest.mark.parametrize(
@@ -167,6 +194,7 @@ def test_bert_knows_the_tokens_of_dialogues(tmp_path: Path) -> None:
         lambda: TinyLongformerConfig(attention_window=7),
         lambda: TinyLongformerConfig(max_length=3),
         lambda: TinyBertConfig(num_heads=3),
+        lambda: TinyBertConfig(d_model=63, num_heads=3),
         lambda: TinyBertConfig(max_length=3),
         lambda: TinyBertConfig(initializer_range=0),
         lambda: build_tokenizer(PROSE, "sentencepiece"),  # type: ignore[arg-type]
