@@ -87,6 +87,10 @@ class RunDirectory:
         """Where the kept greedy responses of a validation go."""
         return self.path / "samples" / f"validation_step_{step}.jsonl"
 
+    def scored_samples_path(self, step: int) -> Path:
+        """Where the greedy and sampled responses of a self-critical step go, with their scores."""
+        return self.path / "samples" / f"scored_step_{step}.jsonl"
+
     def final(self, export: str) -> Path:
         """The exported model: `export` is "policy" or "model"."""
         return self.path / export

@@ -7,11 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.records import Prompt, Rollout
+from finegrained_rlhf.core.records import Prompt
+
+
+class ResponseRows(Protocol):
+    """What is cut: a rollout, or any other responses to prompts (shapes as in `Rollout`)."""
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """P prompts."""
+
+    @property
+    def prompt_index(self) -> Tensor:
+        """int64 [R], the prompt of each row."""
+
+    @property
+    def response_ids(self) -> Tensor:
+        """int64 [R, T]."""
+
+    @property
+    def response_mask(self) -> Tensor:
+        """int64 [R, T]."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +58,19 @@ class MicroBatch:
         return tensor[self.rows][:, : self.ids.shape[1]]
 
 
-def micro_batches(rollout: Rollout, prompts: int, tokens: int | None = None) -> list[MicroBatch]:
+def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None) -> list[MicroBatch]:
     """Cut a rollout into groups of prompts of similar lengths.
 
     Args:
-        rollout: the responses.
+        rollout: the responses; those of another source serve as well.
         prompts: at most so many prompts a group.
         tokens: at most so many tokens a group, prompts and responses with their padding; one prompt alone may have
             more. None sets no limit.
     """
     widths = [1] * len(rollout.prompts)
     rows: list[list[int]] = [[] for _ in rollout.prompts]
-    for row, (owner, length) in enumerate(zip(rollout.prompt_index.tolist(), rollout.lengths().tolist(), strict=True)):
+    owners, sizes = rollout.prompt_index.tolist(), rollout.response_mask.sum(dim=1).tolist()
+    for row, (owner, length) in enumerate(zip(owners, sizes, strict=True)):
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
@@ -83,7 +105,7 @@ def _cut(order: Sequence[int], cost: _Cost, prompts: int, tokens: int | None) ->
     return groups
 
 
-def _batch(rollout: Rollout, group: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> MicroBatch:
+def _batch(rollout: ResponseRows, group: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> MicroBatch:
     device = rollout.response_ids.device
     chosen = torch.tensor([row for i in group for row in rows[i]], device=device)
     index = torch.tensor([place for place, i in enumerate(group) for _ in rows[i]], device=device)

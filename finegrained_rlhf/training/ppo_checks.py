@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -55,13 +55,21 @@ def check_ratio(largest: float, tolerance: float) -> None:
         )
 
 
-def check_finite(step: int, metrics: Mapping[str, float]) -> None:
+_NUMBERS = ("loss/policy", "loss/value", "gradient_norm", "kl")
+
+
+def check_finite(step: int, metrics: Mapping[str, float], names: Sequence[str] = _NUMBERS) -> None:
     """Losses, gradient norm and KL of a step are numbers.
+
+    Args:
+        step: the training step.
+        metrics: of that step.
+        names: which of them; PPO's by default.
 
     Raises:
         ConsistencyError: one is not.
     """
-    for name in ("loss/policy", "loss/value", "gradient_norm", "kl"):
+    for name in names:
         if not math.isfinite(metrics[name]):
             raise ConsistencyError(
                 f"step {step}: {name} is {metrics[name]}; the last checkpoint is sound, continue from it with a "

@@ -85,6 +85,36 @@ def set_dropout(model: nn.Module, rate: float) -> None:
                 setattr(module, name, rate)
 
 
+def backward_cross_entropy(
+    policy: Policy, items: Sequence[Demonstration], tokens: int, micro_batch_size: int, processes: Processes
+) -> torch.Tensor:
+    """Accumulate the gradient of Σ −log p(token) / `tokens` over the answers of this process.
+
+    Args:
+        policy: trained; in the mode that dropout asks for.
+        items: this process's demonstrations; may be none.
+        tokens: answer tokens of the step over all processes, which the sum is divided by.
+        micro_batch_size: demonstrations in one forward and backward pass; they are sorted by length.
+        processes: gives the precision.
+
+    Returns:
+        fp64 [1], the value.
+    """
+    ordered = sorted(items, key=_length, reverse=True)
+    total = torch.zeros(1, dtype=torch.float64)
+    for start in range(0, len(ordered), micro_batch_size):
+        part = ordered[start : start + micro_batch_size]
+        ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id, policy.device)
+        with processes.autocast():
+            memory = policy.encode([item.prompt for item in part])
+            rows = torch.arange(len(part), device=policy.device)
+            logits = policy.head(policy.hidden(memory, rows, ids)[mask.bool()])
+        loss = nn.functional.cross_entropy(logits.float(), ids[mask.bool()], reduction="sum") / tokens
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
 @dataclass(frozen=True)
 class SFTSettings:
     """The numbers of supervised fine-tuning.
@@ -150,12 +180,10 @@ class SFTTrainer:
         size = self.settings.batch_size
         batch = items_of_step(self.data, step, size, self.seed)
         tokens = sum(len(item.answer_ids) for item in batch)
-        mine = sorted((batch[i] for i in self.processes.share(size)), key=_length, reverse=True)
-        loss = torch.zeros(1, dtype=torch.float64)
+        mine = [batch[i] for i in self.processes.share(size)]
         # Without dropout the two modes are one function, and that of evaluation has the faster passes.
         self.policy.train(self.settings.dropout != 0)
-        for start in range(0, len(mine), self.settings.micro_batch_size):
-            loss += self._backward(mine[start : start + self.settings.micro_batch_size], tokens)
+        loss = backward_cross_entropy(self.policy, mine, tokens, self.settings.micro_batch_size, self.processes)
         self.policy.eval()
         self.processes.all_reduce_gradients(self.optimizer.parameters)
         lr = self.optimizer.lr(step)
@@ -171,18 +199,6 @@ class SFTTrainer:
             "time/update_s": seconds,
             "time/update_tokens_per_s": tokens / max(seconds, 1e-9),
         }
-
-    def _backward(self, items: Sequence[Demonstration], tokens: int) -> float:
-        """Accumulate the gradient of some examples; returns their share of the mean loss."""
-        policy = self.policy
-        ids, mask = pad_rows([item.answer_ids for item in items], policy.pad_id, policy.device)
-        with self.processes.autocast():
-            memory = policy.encode([item.prompt for item in items])
-            rows = torch.arange(len(items), device=policy.device)
-            logits = policy.head(policy.hidden(memory, rows, ids)[mask.bool()])
-        loss = nn.functional.cross_entropy(logits.float(), ids[mask.bool()], reduction="sum") / tokens
-        loss.backward()
-        return float(loss.detach())
 
     def validate(self, step: int) -> Mapping[str, float]:
         """Greedy answers to the validation prompts: `score` is their RougeLSum; see `evaluation.summarise`."""

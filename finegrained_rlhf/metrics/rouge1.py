@@ -1,0 +1,25 @@
+"""ROUGE-1 of single texts, as query rewrites are compared with human ones. Knows texts only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from finegrained_rlhf.core.errors import ConfigError
+
+
+def rouge1_scores(predictions: Sequence[str], references: Sequence[str]) -> list[float]:
+    """ROUGE-1 F1 of each prediction with its reference, in [0, 1]: lower-cased words, unstemmed, by `rouge_score`.
+
+    Raises:
+        ValueError: the numbers of predictions and references differ.
+        ConfigError: `rouge_score` is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise ConfigError("ROUGE-1 needs rouge_score: pip install rouge-score") from None
+    if len(predictions) != len(references):
+        raise ValueError(f"need a reference a prediction, got {len(predictions)} and {len(references)}")
+    scorer = RougeScorer(["rouge1"], use_stemmer=False)
+    pairs = zip(predictions, references, strict=True)
+    return [float(scorer.score(reference, prediction)["rouge1"].fmeasure) for prediction, reference in pairs]

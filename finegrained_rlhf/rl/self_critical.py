@@ -1,0 +1,73 @@
+"""Self-critical sequence training: the reward over the greedy baseline, and its loss, as pure functions of tensors.
+
+Losses are sums over rows, so that the caller can divide by a global count; a mean over a micro-batch would make the
+gradient depend on how the batch was cut.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.rl.checks import check_token_tensors
+
+
+def self_critical_rewards(sampled: Tensor, greedy: Tensor) -> Tensor:
+    """r(q_s, q) = score(q_s) − score(q): what a sample earns more than the greedy response to the same prompt.
+
+    Source: Rennie et al. (2017), eq. 8; thesis, section 4.2.2.
+
+    Args:
+        sampled: fp [P, m] score of each sample.
+        greedy: fp [P] score of the greedy response.
+
+    Returns:
+        fp [P, m].
+
+    Raises:
+        ValueError: shapes that do not fit, or integers.
+    """
+    if sampled.dim() != 2 or greedy.shape != sampled.shape[:1]:
+        raise ValueError(f"need scores [P, m] and [P], got {tuple(sampled.shape)} and {tuple(greedy.shape)}")
+    if not (sampled.is_floating_point() and greedy.is_floating_point()):
+        raise ValueError(f"scores must be floating point, got {sampled.dtype} and {greedy.dtype}")
+    return sampled - greedy.unsqueeze(1)
+
+
+def self_critical_loss(logprobs: Tensor, rewards: Tensor, mask: Tensor, *, samples: int) -> Tensor:
+    """Σ_x L_RL(x) with L_RL(x) = −(1/m) Σ_i r(q_i, q) log Pr(q_i | x), log Pr = Σ_t log Pr(token t).
+
+    Source: thesis, eq. before 4.3. log Pr is that of the full softmax, end of sequence included, whatever the samples
+    were drawn from.
+
+    Args:
+        logprobs: fp32 [R, T] of the policy being trained.
+        rewards: fp32 [R], r of each row, no gradient.
+        mask: int [R, T], 1 = real token, end of sequence included.
+        samples: m, samples a prompt; the R rows may be any of them.
+
+    Returns:
+        A scalar, differentiable in `logprobs`.
+    """
+    return weighted_likelihood_loss(logprobs, rewards / samples, mask)
+
+
+def weighted_likelihood_loss(logprobs: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """−Σ_r w_r Σ_t log Pr(token t of row r): the form that the self-critical loss and cross-entropy share.
+
+    Args:
+        logprobs: fp32 [R, T].
+        weights: fp32 [R], no gradient: r / m of a sample, 1 of a reference to imitate, each over its global count.
+        mask: int [R, T], 1 = real token.
+
+    Returns:
+        A scalar, differentiable in `logprobs`.
+
+    Raises:
+        ValueError: shapes or types that do not fit.
+    """
+    check_token_tensors(mask, logprobs=logprobs)
+    if weights.shape != mask.shape[:1] or not weights.is_floating_point():
+        raise ValueError(f"need floating-point weights [{mask.shape[0]}], got {weights.dtype} {tuple(weights.shape)}")
+    sequence = torch.where(mask.bool(), logprobs, 0.0).sum(dim=1)
+    return -(weights.detach() * sequence).sum()

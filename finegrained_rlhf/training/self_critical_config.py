@@ -1,0 +1,96 @@
+"""Self-critical training's settings, and what it asks of a reward and of a validation.
+
+Knows numbers and texts. Knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.runtime.processes import Processes
+
+
+class ResponseReward(Protocol):
+    """What responses are worth."""
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> Sequence[float]:
+        """Score responses; called once a step on each process.
+
+        Args:
+            step_prompts: all rewarded prompts of the step, over all processes: what a score may compare with.
+            prompts: R prompts, one a response, all of them among `step_prompts`.
+            texts: R responses.
+
+        Returns:
+            R scores, higher is better; that of a response may depend on `step_prompts`, not on other responses.
+        """
+
+
+class ResponseValidation(Protocol):
+    """How greedy responses to validation prompts are measured.
+
+    Attributes:
+        prompts: answered at every validation; may be none.
+    """
+
+    prompts: Sequence[Prompt]
+
+    def measure(self, texts: Sequence[str], processes: Processes) -> Mapping[str, float]:
+        """Metrics with "score" (higher is better) of one response a prompt; the same on every process."""
+
+
+@dataclass(frozen=True)
+class SelfCriticalConfig:
+    """The numbers of self-critical training.
+
+    Attributes:
+        alpha: share α of the self-critical loss, 0 to 1; the rest is cross-entropy. 0 is supervised training.
+        batch_size: examples a training step, over all processes.
+        samples: m samples an example.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        temperature: divides the logits when sampling.
+        top_k: 0 keeps all tokens.
+        top_p: 1.0 keeps all tokens.
+        prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+        micro_batch_prompts: most prompts in one forward and backward pass; does not change the result.
+        micro_batch_tokens: most tokens in one (prompts and responses, padded; not used with α = 0); None sets no limit.
+        dropout: rate everywhere in the model in updates; None keeps the model's own. Rollouts have none.
+        validation_batch_size: prompts answered at once in a process.
+    """
+
+    alpha: float = 0.99
+    batch_size: int = 64
+    samples: int = 5
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    top_k: int = 20
+    top_p: float = 1.0
+    prompts_per_batch: int | None = None
+    micro_batch_prompts: int = 16
+    micro_batch_tokens: int | None = None
+    dropout: float | None = 0.0
+    validation_batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"alpha: expected 0 <= alpha <= 1, got {self.alpha}")
+        for name in ("batch_size", "prompts_per_batch", "micro_batch_prompts", "validation_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {value}")
+        if self.max_new_tokens < 2:
+            raise ConfigError(f"max_new_tokens: expected at least 2, got {self.max_new_tokens}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
+        try:
+            self.decodings()
+        except ValueError as error:
+            raise ConfigError(f"sampling: {error}") from None
+
+    def decodings(self) -> tuple[Decoding, ...]:
+        """The greedy baseline, then the samples."""
+        return Greedy(), Sample(self.samples, self.temperature, self.top_k, self.top_p)

@@ -1,0 +1,143 @@
+"""The self-critical reward and loss: by hand, by loop, and against the exact gradient of the expected score."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import T5Config, T5ForConditionalGeneration
+
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
+from finegrained_rlhf.rl.self_critical import self_critical_loss, self_critical_rewards, weighted_likelihood_loss
+
+
+def test_rewards_by_hand() -> None:
+    sampled, greedy = torch.tensor([[1.0, 0.0, 0.5], [0.0, 0.0, 1.0]]), torch.tensor([1.0, 0.0])
+    assert self_critical_rewards(sampled, greedy).tolist() == [[0.0, -1.0, -0.5], [0.0, 0.0, 1.0]]
+
+
+def test_the_loss_by_hand() -> None:
+    """Two samples of one prompt: −½ (1 · (−1 − 2) + (−1) · (−4)) = −½, padding left out."""
+    logprobs = torch.tensor([[-1.0, -2.0], [-4.0, -100.0]])
+    mask = torch.tensor([[1, 1], [1, 0]])
+    assert float(self_critical_loss(logprobs, torch.tensor([1.0, -1.0]), mask, samples=2)) == pytest.approx(-0.5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 1000))
+def test_loss_and_gradient_are_those_of_a_loop(rows: int, width: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logprobs = -torch.rand(rows, width, generator=generator, dtype=torch.float64)
+    weights = torch.randn(rows, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(0, width + 1, (rows,), generator=generator).tolist()
+    mask = torch.tensor([[1 if t < n else 0 for t in range(width)] for n in lengths])
+    expected = -sum(float(weights[r]) * float(logprobs[r, t]) for r in range(rows) for t in range(lengths[r]))
+    logprobs = logprobs.requires_grad_()
+    loss = weighted_likelihood_loss(logprobs, weights, mask)
+    assert float(loss.detach()) == pytest.approx(expected, abs=1e-12)
+    loss.backward()
+    assert logprobs.grad is not None
+    assert torch.equal(logprobs.grad, -weights[:, None] * mask)
+
+
+def test_what_padding_holds_does_not_matter() -> None:
+    logprobs = torch.tensor([[-1.0, float("nan")], [float("-inf"), float("inf")]], requires_grad=True)
+    mask = torch.tensor([[1, 0], [0, 0]])
+    loss = weighted_likelihood_loss(logprobs, torch.tensor([2.0, 3.0]), mask)
+    loss.backward()
+    assert float(loss.detach()) == 2.0 and logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[-2.0, 0.0], [0.0, 0.0]]
+
+
+def test_shapes_and_types_are_checked() -> None:
+    with pytest.raises(ValueError, match="scores"):
+        self_critical_rewards(torch.zeros(2, 3), torch.zeros(3))
+    with pytest.raises(ValueError, match="floating"):
+        self_critical_rewards(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="weights"):
+        weighted_likelihood_loss(torch.zeros(2, 3), torch.zeros(3), torch.ones(2, 3, dtype=torch.long))
+
+
+# The exact gradient --------------------------------------------------------------------------------------------------
+
+PAD, EOS, WORDS = 0, 1, (2, 3, 4)
+
+
+class _NoTokenizer:
+    pad_token_id, eos_token_id = PAD, EOS
+
+
+def five_token_policy() -> Policy:
+    """A T5 whose vocabulary is pad, end of sequence and three words, far from uniform."""
+    torch.manual_seed(4)
+    config = T5Config(
+        vocab_size=5, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, dropout_rate=0.0,
+        pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD,
+    )  # fmt: skip
+    model = T5ForConditionalGeneration(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape, dtype=torch.float64))
+    return Seq2SeqPolicy(model, _NoTokenizer()).eval()
+
+
+def every_response(length: int) -> list[tuple[int, ...]]:
+    """All that decoding can draw: it ends with the first EOS, or is cut at `length`; pad is a token as any other."""
+    tokens = (PAD, *WORDS)
+    ended = [(*head, EOS) for n in range(length) for head in itertools.product(tokens, repeat=n)]
+    return ended + list(itertools.product(tokens, repeat=length))
+
+
+def padded(responses: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    width = max(map(len, responses))
+    ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in responses])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in responses])
+    return ids, mask
+
+
+def gradient_of(policy: Policy, loss: Tensor) -> list[Tensor]:
+    policy.zero_grad()
+    loss.backward()
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.model.parameters()]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_gradient_is_that_of_the_expected_score_by_full_enumeration(length: int) -> None:
+    """Σ_q Pr(q) · (gradient of the self-critical loss with sample q) = −∇ Σ_q Pr(q) score(q), whatever the baseline.
+
+    The right side goes through products of softmax probabilities, written out here from transformers' own logits; the
+    left side through the policy's log-probabilities and the loss under test, a sample at a time.
+    """
+    policy = five_token_policy()
+    prompt = Prompt("x", "", (2, 4, 3, EOS))
+    responses = every_response(length)
+    ids, mask = padded(responses)
+    scores = torch.tensor([float(sum(row) % 3 == 1) for row in responses], dtype=torch.float64)
+    assert 0 < scores.sum() < len(scores)
+
+    shifted = torch.cat([torch.full((len(ids), 1), PAD), ids[:, :-1]], dim=1)
+    inputs = torch.tensor([prompt.input_ids]).expand(len(ids), -1)
+    softmax = policy.model(input_ids=inputs, decoder_input_ids=shifted).logits.softmax(dim=-1)
+    chosen = softmax.gather(2, ids.unsqueeze(2)).squeeze(2)
+    probabilities = torch.where(mask.bool(), chosen, 1.0).prod(dim=1)
+    assert float(probabilities.detach().sum()) == pytest.approx(1.0, abs=1e-12)
+    exact = gradient_of(policy, -(probabilities * scores).sum())
+
+    greedy = scores[int(probabilities.argmax())]
+    rewards = self_critical_rewards(scores.unsqueeze(0), greedy.unsqueeze(0)).squeeze(0)
+    mean = [torch.zeros_like(p) for p in policy.model.parameters()]
+    for row, probability in enumerate(probabilities.detach().tolist()):
+        memory = policy.encode([prompt])
+        one = slice(row, row + 1)
+        logprobs = policy.logprobs(memory, torch.zeros(1, dtype=torch.long), ids[one], mask[one]).logprobs
+        loss = self_critical_loss(logprobs, rewards[one], mask[one], samples=1)
+        for total, gradient in zip(mean, gradient_of(policy, loss), strict=True):
+            total += probability * gradient
+    for ours, theirs in zip(mean, exact, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+    assert max(float(g.abs().max()) for g in exact) > 1e-2

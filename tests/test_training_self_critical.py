@@ -1,0 +1,329 @@
+"""Self-critical training: what it computes, its invariances, resuming, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ppo_toy import run_together
+from rl_toy import policy, prompts
+from self_critical_toy import WordReward, examples, make_trainer
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
+from finegrained_rlhf.core.records import Greedy, Prompt, Sample
+from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.rollout.engine import rollout_in_batches
+from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
+from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.training.self_critical import SelfCriticalTrainer
+from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical_rows import Imitation, useful
+from finegrained_rlhf.training.sft import Demonstration, SFTSettings, SFTTrainer
+
+
+def weights(trainer: SelfCriticalTrainer | SFTTrainer) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in trainer.policy.model.named_parameters()}
+
+
+def steps(trainer: Any, first: int, last: int) -> list[dict[str, float]]:
+    """Metrics without what depends on the clock."""
+    found = (trainer.train_step(step) for step in range(first, last + 1))
+    return [{k: v for k, v in metrics.items() if not k.startswith("time/")} for metrics in found]
+
+
+def gradients(trainer: SelfCriticalTrainer, step: int = 1) -> dict[str, Tensor]:
+    """The gradient of a training step instead of its update."""
+    found: dict[str, Tensor] = {}
+
+    def keep(step: int) -> float:
+        for name, parameter in trainer.policy.model.named_parameters():
+            found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        trainer.optimizer.zero_grad()
+        return 0.0
+
+    trainer._optimizer_step = keep  # type: ignore[method-assign]
+    trainer.train_step(step)
+    return found
+
+
+def test_it_learns_a_rewarded_word_without_any_reference(tmp_path: Path) -> None:
+    data = [Imitation(prompt, None, rewarded=True) for prompt in prompts(count=5)]
+    trainer = make_trainer(
+        tmp_path, data=data, alpha=1.0, samples=8, batch_size=5, validation=5, optimizer=OptimizerConfig(lr=5e-3)
+    )
+    before = trainer.validate(0)["score"]
+    metrics = steps(trainer, 1, 15)
+    assert "loss/ce" not in metrics[0]
+    assert trainer.validate(15)["score"] > before and metrics[-1]["score/samples"] > metrics[0]["score/samples"] + 0.3
+
+
+class Odd(WordReward):
+    """1 for an odd number of words."""
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        return [float(len(text.split()) % 2) for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_gradient_is_that_of_the_written_out_loss(tmp_path: Path, kind: str) -> None:
+    """L = α mean_x L_RL + (1 − α) CE a token, from separate forward passes of every row, with no row left out."""
+    trainer = make_trainer(tmp_path, kind, reward=Odd(), batch_size=5, alpha=0.6)
+    ours = gradients(trainer)
+    owner, data = policy(kind), examples(kind)
+    rewarded = [e.prompt for e in data if e.rewarded]
+    (rollout,) = rollout_in_batches(
+        make_engine(owner), rewarded, [Greedy(), Sample(4, 1.0)], max_new_tokens=6, seed=0, step=1
+    )
+    assert rollout.response_mask.sum() > 0
+
+    def log_probability(prompt: Prompt, ids: Sequence[int]) -> Tensor:
+        row = torch.tensor([ids])
+        memory = owner.encode([prompt])
+        logits = owner.head(owner.hidden(memory, torch.zeros(1, dtype=torch.long), row)[0])
+        return logits.log_softmax(dim=-1)[torch.arange(len(ids)), row[0]].sum()
+
+    loss, nonzero = torch.zeros(()), 0
+    for number, prompt in enumerate(rewarded):
+        greedy, *samples = range(5 * number, 5 * number + 5)
+        for row in samples:
+            reward = len(rollout.texts[row].split()) % 2 - len(rollout.texts[greedy].split()) % 2
+            nonzero += reward != 0
+            length = int(rollout.response_mask[row].sum())
+            ids = rollout.response_ids[row, :length].tolist()
+            loss = loss - 0.6 * reward / 4 / len(rewarded) * log_probability(prompt, ids)
+    tokens = sum(len(e.answer_ids) for e in data if e.answer_ids)
+    for example in data:
+        if example.answer_ids:
+            loss = loss - 0.4 / tokens * log_probability(example.prompt, example.answer_ids)
+    assert nonzero >= 2
+    loss.backward()
+    for name, parameter in owner.model.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(ours[name], expected, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_alpha_mixes_the_two_gradients(tmp_path: Path) -> None:
+    rl, ce, mixed = (gradients(make_trainer(tmp_path, data=both(), alpha=alpha)) for alpha in (1.0, 0.0, 0.3))
+    for name, gradient in mixed.items():
+        torch.testing.assert_close(gradient, 0.3 * rl[name] + 0.7 * ce[name], atol=1e-5, rtol=1e-4)
+    assert any(float(g.abs().max()) > 1e-3 for g in rl.values())
+
+
+def both() -> list[Imitation]:
+    """Examples that all have a reward and a reference."""
+    return [Imitation(e.prompt, e.answer_ids or (5, 1), rewarded=True) for e in examples()]
+
+
+@pytest.mark.parametrize("optimizer", [OptimizerConfig(lr=1e-2), AdafactorConfig(lr=1e-2)])
+def test_alpha_0_is_supervised_training_bit_by_bit(tmp_path: Path, optimizer: Any) -> None:
+    ours = make_trainer(tmp_path, data=both(), alpha=0.0, batch_size=3, optimizer=optimizer)
+    data = [Demonstration(e.prompt, e.answer_ids) for e in both() if e.answer_ids]
+    settings = SFTSettings(batch_size=3, micro_batch_size=2, dropout=0.0, max_answer_tokens=6, validation_batch_size=4)
+    theirs = SFTTrainer(policy(), data, [], settings, optimizer, 100, Processes(), seed=0)
+    for one, other in zip(steps(ours, 1, 4), steps(theirs, 1, 4), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        assert one["gradient_norm"] == other["gradient_norm"]
+    for name, weight in weights(theirs).items():
+        assert torch.equal(weights(ours)[name], weight), name
+
+
+class Constant(WordReward):
+    """Every response is worth the same: no sample is better or worse than the greedy one."""
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        return [1.0] * len(texts)
+
+
+def test_samples_that_earn_what_greedy_earns_give_no_gradient(tmp_path: Path) -> None:
+    data = [Imitation(e.prompt, None, rewarded=True) for e in examples()]
+    trainer = make_trainer(tmp_path, data=data, alpha=1.0, reward=Constant(), optimizer=AdafactorConfig(lr=1e-2))
+    before = weights(trainer)
+    (metrics,) = steps(trainer, 2, 2)
+    assert metrics["gradient_norm"] == 0.0 and metrics["loss"] == 0.0 and metrics["rewarded_samples"] == 0.0
+    assert all(torch.equal(before[name], p) for name, p in weights(trainer).items())
+
+
+def test_greedy_baseline_and_samples_come_from_one_encoding_and_one_call_scores_them(tmp_path: Path) -> None:
+    reward = WordReward()
+    trainer = make_trainer(tmp_path, reward=reward, batch_size=5)
+    encoded: list[list[str]] = []
+    encode = trainer.engine.encode
+
+    def counted(asked: Sequence[Prompt]) -> Any:
+        encoded.append([p.id for p in asked])
+        return encode(asked)
+
+    trainer.engine.encode = counted  # type: ignore[method-assign]
+    trainer.train_step(1)
+    ((step_ids, ids, texts),) = reward.calls
+    assert sorted(step_ids) == ["p0", "p1", "p3", "p4"] and [step_ids] == encoded
+    assert ids == [name for name in step_ids for _ in range(5)]
+    for number, name in enumerate(step_ids):
+        (alone,) = [p for p in prompts(count=5) if p.id == name]
+        for rows, decoding in ((slice(0, 1), Greedy()), (slice(1, 5), Sample(4, 1.0))):
+            (rollout,) = rollout_in_batches(
+                make_engine(policy()), [alone], [decoding], max_new_tokens=6, seed=0, step=1
+            )
+            assert list(rollout.texts) == texts[5 * number : 5 * number + 5][rows]
+
+
+def test_micro_batches_do_not_change_the_gradient(tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [
+        {"micro_batch_prompts": 5},
+        {"micro_batch_prompts": 1},
+        {"micro_batch_prompts": 5, "micro_batch_tokens": 30},
+        {"micro_batch_prompts": 2, "prompts_per_batch": 1},
+    ]
+    first, *others = (gradients(make_trainer(tmp_path, batch_size=5, **config)) for config in settings)
+    for other in others:
+        for name, gradient in first.items():
+            torch.testing.assert_close(other[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(2, 5), (3, 2)])
+def test_processes_do_what_one_does(tmp_path: Path, count: int, batch_size: int) -> None:
+    """Shares of unequal size, and processes without any example."""
+
+    def work(processes: Processes) -> tuple[list[dict[str, float]], dict[str, float], dict[str, Tensor]]:
+        trainer = make_trainer(
+            tmp_path / str(processes.count),
+            processes=processes,
+            owner=owners.pop(),
+            batch_size=batch_size,
+            validation=5,
+            samples_every=1,
+        )
+        return steps(trainer, 1, 2), trainer.validate(2), weights(trainer)
+
+    owners = [policy()]
+    expected, validation, parameters = work(Processes())
+    owners = [copy.deepcopy(policy()) for _ in range(count)]
+    for metrics, validated, moved in run_together(count, work):
+        for one, other in zip(expected, metrics, strict=True):
+            assert other == pytest.approx(one, abs=2e-4)
+        assert validated == pytest.approx(validation)
+        for name, parameter in parameters.items():
+            torch.testing.assert_close(moved[name], parameter, atol=1e-5, rtol=0)
+    lines = [(tmp_path / str(n) / "samples" / "scored_step_1.jsonl").read_text() for n in (1, count)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, lora: bool) -> None:
+    save_policy(policy(), tmp_path / "start")
+
+    def fresh(name: str) -> SelfCriticalTrainer:
+        torch.manual_seed(0)  # new adapters are random
+        owner: Policy = open_policy(tmp_path / "start", lora=LoraConfig(rank=2) if lora else None)
+        optimizer = AdafactorConfig(lr=1e-2) if not lora else OptimizerConfig(lr=5e-3)
+        return make_trainer(tmp_path / name, owner=owner, optimizer=optimizer)
+
+    whole = fresh("a")
+    expected = steps(whole, 1, 4)
+    stopped = fresh("b")
+    steps(stopped, 1, 2)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "policy").mkdir(parents=True)
+    stopped.save_model(checkpoint / "policy")
+    stopped.save_state(checkpoint)
+    resumed = fresh("b")
+    resumed.load_state(checkpoint)
+    assert steps(resumed, 3, 4) == expected[2:]
+    for name, weight in weights(whole).items():
+        assert torch.equal(weights(resumed)[name], weight), name
+
+
+def test_the_loop_keeps_the_best_policy_and_times_every_phase(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, validation=3, samples_every=2)
+    run = RunDirectory(tmp_path)
+    config = LoopConfig(total_steps=3, checkpoint_every=2, validate_every=1)
+    result = run_loop(trainer, run, config, Processes())
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for row in rows:
+        parts = [row[f"time/{phase}_s"] for phase in ("rollout", "rewards", "update")]
+        assert min(parts) > 0 and sum(parts) <= row["time/total_s"] <= row["time/step_s"]
+    scores = [json.loads(line)["score"] for line in run.eval.read_text().splitlines()]
+    assert result.best_score == max(scores) and (run.final("policy") / "config.json").is_file()
+    (file,) = (tmp_path / "samples").iterdir()
+    assert file.name == "scored_step_2.jsonl"
+    row = json.loads(file.read_text().splitlines()[0])
+    assert [s["reward"] for s in row["samples"]] == [s["score"] - row["greedy"]["score"] for s in row["samples"]]
+
+
+def test_metrics_describe_the_responses(tmp_path: Path) -> None:
+    reward = WordReward()
+    (metrics,) = steps(make_trainer(tmp_path, reward=reward, batch_size=5), 1, 1)
+    ((_, _, texts),) = reward.calls
+    scores = torch.tensor([float("red" in text.split()) for text in texts]).view(-1, 5)
+    assert metrics["score/greedy"] == pytest.approx(float(scores[:, 0].mean()))
+    assert metrics["score/samples"] == pytest.approx(float(scores[:, 1:].mean()))
+    assert metrics["reward"] == pytest.approx(float((scores[:, 1:] - scores[:, :1]).mean()))
+    assert metrics["loss"] == pytest.approx(0.7 * metrics["loss/rl"] + 0.3 * metrics["loss/ce"])
+
+
+def test_bf16_trains(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, processes=Processes(ProcessConfig(precision="bf16")))
+    before = weights(trainer)
+    (metrics,) = steps(trainer, 1, 1)
+    assert metrics["gradient_norm"] > 0 and all(p.dtype == torch.float32 for p in weights(trainer).values())
+    assert any(not torch.equal(before[name], p) for name, p in weights(trainer).items())
+
+
+def test_what_an_alpha_can_learn_from() -> None:
+    data = examples()
+    assert [e.prompt.id for e in useful(data, 0.0)] == ["p0", "p1", "p2", "p4"]
+    assert [e.prompt.id for e in useful(data, 1.0)] == ["p0", "p1", "p3", "p4"]
+    assert useful(data, 0.5) == data
+    assert useful([Imitation(data[0].prompt, None, rewarded=False)], 0.5) == []
+
+
+class Forgetful(WordReward):
+    """Loses a score, or gives one that is no number."""
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        return [*self.scores, *[0.0] * (len(texts) - 2)]
+
+
+def test_broken_rewards_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConsistencyError, match="scores for"):
+        make_trainer(tmp_path, reward=Forgetful([1.0])).train_step(1)
+    with pytest.raises(ConsistencyError, match="nan"):
+        make_trainer(tmp_path, reward=Forgetful([1.0, float("nan")])).train_step(1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ({"alpha": 1.5}, "alpha"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"samples": 0}, "sampling"),
+        ({"max_new_tokens": 1}, "max_new_tokens"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"temperature": 0.0}, "sampling"),
+    ],
+)
+def test_bad_settings_are_refused(bad: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        SelfCriticalConfig(**bad)
+
+
+def test_data_of_no_use_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="alpha = 0.0"):
+        make_trainer(tmp_path, alpha=0.0)  # some examples have no reference
+    with pytest.raises(DataError, match="need examples"):
+        make_trainer(tmp_path, data=[])
