@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "factworld_reward_model": "train_reward_model",
     "doc2dial": "train_dialki",
     "wow": "train_dialki",
+    "doc2dial_responses": "train_sft",
     "factworld_customize": "sweep",
     "qa_feedback_customize": "sweep",
 }
@@ -49,6 +50,8 @@ GROUPS = {
     "oracle": ("evaluate",),
     "tracking": ("train_ppo", "train_sft", "train_reward_model", "train_dialki"),
     "preset": ("train_ppo",),
+    "baseline": ("train_dialki",),
+    "retriever": ("build_index", "search"),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 

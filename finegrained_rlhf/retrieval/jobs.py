@@ -1,0 +1,194 @@
+"""Building an index and searching one: the jobs behind `scripts/build_index.py` and `scripts/search.py`.
+
+Knows retrievers by their protocol, files of queries, and what is written. Does not know how anything is found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage
+from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
+from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.runs import write_run
+
+_STREAM = "-"
+
+
+@dataclass(frozen=True)
+class BuildIndex:
+    """Index a corpus; the same command goes on where it was stopped.
+
+    Attributes:
+        corpus: file (`.jsonl`, `.tsv`) or a directory of them.
+        output_dir: directory of the index.
+        retriever: what to build.
+    """
+
+    corpus: str
+    output_dir: str
+    retriever: RetrieverConfig = field(default_factory=Bm25Config)
+
+    def run(self) -> None:
+        """Build.
+
+        Raises:
+            DataError: a broken or empty corpus.
+            ConfigError: the directory holds another index.
+        """
+        self.retriever.build(self.corpus, Path(self.output_dir))
+        print(f"index -> {self.output_dir}")
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query.
+
+    Attributes:
+        id: names it in what is written.
+        text: what is searched for.
+    """
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SearchIndex:
+    """Search an index for queries of the command line or of a file.
+
+    Attributes:
+        index: directory of the index.
+        queries: texts; their ids are 1, 2, ….
+        input: instead of `queries`: `.jsonl` with `id` and `query`, `.tsv` with the same two columns, or any other
+            text file with one query a line; `-` reads such lines from standard input.
+        output: `-` for standard output, or a file. A name that ends in `.jsonl`, and standard output, get one JSON
+            object a query: `{id, query, hits: [{id, score}]}`. Any other name gets a TREC run.
+        k: hits a query.
+        corpus: file or directory of the corpus; given it, JSON hits also hold `title` and `text`.
+        name: of the TREC run.
+        batch_size: queries that are searched together.
+        retriever: settings that the index must have been built with; by default those that it has.
+    """
+
+    index: str
+    queries: Sequence[str] = ()
+    input: str | None = None
+    output: str = _STREAM
+    k: int = 10
+    corpus: str | None = None
+    name: str = "finegrained_rlhf"
+    batch_size: int = 64
+    retriever: RetrieverConfig = field(default_factory=RecordedConfig)
+
+    def __post_init__(self) -> None:
+        if self.queries and self.input is not None:
+            raise ConfigError("input: expected either input or queries")
+        for name in ("k", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.corpus is not None and not self._json:
+            raise ConfigError("corpus: a TREC run holds no texts; write to a .jsonl file or to -")
+
+    @property
+    def _json(self) -> bool:
+        return self.output == _STREAM or self.output.endswith(".jsonl")
+
+    def run(self) -> None:
+        """Search and write.
+
+        Raises:
+            DataError: broken queries, no finished index, or a passage that `corpus` lacks; nothing is written then.
+            ConfigError: no query is given, or the index was built with other settings.
+        """
+        if not self.queries and self.input is None:
+            raise ConfigError("give input=FILE, or queries=['…']")
+        queries = [Query(str(i), text) for i, text in enumerate(self.queries, 1)]
+        queries = queries if self.input is None else read_queries(self.input)
+        retriever = self.retriever.open(Path(self.index))
+        found: list[list[Hit]] = []
+        with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= self.batch_size) as bar:
+            for start in range(0, len(queries), self.batch_size):
+                batch = queries[start : start + self.batch_size]
+                found += retriever.search([query.text for query in batch], self.k)
+                bar.update(len(batch))
+        if not self._json:
+            write_run(self.output, {query.id: hits for query, hits in zip(queries, found, strict=True)}, self.name)
+        else:
+            self._write_json(queries, found)
+        if self.output != _STREAM:
+            print(f"{len(queries)} queries -> {self.output}")
+
+    def _write_json(self, queries: Sequence[Query], found: Sequence[Sequence[Hit]]) -> None:
+        passages: dict[str, CorpusPassage] = {}
+        if self.corpus is not None:
+            passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
+        rows = [
+            {"id": query.id, "query": query.text, "hits": [_row(hit, passages.get(hit.id)) for hit in hits]}
+            for query, hits in zip(queries, found, strict=True)
+        ]
+        if self.output != _STREAM:
+            write_jsonl(self.output, rows)
+            return
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+
+
+def _row(hit: Hit, passage: CorpusPassage | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": hit.id, "score": round(hit.score, 6)}
+    return row if passage is None else {**row, "title": passage.title, "text": passage.text}
+
+
+def read_queries(path: str) -> list[Query]:
+    """The queries of a file or of standard input (`-`), in one of the forms of `SearchIndex.input`.
+
+    Raises:
+        DataError: naming file, line or record, and field.
+    """
+    queries = list(_read_jsonl(path) if path.endswith(".jsonl") else _read_lines(path))
+    if not queries:
+        raise DataError("holds no query, expected at least one", file=path)
+    seen: set[str] = set()
+    for query in queries:
+        if query.id in seen:
+            raise DataError("this id occurs twice", file=path, record=query.id, field="id")
+        seen.add(query.id)
+    return queries
+
+
+def _read_jsonl(path: str) -> Iterator[Query]:
+    for number, row in enumerate(read_jsonl(path)):
+        for name in ("id", "query"):
+            if not isinstance(row.get(name), str):
+                given = f"got {type(row[name]).__name__}" if name in row else "it is missing"
+                raise DataError(f"expected a string, {given}", file=path, record=number, field=name)
+        yield Query(row["id"], row["query"])
+
+
+def _read_lines(path: str) -> Iterator[Query]:
+    try:
+        text = sys.stdin.read() if path == _STREAM else Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.rstrip("\r")
+        if not line.strip():
+            continue
+        if not path.endswith(".tsv"):
+            yield Query(str(number), line)
+        elif line.count("\t") == 1:
+            yield Query(*line.split("\t"))
+        else:
+            raise DataError(f"expected id and query, separated by one tab, got {line!r}", file=f"{path}:{number}")
