@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.retrieval.dense import DenseConfig, DenseRetriever, dot_products
 from finegrained_rlhf.retrieval.encoder import EncoderConfig, SentenceEncoder, pooled
 from finegrained_rlhf.retrieval.nearest import IvfPqConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.recorded import RecordedConfig, config_of
 
 TEXTS = passage_texts(60)
 IDS = [f"p{i:03d}" for i in range(60)]
@@ -162,7 +163,8 @@ def test_ties_beyond_the_first_candidates(plain: Path, tmp_path: Path) -> None:
     assert [hit.id for hit in hits] == ["p049", "p048", "p047"]
 
 
-def test_ivf_pq_with_every_list_is_exact(plain: Path, corpus: str, built: Path) -> None:
+def test_ivf_pq_with_every_list_is_exact(plain: Path, corpus: str, built: Path, tmp_path: Path) -> None:
+    built = Path(shutil.copytree(built, tmp_path / "index"))
     pq = IvfPqConfig(lists=4, probes=4, codes=8, bits=4, refine=15)
     config = settings(plain, index="ivf_pq", ivf_pq=pq)
     with pytest.raises(DataError, match="no such IVF-PQ index"):
@@ -172,6 +174,7 @@ def test_ivf_pq_with_every_list_is_exact(plain: Path, corpus: str, built: Path) 
     assert {path: path.stat().st_mtime_ns for path in built.glob("vectors-*")} == before
     exact = settings(plain).open(built)
     assert config.open(built).search(QUERIES, 4) == exact.search(QUERIES, 4)
+    assert config_of(built) == config
     rough = replace(config, ivf_pq=replace(pq, probes=1, refine=1)).open(built)
     for hits, scores in zip(rough.search(QUERIES, 4), exact.score_pool(QUERIES, IDS), strict=True):
         assert 1 <= len(hits) <= 4

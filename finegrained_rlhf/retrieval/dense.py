@@ -9,7 +9,7 @@ depend on what is scored beside it: equal texts tie exactly. Searches only propo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,15 +86,14 @@ class DenseConfig:
                 dtype=self.storage,
                 progress=self.progress,
             )
-            store = VectorStore(directory, shards, encoder.dimension)
-            statistics = {"shards": shards, "passages": len(store), "dimension": store.dimension}
-            IndexRecord(_KIND, record.settings, scan, config=record.config, statistics=statistics, finished=True).write(
-                directory
-            )
+            statistics = {"shards": shards, "passages": scan.passages, "dimension": encoder.dimension}
+            replace(record, statistics=statistics, finished=True).write(directory)
         store = self._store(directory, encoder)
         path = self.ivf_pq.file(directory, len(store))
         if self.index == "ivf_pq" and not path.is_file():
             build_ivf_pq(store, self.ivf_pq, path, self.progress)
+        finished = open_record(directory, _KIND, record.settings)
+        replace(finished, config=asdict(self)).write(directory)  # how it is opened follows the latest build
 
     def open(self, directory: Path) -> DenseRetriever:
         """The retriever over an index that was built with these settings.
