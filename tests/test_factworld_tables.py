@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import tables_toy as toy
 
+from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.tables import spread_table, summarise_rows
@@ -25,7 +26,6 @@ from finegrained_rlhf.tasks.factworld.tables.answers import (
 )
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.best_of import BestOfTable
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.tasks.factworld.tables.compat import CompatTable
 from finegrained_rlhf.tasks.factworld.tables.curves import band, first_below, mean_height, validations, z_normalised
 from finegrained_rlhf.tasks.factworld.tables.dynamics import DynamicsTable
@@ -90,7 +90,7 @@ def test_a_claim_counts_the_seeds_in_which_it_holds():
     assert (less["holds_in"], less["seeds"], less["thesis"]) == (1, 3, [1.0, 2.0])
     assert less["means"] == [pytest.approx(0.2), pytest.approx(0.2)]
     assert (more["holds_in"], other["holds_in"], other["right_column"]) == (1, 2, "y")
-    page = claims_page([less, more, other])
+    page = claims_page([less, more, other], "FactWorld")
     assert "1.000 against 2.000" in page and "1 of 3 seeds" in page and "x against y" in page
     assert "Of these 3 statements 0 hold in every seed, 3 in some, 0 in none" in page
 

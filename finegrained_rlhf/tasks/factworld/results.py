@@ -15,6 +15,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write
 from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
 from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.runtime.results_table import run_seconds
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 SYSTEMS = ("sft", "preference_rlhf", "fine_grained_rlhf")
@@ -27,13 +28,6 @@ def mean_error(rates: Mapping[str, Any]) -> float:
     """Mean of factual error rate, relevance error rate and 1 − completeness."""
     relevance, factual, completeness = (float(rates[name]) for name in RATES)
     return (relevance + factual + 1.0 - completeness) / 3.0
-
-
-def run_seconds(run: RunDirectory) -> float:
-    """Seconds that a run spent in training steps and validations."""
-    steps = sum(row["time/step_s"] for row in read_jsonl(run.metrics))
-    validations = sum(row.get("time/validate_s", 0.0) for row in read_jsonl(run.eval)) if run.eval.is_file() else 0.0
-    return steps + validations
 
 
 def episodes_to_level(run: RunDirectory, level: float) -> int | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim
+from finegrained_rlhf.core.comparison import Claim
+from finegrained_rlhf.core.figures import Bars, draw_bars
 from finegrained_rlhf.tasks.factworld.tables.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.tasks.factworld.tables.figures import Bars, draw_bars
 
 FULL = "fine_grained_rlhf"
 NO_REL, NO_FACT, NO_COMP = (f"without_{name}" for name in ("relevance", "factuality", "completeness"))

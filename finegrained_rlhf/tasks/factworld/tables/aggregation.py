@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.figures import Bars, draw_bars
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.tasks.factworld.tables.answers import TEST_COLUMNS, evaluation_path
 from finegrained_rlhf.tasks.factworld.tables.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.tasks.factworld.tables.figures import Bars, draw_bars
 
 SUM, MEAN, BUDGET = "fine_grained_rlhf", "aggregation_mean", "aggregation_budget"
 

@@ -1,122 +1,38 @@
-"""What every table does alike: the rows of several seeds, the results file, the page beside it, the figure.
-
-Knows files and the directories of seeds; does not know what a row says.
-"""
+"""A results table of FactWorld: what stands beside its rows, and what all its experiments share."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.tasks.factworld.results import REWARD_MODELS, run_seconds
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim, check_claims, claims_page
+from finegrained_rlhf.runtime.results_table import ResultsTable, setting_of
+from finegrained_rlhf.tasks.factworld.results import REWARD_MODELS
 
 SHARED_RUNS = ("sft", *(f"reward_models/{kind}" for kind in REWARD_MODELS))
 """What `experiment=factworld_models` trains for all tables."""
 
 
 @dataclass(frozen=True)
-class Table(ABC):
-    """Collects an experiment of several seeds into a results file, its page and its figure.
+class Table(ResultsTable):
+    """Collects a FactWorld experiment of several seeds; `runs` are those it trains beside `SHARED_RUNS`."""
 
-    Attributes:
-        directory: of the experiment; each seed has `seed_N/` below it.
-        output: the results file; the page gets the same name with `.md`, the figure with `.svg`.
-        command: what was run.
-        seeds: which of them.
-    """
+    world: ClassVar[str] = "FactWorld"
 
-    title: ClassVar[str]
-    about: ClassVar[str]
-    """What was measured on what, in a sentence or two."""
-    runs: ClassVar[tuple[str, ...]]
-    """What the experiment trains beside `SHARED_RUNS`, as run directories of a seed."""
-    claims: ClassVar[tuple[Claim, ...]] = ()
-    caption: ClassVar[str] = ""
-    """Of the figure; a table without one has no figure."""
+    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """The annotator's noise, which must be the same for all seeds."""
+        return {"annotator_noise": float(setting_of(roots, "noise"))}
 
-    directory: str
-    output: str
-    command: str
-    seeds: Sequence[int] | None = None
-
-    def run(self) -> dict[str, Any]:
-        """Write results and page, print the page, draw the figure.
-
-        Raises:
-            ConfigError: no seeds are given, or the figure needs matplotlib (results and page are written then).
-            DataError: a step's result is missing or is not what it should be.
-        """
-        if not self.seeds:
-            raise ConfigError("a table is made of several seeds: seeds=[9,10,11], or collect=null to make none")
-        roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
-        measured = self.measure(roots)
-        result: dict[str, Any] = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
-            "seeds": list(self.seeds),
-            "annotator_noise": _noise(roots),
-            "seconds": {name: _seconds(roots, runs) for name, runs in self._timed().items()},
-            **measured,
-        }
-        if self.claims:
-            result["claims"] = check_claims(self.claims, measured["rows"])
-        write_json(self.output, result)
-        page = self.page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
-        if self.caption:
-            self.draw(result, self.figure_path)
-        return result
-
-    @abstractmethod
-    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """The table's own part of the results: `rows`, one a system and seed, `summary`, and what else it has.
-
-        Args:
-            roots: the directory of each seed.
-        """
-
-    @abstractmethod
-    def body(self, result: Mapping[str, Any]) -> str:
-        """The table's own part of the page."""
-
-    def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Draw the figure; tables with a caption do."""
-        raise NotImplementedError
-
-    @property
-    def figure_path(self) -> Path:
-        """Where the figure goes."""
-        return Path(self.output).with_suffix(".svg")
-
-    def page(self, result: Mapping[str, Any]) -> str:
-        """The page of a results file."""
-        parts = [
-            f"# {self.title}",
-            f"Generated from the JSON file of the same name; do not edit. {self.about} Annotator noise "
-            f"{result['annotator_noise']:g}.",
-            f"`{result['command']}` at commit `{result['commit']}`, seeds {', '.join(map(str, result['seeds']))}",
-        ]
-        if self.caption:
-            parts.append(f"![{self.caption}]({self.figure_path.name})")
-        parts.append(self.body(result).strip())
-        if "claims" in result:
-            parts.append(f"## The thesis and FactWorld\n\n{claims_page(result['claims']).strip()}")
-        parts.append(f"## What it took\n\n{self._took(result)}")
-        return "\n\n".join(parts) + "\n"
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What was measured, and the annotator's noise."""
+        return f"{self.about} Annotator noise {result['annotator_noise']:g}."
 
     def _timed(self) -> dict[str, tuple[str, ...]]:
         return {"table": self.runs, "shared_models": SHARED_RUNS}
 
-    def _took(self, result: Mapping[str, Any]) -> str:
+    def took(self, result: Mapping[str, Any]) -> str:
+        """How long this table's runs and the shared ones took."""
         own, shared = (sum(result["seconds"][part].values()) / 60 for part in ("table", "shared_models"))
         return (
             f"Training steps and validations of this table's runs ({', '.join(self.runs)}), all seeds together: "
@@ -124,23 +40,3 @@ class Table(ABC):
             f"models, on which all tables stand: {shared:.1f} minutes. Loading, sampling, annotating and evaluating "
             "are not counted."
         )
-
-
-def _noise(roots: Mapping[int, Path]) -> float:
-    """The annotator's noise, which must be the same for all seeds."""
-    found = {}
-    for seed, root in roots.items():
-        record = read_json(root / "experiment.json")
-        if record["seed"] != seed:
-            raise DataError(f"expected seed {seed}, got {record['seed']}", file=root / "experiment.json", field="seed")
-        found[seed] = float(record["settings"]["noise"])
-    if len(set(found.values())) > 1:
-        raise DataError(
-            f"the seeds were annotated with different noise: {found}", file=next(iter(roots.values())).parent
-        )
-    return next(iter(found.values()))
-
-
-def _seconds(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str, float]:
-    """Seconds that each run spent in training steps and validations, summed over seeds."""
-    return {run: sum(run_seconds(RunDirectory(root / run)) for root in roots.values()) for run in runs}

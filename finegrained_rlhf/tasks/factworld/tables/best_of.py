@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.figures import Lines, draw_lines
 from finegrained_rlhf.tasks.factworld.tables.answers import TEST_COLUMNS
 from finegrained_rlhf.tasks.factworld.tables.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.tasks.factworld.tables.figures import Lines, draw_lines
 
 TRAINED = "fine_grained_rlhf"
 SAMPLES = {f"best_of_{n}": n for n in (1, 2, 4, 8, 16)}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.runtime.results_table import run_seconds
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation, mean_error, run_seconds
+from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation, mean_error
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.curves import curve, last_step, mean_height, validations
 from finegrained_rlhf.tasks.factworld.tables.evaluated import compared, compared_page

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.comparison import Claim
+from finegrained_rlhf.core.figures import Lines, draw_lines
 from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
 from finegrained_rlhf.tasks.factworld.results import RATES
 from finegrained_rlhf.tasks.factworld.tables.base import Table
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim
 from finegrained_rlhf.tasks.factworld.tables.curves import (
     Curve,
     Measure,
@@ -23,7 +24,6 @@ from finegrained_rlhf.tasks.factworld.tables.curves import (
     validations,
     z_normalised,
 )
-from finegrained_rlhf.tasks.factworld.tables.figures import Lines, draw_lines
 
 RUN = "fine_grained_rlhf"
 REL, FACT, COMP = "reward_relevance", "reward_factuality", "reward_completeness"

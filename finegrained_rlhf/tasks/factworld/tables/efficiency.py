@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.comparison import Claim, values_of
+from finegrained_rlhf.core.figures import Lines, draw_lines
 from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.runtime.results_table import run_seconds
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation, mean_error, run_seconds
+from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation, mean_error
 from finegrained_rlhf.tasks.factworld.tables.base import Table
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim, values_of
 from finegrained_rlhf.tasks.factworld.tables.curves import (
     Curve,
     band,
@@ -22,7 +24,6 @@ from finegrained_rlhf.tasks.factworld.tables.curves import (
     validations,
 )
 from finegrained_rlhf.tasks.factworld.tables.evaluated import compared, compared_page
-from finegrained_rlhf.tasks.factworld.tables.figures import Lines, draw_lines
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
 PREFERENCE = "preference_rlhf"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
+from finegrained_rlhf.core.comparison import compared, compared_page
 from finegrained_rlhf.tasks.factworld.tables.answers import TEST_COLUMNS, evaluated_row
 from finegrained_rlhf.tasks.factworld.tables.base import Table
-from finegrained_rlhf.tasks.factworld.tables.comparison import differences, differences_page
 
 ON_TEST = (
     "True errors by the oracle and the opinion of the seed's reward models (`rel_reward`, `fact_reward`: share of "
@@ -39,23 +38,3 @@ class EvaluatedTable(Table):
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run."""
         return compared_page(result, self.columns, self.baseline)
-
-
-def compared(
-    rows: Sequence[Mapping[str, Any]], systems: Sequence[str], columns: Sequence[str], baseline: str
-) -> dict[str, Any]:
-    """`summary` by system and `differences` from the baseline."""
-    return {
-        "summary": {system: summarise_rows([r for r in rows if r["system"] == system], columns) for system in systems},
-        "differences": {"from": baseline, "systems": differences(rows, baseline, columns)},
-    }
-
-
-def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
-    """What `compared` found, and every run."""
-    return (
-        f"## Mean ± standard deviation over seeds\n\n{spread_table(result['summary'], 'system', columns)}\n"
-        f"## Difference from {baseline}, mean over seeds\n\n"
-        f"{differences_page(result['differences']['systems'], columns)}\n"
-        f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
-    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from finegrained_rlhf.core.comparison import Claim
+from finegrained_rlhf.core.figures import Bars, draw_bars
 from finegrained_rlhf.core.tables import markdown_table, summarise_rows
 from finegrained_rlhf.tasks.factworld.tables.answers import (
     MEASURES,
@@ -15,9 +17,7 @@ from finegrained_rlhf.tasks.factworld.tables.answers import (
     read_judged,
     win_tie_lose,
 )
-from finegrained_rlhf.tasks.factworld.tables.comparison import Claim
 from finegrained_rlhf.tasks.factworld.tables.evaluated import ON_TEST, EvaluatedTable
-from finegrained_rlhf.tasks.factworld.tables.figures import Bars, draw_bars
 
 OURS = "fine_grained_rlhf"
 OTHERS = ("sft", "sft_full", "preference_rlhf")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finegrained_rlhf.core.tables import cell, markdown_table
+from finegrained_rlhf.core.tables import cell, markdown_table, spread_table, summarise_rows
 
 Row = Mapping[str, Any]
 _RELATIONS = {"<": operator.lt, ">": operator.gt}
@@ -87,14 +87,14 @@ def _mean(values: Mapping[int, float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def claims_page(checked: Sequence[Mapping[str, Any]]) -> str:
-    """A table of checked claims, and how many of them hold."""
+def claims_page(checked: Sequence[Mapping[str, Any]], world: str) -> str:
+    """A table of checked claims, and how many of them hold. `world` is where the numbers come from."""
     rows = [
         {
             "the thesis says": found["claim"],
             "source": found["source"],
             "thesis": "–" if found["thesis"] is None else _against(found["thesis"]),
-            "FactWorld": _against(found["means"]),
+            world: _against(found["means"]),
             "column": " against ".join(dict.fromkeys([found["column"], found["right_column"]])),
             "holds in": f"{found['holds_in']} of {found['seeds']} seeds",
         }
@@ -103,7 +103,7 @@ def claims_page(checked: Sequence[Mapping[str, Any]]) -> str:
     everywhere = sum(found["holds_in"] == found["seeds"] for found in checked)
     nowhere = sum(found["holds_in"] == 0 for found in checked)
     rest = len(checked) - everywhere - nowhere
-    columns = ["the thesis says", "source", "thesis", "FactWorld", "column", "holds in"]
+    columns = ["the thesis says", "source", "thesis", world, "column", "holds in"]
     return (
         f"{markdown_table(rows, columns)}\nOf these {len(checked)} statements {everywhere} hold in every seed, {rest} "
         f"in some, {nowhere} in none. Numbers are the left side against the right side of the statement, means over "
@@ -152,3 +152,21 @@ def _difference(found: Mapping[str, float]) -> str:
         return "0"
     side = "higher" if found["mean"] > 0 else "lower"
     return f"{found['mean']:+.3f} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
+
+
+def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str], baseline: str) -> dict[str, Any]:
+    """`summary` by system and `differences` from the baseline."""
+    return {
+        "summary": {system: summarise_rows([r for r in rows if r["system"] == system], columns) for system in systems},
+        "differences": {"from": baseline, "systems": differences(rows, baseline, columns)},
+    }
+
+
+def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
+    """What `compared` found, and every run."""
+    return (
+        f"## Mean ± standard deviation over seeds\n\n{spread_table(result['summary'], 'system', columns)}\n"
+        f"## Difference from {baseline}, mean over seeds\n\n"
+        f"{differences_page(result['differences']['systems'], columns)}\n"
+        f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
+    )
