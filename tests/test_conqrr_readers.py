@@ -235,6 +235,19 @@ def test_canard_without_unknown_answers(tmp_path: Path) -> None:
     assert RewriteData(path, "canard", unknown="drop").read() == reading
 
 
+def test_parts_of_canard(tmp_path: Path) -> None:
+    rows = [{**row, "QuAC_dialog_id": f"C_{i}"} for i in range(200) for row in canard_rows()]
+    path = write(tmp_path / "c.json", rows)
+    parts = {part: RewriteData(path, "canard", part=part).read() for part in ("train", "dev", "test")}
+    names = {part: {example.dialogue for example in reading.examples} for part, reading in parts.items()}
+    assert sorted(name for found in names.values() for name in found) == sorted(f"C_{i}" for i in range(200))
+    assert 10 <= len(names["dev"]) <= 30 and 25 <= len(names["test"]) <= 55
+    assert parts["dev"].skipped == {"turn of another part": 800 - 4 * len(names["dev"])}
+    assert parts["dev"].notes == {'answered "I don\'t know."': 2 * len(names["dev"])}
+    corpora = [read_canard_corpus(path, part=part)[1] for part in ("all", "dev")]
+    assert corpora[0] == corpora[1] and len(corpora[0]) == 2  # one article and section: the answers are the same
+
+
 def test_a_turn_that_is_not_in_the_file_takes_the_answer_before_it_along(tmp_path: Path) -> None:
     rows = canard_rows()
     del rows[1]
@@ -385,5 +398,7 @@ def test_settings_belong_to_their_format() -> None:
         RewriteData("x", "quac")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="qrels belongs to format 'cast'"):
         RewriteData("x", "qrecc", qrels="y")
+    with pytest.raises(ConfigError, match="part must be one of all"):
+        RewriteData("x", "canard", part="valid")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="keep or drop"):
         RewriteData("x", "canard", unknown="maybe")  # type: ignore[arg-type]

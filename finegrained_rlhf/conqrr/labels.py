@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from finegrained_rlhf.conqrr.inputs import labelled_share
+from finegrained_rlhf.conqrr.queries import QueryKind, query_of
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
@@ -63,10 +64,8 @@ class LabelConfig:
     def queries(self, examples: Sequence[RewriteExample]) -> list[str]:
         """What each question is searched with."""
         used = labelled_share(examples, self.label_share, self.seed) if self.label_with == "rewrite" else frozenset()
-        return [
-            example.rewrite if example.rewrite is not None and example.id in used else example.context
-            for example in examples
-        ]
+        kinds: list[QueryKind] = ["rewrite" if example.id in used else "context" for example in examples]
+        return [query_of(example, kind) or example.question for example, kind in zip(examples, kinds, strict=True)]
 
     def random(self, use: str, example: str) -> random.Random:
         """The random numbers for one use and one question: they depend on nothing else."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from finegrained_rlhf.conqrr.readers.base import RewriteReading
-from finegrained_rlhf.conqrr.readers.canard import UnknownAnswers, read_canard
+from finegrained_rlhf.conqrr.readers.canard import PARTS, Part, UnknownAnswers, read_canard
 from finegrained_rlhf.conqrr.readers.cast import read_cast
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
 from finegrained_rlhf.conqrr.readers.qrecc import read_qrecc
@@ -31,6 +31,7 @@ class RewriteData:
         qrels: `cast` only: the judgements.
         min_relevance: `cast` only: the lowest grade that counts as relevant.
         unknown: `canard` only: keep "I don't know." as an answer, or drop it.
+        part: `canard` only: all, train, dev or test; a tenth of the dialogues is dev, two tenths are test.
     """
 
     path: str
@@ -39,13 +40,16 @@ class RewriteData:
     qrels: str | None = None
     min_relevance: int = 1
     unknown: UnknownAnswers = "keep"
+    part: Part = "all"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
         if self.unknown not in ("keep", "drop"):
             raise ConfigError(f"unknown must be keep or drop, got {self.unknown!r}")
-        mine = {"cast": ("rewrites", "qrels", "min_relevance"), "canard": ("unknown",)}
+        if self.part not in PARTS:
+            raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
+        mine = {"cast": ("rewrites", "qrels", "min_relevance"), "canard": ("unknown", "part")}
         for owner, names in mine.items():
             for name in names:
                 if owner != self.format and getattr(self, name) != getattr(type(self), name):
@@ -68,7 +72,7 @@ class RewriteData:
         if self.format == "qrecc":
             return read_qrecc(self.path)
         if self.format == "canard":
-            return read_canard(self.path, self.unknown)
+            return read_canard(self.path, self.unknown, self.part)
         if self.format == "cast":
             return read_cast(self.path, self.rewrites, self.qrels, self.min_relevance)
         examples = tuple(read_rewrite_jsonl(self.path))

@@ -24,6 +24,7 @@ from finegrained_rlhf.conqrr.readers.base import (
 )
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import get_field, text_list
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import CorpusPassage
@@ -31,6 +32,9 @@ from finegrained_rlhf.retrieval.corpus import CorpusPassage
 NO_ANSWER = "I don't know."
 """How CANARD writes that QuAC's teacher found no answer in the section."""
 UnknownAnswers = Literal["keep", "drop"]
+Part = Literal["all", "train", "dev", "test"]
+PARTS: tuple[Part, ...] = ("all", "train", "dev", "test")
+ELSEWHERE = "turn of another part"
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,18 @@ class _Row:
     title: str
 
 
-def read_canard(path: str | Path, unknown: UnknownAnswers = "keep") -> RewriteReading:
+def read_canard(path: str | Path, unknown: UnknownAnswers = "keep", part: Part = "all") -> RewriteReading:
     """Read a file of CANARD; one example a record, whose gold passage is its own answer (`canard_passages`).
 
     Args:
         path: the file.
         unknown: `drop` takes "I don't know." for no answer; `keep` for an answer like any other.
+        part: holds out dialogues of one published file by a hash of their ids: a tenth is `dev`, two tenths `test`.
 
     Raises:
         DataError: naming file, record (from 0) and field.
     """
-    reading, _ = read_canard_corpus(path, unknown)
+    reading, _ = read_canard_corpus(path, unknown, part)
     return reading
 
 
@@ -66,18 +71,20 @@ def canard_passages(path: str | Path, unknown: UnknownAnswers = "keep") -> list[
 
 
 def read_canard_corpus(
-    path: str | Path, unknown: UnknownAnswers = "keep"
+    path: str | Path, unknown: UnknownAnswers = "keep", part: Part = "all"
 ) -> tuple[RewriteReading, list[CorpusPassage]]:
-    """Examples and corpus in one go; arguments and errors are those of `read_canard`."""
+    """Examples and corpus in one go; arguments and errors are those of `read_canard`. The corpus is of all parts."""
     dialogues = _dialogues(path)
     notes: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     passages: dict[tuple[str, str], CorpusPassage] = {}
     examples = []
     for name, rows in dialogues.items():
+        mine = part in ("all", part_of(name))
         turns = []
         for row, answer in zip(rows, _answers(rows), strict=True):
             if answer == NO_ANSWER:
-                notes[f"answered {NO_ANSWER!r}"] += 1
+                notes[f"answered {NO_ANSWER!r}"] += mine
                 answer = answer if unknown == "keep" else None
             if answer is None:
                 turns.append(row.turn)
@@ -87,8 +94,17 @@ def read_canard_corpus(
             )
             documents = frozenset((row.title,))
             turns.append(replace(row.turn, answer=answer, gold=(found.id,), documents=documents))
-        examples += examples_of(name, turns, notes)
-    return finish(examples, len(dialogues), {}, notes, path), list(passages.values())
+        if mine:
+            examples += examples_of(name, turns, notes)
+        else:
+            skipped[ELSEWHERE] += len(turns)
+    return finish(examples, len(dialogues), skipped, notes, path), list(passages.values())
+
+
+def part_of(dialogue: str) -> Part:
+    """Which part a dialogue is held out for."""
+    tenth = stable_hash("CANARD", dialogue) % 10
+    return "dev" if tenth == 0 else "test" if tenth <= 2 else "train"
 
 
 def _dialogues(path: str | Path) -> dict[str, list[_Row]]:

@@ -1,0 +1,55 @@
+"""What a retriever can be asked for a question in a dialogue, without a model; and files of what a model wrote.
+
+Knows questions in dialogues and one file format. Does not know retrievers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.feedback.outputs import get_field, require_records
+from finegrained_rlhf.feedback.records import require, require_text
+
+QueryKind = Literal["question", "context", "rewrite"]
+KINDS: tuple[QueryKind, ...] = ("question", "context", "rewrite")
+
+
+def query_of(example: RewriteExample, kind: QueryKind) -> str | None:
+    """The question as it was asked, the dialogue up to it, or the human's rewrite; None where there is no rewrite.
+
+    A dialogue is its turns, newest first, with a space between them: the policies' separator is no word to search for.
+    """
+    if kind == "rewrite":
+        return example.rewrite
+    return example.question if kind == "question" else " ".join(example.turns)
+
+
+def read_rewrites(path: str | Path) -> dict[str, str]:
+    """Rewrites by the id of their question, from JSON lines with `id` and `rewrite`; other fields are ignored.
+
+    A rewrite may be blank: a policy can stop at once.
+
+    Raises:
+        DataError: naming file, record (from 0) and field; an id that occurs twice, no line at all.
+    """
+    found: dict[str, str] = {}
+    rows = read_jsonl(path)
+    for i, row in enumerate(rows):
+        try:
+            name = require_text(get_field(row, "id"), "id")
+            require(name not in found, f"{name} has a rewrite already", "id")
+            found[name] = require_text(get_field(row, "rewrite"), "rewrite", empty=True)
+        except DataError as error:
+            raise error.at(file=path, record=i) from None
+    require_records(rows, path)
+    return found
+
+
+def write_rewrites(path: str | Path, rewrites: Mapping[str, str]) -> None:
+    """Write `read_rewrites`' format, atomically."""
+    write_jsonl(path, ({"id": name, "rewrite": text} for name, text in rewrites.items()))
