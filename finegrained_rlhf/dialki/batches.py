@@ -83,8 +83,10 @@ def passages_to_train(example: EncodedExample, count: int, seed: int, step: int)
 
 
 def passages_to_search(example: EncodedExample, limit: int) -> Chosen:
-    """The first `limit` passages that have a candidate."""
-    return Chosen(example, tuple(i for i, spans in enumerate(example.candidates) if spans)[:limit])
+    """The first `limit` passages that have a candidate; of a divided record, all parts of these."""
+    found = [i for i, spans in enumerate(example.candidates) if spans]
+    first = set(list(dict.fromkeys(example.owner(i) for i in found))[:limit])
+    return Chosen(example, tuple(i for i in found if example.owner(i) in first))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.inference import KnowledgeFinder
+from finegrained_rlhf.dialki.baselines.systems import load_finder
+from finegrained_rlhf.dialki.inference import Finder
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.reading import DialogueData, Format
@@ -76,7 +77,7 @@ class IdentifyKnowledge:
     """Find the knowledge that the next agent turn of dialogues rests on, as JSON lines.
 
     Attributes:
-        checkpoint: run directory or model directory of a trained DIALKI.
+        checkpoint: run directory or model directory of a trained DIALKI or baseline.
         input: file of dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
         output: JSON lines to write, batch by batch; `-` for standard output. Each has `id`, `passage` (index),
             `passage_id`, `title`, `begin`, `end` (spans), `text`, `probability` (of the passage), `begin_probability`,
@@ -121,7 +122,7 @@ class IdentifyKnowledge:
         if processes.count > 1:
             raise ConfigError("identify_knowledge.py streams from one process")
         examples = self._examples()
-        finder = KnowledgeFinder.load(self.checkpoint, processes, batch_size=self.batch_size)
+        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
         rows = self._rows(finder, examples)
         try:
             with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
@@ -148,7 +149,7 @@ class IdentifyKnowledge:
         )
         return source.read().examples
 
-    def _rows(self, finder: KnowledgeFinder, examples: Sequence[DialogueExample]) -> Iterator[dict[str, Any]]:
+    def _rows(self, finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[dict[str, Any]]:
         answers = (answer for batch in finder.stream(examples) for answer in batch)
         for example, answer in zip(examples, answers, strict=True):
             yield answer.to_json(example)

@@ -5,18 +5,20 @@ Knows a trained model and its records. Does not know gold labels or metrics.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import torch
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.batches import Chosen, DialkiBatch, collate, passages_to_search
-from finegrained_rlhf.dialki.heads import NextScores
-from finegrained_rlhf.dialki.inputs import InputEncoder, InputReport
-from finegrained_rlhf.dialki.model import DialkiModel, load_dialki
+from finegrained_rlhf.dialki.heads import NextScores, Vectors
+from finegrained_rlhf.dialki.input_report import InputReport
+from finegrained_rlhf.dialki.inputs import EncodedExample, InputEncoder
+from finegrained_rlhf.dialki.model import DialkiModel, M, load_dialki
 from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
 from finegrained_rlhf.dialki.search import BestSpans, best_spans, passages_above
 from finegrained_rlhf.runtime.processes import Processes
@@ -30,7 +32,8 @@ class Found:
         id: of the dialogue.
         knowledge: passage (index into the dialogue's passages) and run of spans.
         text: its words.
-        probability: of the passage, among those searched.
+        probability: of the passage, among those searched; with Multi-Sentence that of the passage's best sentence, with
+            BERTQA that of its best answer among the n best.
         begin: probability of the first span, among the candidates of the passage.
         end: probability of the last one.
         score: of the run of spans: the sum of its begin and end probabilities, or logits.
@@ -72,38 +75,40 @@ class Found:
         }
 
 
-class KnowledgeFinder:
-    """A trained DIALKI that answers dialogues.
+class Encodes(Protocol):
+    """Turns records into what a finder answers."""
+
+    def encode(self, examples: Sequence[DialogueExample], training: bool = False) -> tuple[Sequence[Any], InputReport]:
+        """The dialogues with their inputs (`record`, `document_length`, …), and what did not fit."""
+
+
+class Finder(ABC, Generic[M]):
+    """A trained model that answers dialogues: what `KnowledgeFinder` and that of BERTQA do alike.
 
     Args:
         model: trained; put on the device of `processes`.
         processes: device and precision; one process answers all that it is given.
         batch_size: dialogues that are encoded together.
-        group_size: most inputs (passages) that go through the encoder together.
+        group_size: most inputs (passages, windows) that go through the encoder together.
     """
 
     def __init__(
-        self, model: DialkiModel, processes: Processes | None = None, batch_size: int = 16, group_size: int = 64
+        self, model: M, processes: Processes | None = None, batch_size: int = 16, group_size: int = 64
     ) -> None:
         self.processes = processes or Processes()
-        self.model = model.to(self.processes.device).eval()
+        self.model: M = model.to(self.processes.device).eval()
         self.batch_size, self.group_size = batch_size, group_size
-        self.encoder = InputEncoder(model.tokenizer, model.config.inputs)
+        self.encoder = self.new_encoder(model)
         self.report = InputReport()
 
     @staticmethod
-    def load(path: str | Path, processes: Processes | None = None, **options: int) -> KnowledgeFinder:
-        """The finder of a model directory or run directory.
+    @abstractmethod
+    def new_encoder(model: M) -> Encodes:
+        """What turns records into the model's inputs."""
 
-        Args:
-            path: directory.
-            processes: device and precision.
-            options: `batch_size` and `group_size`.
-
-        Raises:
-            ModelError: there is no DIALKI.
-        """
-        return KnowledgeFinder(load_dialki(path), processes, **options)
+    @abstractmethod
+    def answer(self, items: Sequence[Any]) -> list[Found]:
+        """The best knowledge of each dialogue that the encoder made."""
 
     def identify(self, examples: Sequence[DialogueExample]) -> list[Found]:
         """What the next agent turn of each dialogue rests on, in order.
@@ -118,16 +123,48 @@ class KnowledgeFinder:
         for start in range(0, len(examples), self.batch_size):
             encoded, report = self.encoder.encode(examples[start : start + self.batch_size])
             self.report += report
-            limit = self.model.config.search.max_passages
-            yield self.search([passages_to_search(item, limit) for item in encoded])
+            yield self.answer(encoded)
 
-    @torch.inference_mode()
+
+class KnowledgeFinder(Finder[DialkiModel]):
+    """A trained DIALKI, or Multi-Sentence, that answers dialogues."""
+
+    @staticmethod
+    def new_encoder(model: DialkiModel) -> InputEncoder:
+        """The encoder of DIALKI's inputs."""
+        return InputEncoder(model.tokenizer, model.config.inputs, model.config.units)
+
+    @staticmethod
+    def load(path: str | Path, processes: Processes | None = None, **options: int) -> KnowledgeFinder:
+        """The finder of a model directory or run directory.
+
+        Args:
+            path: directory.
+            processes: device and precision.
+            options: `batch_size` and `group_size`.
+
+        Raises:
+            ModelError: there is no DIALKI; `baselines.load_finder` opens BERTQA as well.
+        """
+        return KnowledgeFinder(load_dialki(path), processes, **options)
+
+    def answer(self, items: Sequence[EncodedExample]) -> list[Found]:
+        """The best knowledge of each dialogue among its first passages (`search.max_passages`)."""
+        limit = self.model.config.search.max_passages
+        return self.search([passages_to_search(item, limit) for item in items])
+
     def search(self, chosen: Sequence[Chosen]) -> list[Found]:
         """The best knowledge of each dialogue among its chosen passages."""
+        return self.read(chosen)[0]
+
+    @torch.inference_mode()
+    def read(self, chosen: Sequence[Chosen]) -> tuple[list[Found], Vectors, DialkiBatch]:
+        """The same, with the vectors that the answers rest on and the tensors that went in."""
         batch = collate(chosen, self.model.pad_id, self.model.device, self.group_size)
         with self.processes.autocast():
-            scores = self.model.next_scores(self.model.encode(batch), batch)
-        return self._answers(chosen, scores, batch)
+            vectors = self.model.encode(batch)
+            scores = self.model.next_scores(vectors, batch)
+        return self._answers(chosen, scores, batch), vectors, batch
 
     def _answers(self, chosen: Sequence[Chosen], scores: NextScores, batch: DialkiBatch) -> list[Found]:
         passages = scores.passage.masked_fill(~batch.passage_mask, -torch.inf).softmax(dim=1)
@@ -161,21 +198,24 @@ class KnowledgeFinder:
         for item, (row, place, first, last, score, of_first, of_last) in zip(
             chosen, zip(*(column.tolist() for column in columns), strict=True), strict=True
         ):
-            example = item.example.example
-            known = Knowledge(item.passages[place], first, last)
-            probabilities = tuple(row[: len(item.passages)])
-            above = passages_above(probabilities, config.threshold, config.search.most, item.passages)
+            whole, known = item.example.whole, Knowledge(item.passages[place], first, last)
+            known = known if whole is None else whole.back(known)
+            best_of: dict[int, float] = {}  # of each passage of the record: that of its best part
+            for passage, probability in zip(item.passages, row, strict=False):
+                owner = item.example.owner(passage)
+                best_of[owner] = max(probability, best_of.get(owner, 0.0))
+            searched, probabilities = tuple(best_of), tuple(best_of.values())
             answers.append(
                 Found(
-                    id=example.id,
+                    id=item.example.example.id,
                     knowledge=known,
-                    text=example.text_of(known),
+                    text=item.example.record.text_of(known),
                     probability=row[place],
                     begin=of_first,
                     end=of_last,
                     score=score,
-                    passages=above,
-                    searched=item.passages,
+                    passages=passages_above(probabilities, config.threshold, config.search.most, searched),
+                    searched=searched,
                     probabilities=probabilities,
                 )
             )

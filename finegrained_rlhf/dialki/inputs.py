@@ -8,14 +8,16 @@ tokenised once and shared by its passages; a passage is tokenised once for all d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Role, Turn
+from finegrained_rlhf.dialki.input_report import InputReport
+from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Role, Turn
+from finegrained_rlhf.dialki.units import Units, Whole, check_units, divided
 
 ROLE_TOKENS: dict[Role, str] = {"user": "<user>", "agent": "<agent>"}
 """The special tokens that begin a turn; the hidden state there stands for the turn."""
@@ -50,53 +52,6 @@ class InputConfig:
 
 
 @dataclass(frozen=True)
-class InputReport:
-    """What did not fit, over many examples. Reports of parts add up.
-
-    Attributes:
-        examples: read.
-        unlabelled: training examples dropped because they name no gold.
-        gold_lost: gold entries that are no candidates: the end of a span was cut off.
-        dropped: training examples that have lost every gold entry.
-        contexts_cut: dialogues that have lost words of their history.
-        turns_lost: turns of which nothing is left.
-        passages: inputs, one a passage and example.
-        passages_cut: inputs that have lost their end.
-        spans_lost: spans that are no candidates.
-        passages_lost: passages without any candidate; they are left out.
-        history_labels: knowledge labels of the turns that are left.
-        history_labels_lost: those of them that are no candidates.
-    """
-
-    examples: int = 0
-    unlabelled: int = 0
-    gold_lost: int = 0
-    dropped: int = 0
-    contexts_cut: int = 0
-    turns_lost: int = 0
-    passages: int = 0
-    passages_cut: int = 0
-    spans_lost: int = 0
-    passages_lost: int = 0
-    history_labels: int = 0
-    history_labels_lost: int = 0
-
-    def __add__(self, other: InputReport) -> InputReport:
-        return InputReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-    def to_json(self) -> dict[str, int]:
-        """The counts by name."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        parts = [f"{self.examples} dialogues, {self.passages} passages"]
-        for name in ("unlabelled", "dropped", "gold_lost", "contexts_cut", "turns_lost", "passages_cut", "spans_lost"):
-            if getattr(self, name):
-                parts.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True)
 class PassageTokens:
     """A passage in tokens, before anything is cut.
 
@@ -116,7 +71,7 @@ class EncodedExample:
     """A dialogue with its passages in tokens.
 
     Attributes:
-        example: the record.
+        example: the record; with `units` other than passages the divided one.
         context: `[CLS] turns [SEP]`.
         turn_starts: position of each turn's role token, newest first.
         roles: who speaks, newest first.
@@ -126,6 +81,7 @@ class EncodedExample:
         lengths: tokens of each passage's input.
         gold: the gold entries that are candidates.
         sep_id: of the tokenizer, which ends every input.
+        whole: the record as it was read, where `example` is a divided one.
     """
 
     example: DialogueExample
@@ -138,6 +94,16 @@ class EncodedExample:
     lengths: tuple[int, ...]
     gold: tuple[Knowledge, ...]
     sep_id: int
+    whole: Whole | None = None
+
+    @property
+    def record(self) -> DialogueExample:
+        """The record as it was read: what an answer is compared with."""
+        return self.example if self.whole is None else self.whole.example
+
+    def owner(self, passage: int) -> int:
+        """The passage of `record` that a passage of `example` is, or is a part of."""
+        return passage if self.whole is None else self.whole.owners[passage]
 
     def input_ids(self, passage: int) -> Ids:
         """The whole input of a passage: context, title and spans, `[SEP]`."""
@@ -152,6 +118,11 @@ class EncodedExample:
         """Whether all its spans are candidates."""
         return knowledge.end < self.candidates[knowledge.passage]
 
+    @property
+    def document_length(self) -> int:
+        """Tokens of all passages with titles and marks, before anything is cut."""
+        return sum(len(passage.ids) for passage in self.passages)
+
 
 class InputEncoder:
     """Turns records into token ids.
@@ -159,15 +130,18 @@ class InputEncoder:
     Args:
         tokenizer: with class, separator and padding tokens, and the role tokens as special tokens.
         config: limits and layout.
+        units: what becomes an input: whole passages, or their sentences one by one.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
+        ConfigError: such units do not exist.
     """
 
-    def __init__(self, tokenizer: Any, config: InputConfig) -> None:
+    def __init__(self, tokenizer: Any, config: InputConfig, units: Units = "passages") -> None:
+        check_units(units)
         if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
             raise ModelError("DIALKI's tokenizer needs a class, a separator and a padding token")
-        self.tokenizer, self.config = tokenizer, config
+        self.tokenizer, self.config, self.units = tokenizer, config, units
         self.cls_id, self.sep_id = int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)
         known = tokenizer.get_vocab()
         if not all(token in known for token in ROLE_TOKENS.values()):
@@ -191,17 +165,19 @@ class InputEncoder:
         encoded: list[EncodedExample] = []
         report = InputReport()
         for start in range(0, len(examples), _EXAMPLES_AT_ONCE):
-            part = examples[start : start + _EXAMPLES_AT_ONCE]
-            self._tokenise(part)
-            for example in part:
-                item, counts = self._assemble(example, training)
+            records = examples[start : start + _EXAMPLES_AT_ONCE]
+            whole = self.units == "passages"
+            part = [(example, None) if whole else divided(example) for example in records]
+            self.tokenise([example for example, _ in part])
+            for example, origin in part:
+                item, counts = self._assemble(example, origin, training)
                 report += counts
                 if item is not None:
                     encoded.append(item)
         return encoded, report
 
-    def _tokenise(self, examples: Sequence[DialogueExample]) -> None:
-        """Put all turns and passages of `examples` into the caches."""
+    def tokenise(self, examples: Sequence[DialogueExample]) -> None:
+        """Put all turns and passages of `examples` into the caches, from which `context` and `passage` take them."""
         for cache in (self._turns, self._passages):
             if len(cache) > _CACHED:
                 cache.clear()
@@ -218,12 +194,16 @@ class InputEncoder:
         for text in new_turns:
             self._turns[text] = np.array(next(rows), dtype=np.int32)
         for title, spans in new_passages:
-            self._passages[title, spans] = self._passage(next(rows), [next(rows) for _ in spans])
+            self._passages[title, spans] = self._marked(next(rows), [next(rows) for _ in spans])
 
     def _said(self, turn: Turn) -> str:
         return f"{self.config.role_suffix} {turn.text}"
 
-    def _passage(self, title: Sequence[int], spans: Iterable[Sequence[int]]) -> PassageTokens:
+    def passage(self, passage: Passage) -> PassageTokens:
+        """The tokens of a passage."""
+        return self._passages[passage.title, passage.spans]
+
+    def _marked(self, title: Sequence[int], spans: Iterable[Sequence[int]]) -> PassageTokens:
         ids = [*title, self.sep_id]
         starts, ends = [], []
         for span in spans:
@@ -232,7 +212,7 @@ class InputEncoder:
             ends.append(len(ids) - 1)
         return PassageTokens(*(np.array(part, dtype=np.int32) for part in (ids, starts, ends)))
 
-    def _context(self, turns: Sequence[Turn]) -> tuple[Ids, tuple[int, ...], int]:
+    def context(self, turns: Sequence[Turn]) -> tuple[Ids, tuple[int, ...], int]:
         """`[CLS] turns [SEP]`, where the turns that are left begin, and how many tokens the history had."""
         pieces: list[Ids] = []
         starts: list[int] = []
@@ -246,10 +226,12 @@ class InputEncoder:
         ends = np.array([self.cls_id], dtype=np.int32), np.array([self.sep_id], dtype=np.int32)
         return np.concatenate([ends[0], history, ends[1]]), tuple(starts), total
 
-    def _assemble(self, example: DialogueExample, training: bool) -> tuple[EncodedExample | None, InputReport]:
+    def _assemble(
+        self, example: DialogueExample, whole: Whole | None, training: bool
+    ) -> tuple[EncodedExample | None, InputReport]:
         turns = example.turns[::-1]
-        context, starts, total = self._context(turns)
-        passages = tuple(self._passages[p.title, p.spans] for p in example.passages)
+        context, starts, total = self.context(turns)
+        passages = tuple(self.passage(p) for p in example.passages)
         limit = self.config.max_length - len(context) - 1  # for title and spans; the last token is [SEP]
         fits = tuple(int(np.searchsorted(p.ends, limit)) for p in passages)
         lengths = tuple(len(context) + 1 + min(limit, len(p.ids)) for p in passages)
@@ -287,6 +269,6 @@ class InputEncoder:
             )
         roles = tuple(turn.role for turn in turns[:kept])
         return (
-            EncodedExample(example, context, starts, roles, history, passages, fits, lengths, gold, self.sep_id),
+            EncodedExample(example, context, starts, roles, history, passages, fits, lengths, gold, self.sep_id, whole),
             report,
         )

@@ -1,4 +1,4 @@
-"""Training DIALKI as a configuration: what `scripts/train_dialki.py` builds and runs."""
+"""Training DIALKI, or a baseline, as a configuration: what `scripts/train_dialki.py` builds and runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.dialki.baselines.systems import System, system_of
 from finegrained_rlhf.dialki.batches import HistoryLabels, keep_history_labels
 from finegrained_rlhf.dialki.inference import Found
-from finegrained_rlhf.dialki.inputs import EncodedExample, InputEncoder, InputReport
-from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki, new_dialki
+from finegrained_rlhf.dialki.input_report import InputReport
+from finegrained_rlhf.dialki.model import DialkiConfig, load_model, new_model, read_record
 from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.base import Reading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.scores import summaries
 from finegrained_rlhf.dialki.search import Threshold, tune_threshold
-from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.trainer import BatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainDialki:
-    """Train DIALKI on dialogues whose agent turns name the knowledge that they rest on.
+    """Train DIALKI, or a baseline, on dialogues whose agent turns name the knowledge that they rest on.
 
     Attributes:
         data: dialogues to train on (a directory for `dstc11`).
@@ -46,7 +47,7 @@ class TrainDialki:
         validation_data: dialogues to select by; None trains without, and the last model is exported.
         validation_part: `dstc11` only: the part to select by.
         validation_examples: use at most so many of them; None uses all.
-        dialki: what the model is.
+        dialki: what the model is; with `windows` BERTQA, with `units` sentences Multi-Sentence.
         losses: their weights, and the noise.
         history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
         batches: sizes, and passages a dialogue.
@@ -102,6 +103,8 @@ class TrainDialki:
             raise ConfigError(f"validation_examples: expected null or at least 1, got {self.validation_examples}")
         if self.dialki.parity:
             raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
+        if self.dialki.windows is not None and (self.losses.history or self.losses.adversarial):
+            raise ConfigError("BERTQA has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa")
         self._source()
         self.loop_config(examples=1)
 
@@ -152,11 +155,16 @@ class TrainDialki:
         self._finish(trainer, run, result, report, processes)
         return result
 
-    def build(self, processes: Processes) -> tuple[DialkiTrainer, dict[str, Any]]:
+    @property
+    def system(self) -> System:
+        """DIALKI, Multi-Sentence or BERTQA."""
+        return system_of(self.dialki)
+
+    def build(self, processes: Processes) -> tuple[KnowledgeTrainer, dict[str, Any]]:
         """Load model and data; also gives what was read and what did not fit, ready for JSON."""
         seed_everything(self.seed, "models")
-        model = new_dialki(self.model, self.dialki)
-        encoder = InputEncoder(model.tokenizer, model.config.inputs)
+        model = new_model(self.model, self.dialki, self.system.model)
+        encoder = self.system.finder.new_encoder(model)
         source = self._source()
         reading = source.read()
         examples = [keep_history_labels(item, self.history_labels, self.seed) for item in reading.examples]
@@ -164,13 +172,13 @@ class TrainDialki:
         report = {"train": _told("training", reading, cut)}
         if not train:
             raise DataError(f"no dialogue with gold is left to train on ({cut})", file=source.path)
-        validation: list[EncodedExample] = []
+        validation: Sequence[Any] = []
         if self.validation_data is not None:
             reading = self._source(validation=True).read()
             labelled = [item for item in reading.examples if item.gold][: self.validation_examples]
             validation, cut = encoder.encode(labelled)
             report["validation"] = _told("validation", reading, cut)
-        trainer = DialkiTrainer(
+        trainer = self.system.trainer(
             model,
             train,
             validation,
@@ -186,22 +194,23 @@ class TrainDialki:
 
     def _finish(
         self,
-        trainer: DialkiTrainer,
+        trainer: KnowledgeTrainer,
         run: RunDirectory,
         result: LoopResult,
         report: dict[str, Any],
         processes: Processes,
     ) -> None:
         """Write `metrics.json`, and γ into the exported model."""
-        best = load_dialki(run.final("model")).to(processes.device)
+        exported = run.final("model")
+        best = load_model(exported, read_record(exported), self.system.model).to(processes.device)
         trainer.model = trainer.finder.model = best
         answers = trainer.answers()
         threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
         if processes.is_main:
             groups = summaries(
-                [item.example for item in trainer.validation],
+                [item.record for item in trainer.validation],
                 [score for _, score in answers],
-                [sum(len(passage.ids) for passage in item.passages) for item in trainer.validation],
+                [item.document_length for item in trainer.validation],
             )
             if threshold is not None and best.config.threshold != threshold.value:
                 best.config = replace(best.config, threshold=threshold.value)
@@ -222,7 +231,7 @@ class TrainDialki:
             )
             shown = {name: groups["all"][name] for name in ("exact_match", "f1", "passage_accuracy")} if groups else {}
             text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items())
-            print(f"DIALKI: best at step {result.best_step}, validation: {text or 'none'}")
+            print(f"{self.system.name}: best at step {result.best_step}, validation: {text or 'none'}")
         processes.barrier()
 
 
@@ -233,11 +242,11 @@ def _told(what: str, reading: Reading, cut: InputReport) -> dict[str, Any]:
     return {"read": reading.report(), "inputs": cut.to_json()}
 
 
-def tuned(items: Sequence[EncodedExample], found: Sequence[Found], most: int) -> Threshold | None:
+def tuned(items: Sequence[Any], found: Sequence[Found], most: int) -> Threshold | None:
     """γ tuned on answered dialogues: the highest mean F1 of the sets of passages (`tune_threshold`).
 
     Args:
-        items: dialogues with gold.
+        items: encoded dialogues with gold.
         found: their answers.
         most: passages of an answer at most.
     """
@@ -245,5 +254,5 @@ def tuned(items: Sequence[EncodedExample], found: Sequence[Found], most: int) ->
     for item, answer in zip(items, found, strict=True):
         place = {passage: m for m, passage in enumerate(answer.searched)}
         # gold passages out of reach count as missed: no place is negative
-        gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.example.gold))
+        gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.record.gold))
     return tune_threshold([answer.probabilities for answer in found], gold, most)

@@ -6,10 +6,10 @@ losses or training. Any encoder that `AutoModel` opens and that takes `inputs_em
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.batches import DialkiBatch
 from finegrained_rlhf.dialki.heads import DialkiHeads, HistoryScores, NextScores, Vectors
 from finegrained_rlhf.dialki.inputs import ROLE_TOKENS, InputConfig
 from finegrained_rlhf.dialki.search import SearchConfig
+from finegrained_rlhf.dialki.units import Units, check_units
 from finegrained_rlhf.models.encoders import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -42,6 +44,8 @@ class DialkiConfig:
         dropout: on s, z and u before the contextualization.
         parity: give the logits of padding as the original code does, instead of masking them.
         threshold: γ above which a passage is part of an answer from several; None where it was not tuned.
+        units: what becomes an input: whole `passages`, or their `sentences` one by one (Multi-Sentence).
+        windows: how BERTQA cuts a document; None is DIALKI.
     """
 
     inputs: InputConfig = field(default_factory=InputConfig)
@@ -51,6 +55,8 @@ class DialkiConfig:
     dropout: float = 0.1
     parity: bool = False
     threshold: float | None = None
+    units: Units = "passages"
+    windows: WindowConfig | None = None
 
     def __post_init__(self) -> None:
         if self.user_turns < 1 or not 0 <= self.dropout < 1:
@@ -59,22 +65,27 @@ class DialkiConfig:
             )
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
+        check_units(self.units)
+        if self.windows is not None:
+            self.windows.check(self.inputs)
+            if self.contextualize or self.units != "passages":
+                raise ConfigError("dialki.windows: BERTQA needs dialki.contextualize=false and dialki.units=passages")
 
 
-class DialkiModel(nn.Module):
-    """An encoder with DIALKI's heads, its tokenizer and its record.
+class KnowledgeModel(nn.Module):
+    """An encoder with heads on it, its tokenizer and its record.
 
     Args:
         encoder: transformers' encoder, without a pooler.
         tokenizer: its tokenizer, with the role tokens.
         config: what it is.
+        heads: what stands on the encoder's hidden states.
     """
 
-    def __init__(self, encoder: Any, tokenizer: Any, config: DialkiConfig) -> None:
+    def __init__(self, encoder: Any, tokenizer: Any, config: DialkiConfig, heads: nn.Module) -> None:
         super().__init__()
         self.encoder, self.tokenizer, self.config = encoder, tokenizer, config
-        width = int(encoder.config.hidden_size)
-        self.heads = DialkiHeads(width, config.contextualize, config.user_turns, config.dropout)
+        self.heads = heads
 
     @property
     def device(self) -> torch.device:
@@ -85,6 +96,35 @@ class DialkiModel(nn.Module):
     def pad_id(self) -> int:
         """Id of the padding token."""
         return int(self.tokenizer.pad_token_id)
+
+    def save(self, directory: Path) -> None:
+        """Write encoder and tokenizer in the Hugging Face layout, the heads beside them, and the record."""
+        with quiet_transformers():
+            self.encoder.save_pretrained(directory)
+            self.tokenizer.save_pretrained(directory)
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.heads.state_dict().items()}
+        save_file(state, directory / HEADS)
+        write_json(directory / RECORD, asdict(self.config))
+
+
+M = TypeVar("M", bound=KnowledgeModel)
+
+
+class DialkiModel(KnowledgeModel):
+    """An encoder with DIALKI's heads.
+
+    Args:
+        encoder: transformers' encoder, without a pooler.
+        tokenizer: its tokenizer, with the role tokens.
+        config: what it is.
+    """
+
+    heads: DialkiHeads
+
+    def __init__(self, encoder: Any, tokenizer: Any, config: DialkiConfig) -> None:
+        width = int(encoder.config.hidden_size)
+        heads = DialkiHeads(width, config.contextualize, config.user_turns, config.dropout)
+        super().__init__(encoder, tokenizer, config, heads)
 
     def encode(self, batch: DialkiBatch, noise: Sequence[Tensor] | None = None) -> Vectors:
         """Run the encoder over a batch's inputs, group by group, and gather z, u and s.
@@ -118,15 +158,6 @@ class DialkiModel(nn.Module):
         """Logits of what each turn of the dialogue rests on."""
         return self.heads.history_scores(vectors, batch, masked=not self.config.parity)
 
-    def save(self, directory: Path) -> None:
-        """Write encoder and tokenizer in the Hugging Face layout, the heads beside them, and the record."""
-        with quiet_transformers():
-            self.encoder.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.heads.state_dict().items()}
-        save_file(state, directory / HEADS)
-        write_json(directory / RECORD, asdict(self.config))
-
 
 def _gather(hidden: Tensor, positions: Tensor) -> Tensor:
     """Hidden states [G, L, D] at positions [G, K], as [G, K, D]."""
@@ -134,9 +165,19 @@ def _gather(hidden: Tensor, positions: Tensor) -> Tensor:
 
 
 def new_dialki(path: str | Path, config: DialkiConfig) -> DialkiModel:
-    """A DIALKI to train: the encoder at `path` with new heads and, where it lacks them, role tokens.
+    """A DIALKI to train; as `new_model`."""
+    return new_model(path, config, DialkiModel)
+
+
+def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:
+    """A model to train: the encoder at `path` with new heads and, where it lacks them, role tokens.
 
     New weights are drawn from the global generator. The input limit is lowered to what the encoder can read.
+
+    Args:
+        path: directory of the encoder.
+        config: what the model is.
+        kind: its class.
 
     Raises:
         ModelError: there is no encoder at `path`.
@@ -151,7 +192,7 @@ def new_dialki(path: str | Path, config: DialkiConfig) -> DialkiModel:
             encoder.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     limit = input_limit(encoder.config, tokenizer, config.inputs.max_length)
     config = replace(config, inputs=replace(config.inputs, max_length=limit))
-    return DialkiModel(encoder, tokenizer, config).eval()
+    return kind(encoder, tokenizer, config).eval()
 
 
 def read_record(directory: Path) -> DialkiConfig:
@@ -166,7 +207,10 @@ def read_record(directory: Path) -> DialkiConfig:
     try:
         raw = dict(read_json(path))
         inputs, search = InputConfig(**raw.pop("inputs")), SearchConfig(**raw.pop("search"))
-        return DialkiConfig(inputs=inputs, search=search, **raw)
+        windows = raw.pop("windows", None)
+        return DialkiConfig(
+            inputs=inputs, search=search, windows=None if windows is None else WindowConfig(**windows), **raw
+        )
     except (DataError, ConfigError, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: not a DIALKI record ({error})") from None
 
@@ -175,10 +219,22 @@ def load_dialki(path: str | Path) -> DialkiModel:
     """A trained DIALKI from its directory or its run directory, in evaluation mode.
 
     Raises:
-        ModelError: missing, damaged, without a record, or its heads are not those of its record.
+        ModelError: missing, damaged, without a record, its heads are not those of its record, or it is a BERTQA.
     """
     directory = model_directory(path, export="model")
-    model = DialkiModel(open_encoder(directory), load_tokenizer(directory), read_record(directory))
+    config = read_record(directory)
+    if config.windows is not None:
+        raise ModelError(f"{directory}: is a BERTQA, expected a DIALKI (`load_finder` opens both)")
+    return load_model(directory, config, DialkiModel)
+
+
+def load_model(directory: Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:
+    """A trained model of some kind from its directory, in evaluation mode.
+
+    Raises:
+        ModelError: missing, damaged, or its heads are not those of its record.
+    """
+    model = kind(open_encoder(directory), load_tokenizer(directory), config)
     try:
         model.heads.load_state_dict(load_file(directory / HEADS))
     except (OSError, SafetensorError, RuntimeError) as error:

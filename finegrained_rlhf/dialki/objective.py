@@ -7,7 +7,7 @@ dialogues, so that micro-batches and processes add up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class Parts:
     values: Tensor
 
     def __add__(self, other: Parts) -> Parts:
-        return Parts(self.values + other.values)
+        return replace(self, values=self.values + other.values)
 
     @staticmethod
     def zero() -> Parts:

@@ -66,6 +66,34 @@ def best_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> Best
         mask: bool [N, S], True = a candidate; at least one a row.
         max_spans: longest run, at least 1.
     """
+    scores, reach = _pairs(begin, end, mask, max_spans)
+    best = scores.argmax(dim=1)
+    first = best // reach
+    return BestSpans(first, first + best % reach, scores.gather(1, best[:, None]).squeeze(1))
+
+
+def top_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int, count: int) -> BestSpans:
+    """The `count` best pairs of each row, best first: what `best_spans` finds, and what comes after it.
+
+    Args:
+        begin: float [N, S], score of each span as the first one.
+        end: float [N, S], as the last one.
+        mask: bool [N, S], True = a candidate.
+        max_spans: longest run, at least 1.
+        count: pairs.
+
+    Returns:
+        `begin`, `end` and `score` as [N, K], K ≤ `count`; a score is −inf where a row has fewer pairs.
+    """
+    scores, reach = _pairs(begin, end, mask, max_spans)
+    top = scores.topk(min(count, scores.shape[1]), dim=1)
+    first = top.indices // reach
+    values = top.values.masked_fill(top.values == torch.finfo(torch.float32).min, -torch.inf)
+    return BestSpans(first, first + top.indices % reach, values)
+
+
+def _pairs(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> tuple[Tensor, int]:
+    """begin[i] + end[i + k] at place i · reach + k of [N, S · reach], the lowest number where there is no such pair."""
     if begin.ndim != 2 or not begin.shape == end.shape == mask.shape:
         raise ValueError(f"expected three [N, S], got {tuple(begin.shape)}, {tuple(end.shape)}, {tuple(mask.shape)}")
     spans = begin.shape[1]
@@ -74,10 +102,7 @@ def best_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> Best
     ends = torch.where(mask, end.float(), none)
     ahead = torch.nn.functional.pad(ends, (0, reach - 1), value=none).unfold(1, reach, 1)  # [N, S, reach]: end[i + k]
     real = mask[:, :, None] & (ahead > none)
-    scores = torch.where(real, begin.float()[:, :, None] + ahead, none).flatten(1)
-    best = scores.argmax(dim=1)
-    first = best // reach
-    return BestSpans(first, first + best % reach, scores.gather(1, best[:, None]).squeeze(1))
+    return torch.where(real, begin.float()[:, :, None] + ahead, none).flatten(1), reach
 
 
 def passages_above(

@@ -1,4 +1,4 @@
-"""Training DIALKI: one step, validation, and what a checkpoint keeps.
+"""Training DIALKI: one step, validation, and what a checkpoint keeps. BERTQA trains by the same steps.
 
 Satisfies the training loop's `Trainable`. Knows encoded examples and the objective; does not know files of dialogues.
 """
@@ -6,16 +6,20 @@ Satisfies the training loop's `Trainable`. Knows encoded examples and the object
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.batches import passages_to_search, passages_to_train
-from finegrained_rlhf.dialki.inference import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.batches import Chosen, passages_to_train
+from finegrained_rlhf.dialki.inference import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs import EncodedExample
-from finegrained_rlhf.dialki.model import DialkiModel, load_dialki
+from finegrained_rlhf.dialki.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.objective import LossConfig, Parts, objective
 from finegrained_rlhf.dialki.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -49,8 +53,8 @@ class BatchConfig:
             raise ConfigError(f"batches: sizes must be at least 1, got {self}")
 
 
-class DialkiTrainer:
-    """Trains DIALKI on labelled dialogues.
+class KnowledgeTrainer(ABC):
+    """Trains a model that finds knowledge on labelled dialogues: what DIALKI and BERTQA do alike.
 
     The gradient of a step is that of the mean loss a dialogue over the whole batch, so that neither micro-batches nor
     processes change it (dropout draws apart). Which passages and which noise a dialogue meets follows from the seed,
@@ -58,8 +62,8 @@ class DialkiTrainer:
 
     Args:
         model: to train.
-        train: dialogues with gold, at least one.
-        validation: dialogues with gold in their records; may be empty.
+        train: dialogues with gold as the finder's encoder made them, at least one.
+        validation: dialogues with gold in their records, made alike; may be empty.
         batches: sizes.
         losses: weights and noise.
         optimizer: rates and schedule.
@@ -74,9 +78,9 @@ class DialkiTrainer:
 
     def __init__(
         self,
-        model: DialkiModel,
-        train: Sequence[EncodedExample],
-        validation: Sequence[EncodedExample],
+        model: KnowledgeModel,
+        train: Sequence[Any],
+        validation: Sequence[Any],
         batches: BatchConfig,
         losses: LossConfig,
         optimizer: OptimizerConfig,
@@ -88,7 +92,7 @@ class DialkiTrainer:
     ) -> None:
         if not train:
             raise DataError("no dialogue with gold is left to train on")
-        self.finder = KnowledgeFinder(model, processes, batches.eval_batch_size, batches.group_size)
+        self.finder = self.new_finder(model, processes, batches)
         self.model, self.train, self.validation = self.finder.model, train, validation
         self.batches, self.losses, self.processes, self.seed = batches, losses, processes, seed
         if dropout is not None:
@@ -96,30 +100,42 @@ class DialkiTrainer:
         self.optimizer = optimizer.build(model.named_parameters(), total_steps)
         self.stop_reason: str | None = None
 
+    @staticmethod
+    @abstractmethod
+    def new_finder(model: Any, processes: Processes, batches: BatchConfig) -> Finder[Any]:
+        """What answers the validation dialogues."""
+
+    @staticmethod
+    @abstractmethod
+    def no_parts() -> Parts:
+        """Parts of nothing."""
+
+    @abstractmethod
+    def choose(self, item: Any, step: int) -> Any:
+        """The inputs of a dialogue that a training step takes."""
+
+    @abstractmethod
+    def loss(self, chosen: Sequence[Any], step: int) -> tuple[Tensor, Parts]:
+        """The summed loss of some dialogues, with gradient, and its parts."""
+
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step. Returns losses before it, accuracy of the passage, gradient norm and rate."""
         started = time.perf_counter()
         size = self.batches.batch_size
         batch = items_of_step(self.train, step, size, self.seed)
-        mine = [passages_to_train(batch[i], self.batches.passages, self.seed, step) for i in self.processes.share(size)]
+        mine = [self.choose(batch[i], step) for i in self.processes.share(size)]
         micro = self.batches.micro_batch_size or max(1, len(mine))
-        parts = Parts.zero()
+        parts = self.no_parts()
         self.model.train()
         for start in range(0, len(mine), micro):
             with self.processes.autocast():
-                loss, found = objective(
-                    self.model,
-                    mine[start : start + micro],
-                    self.losses,
-                    stable_hash(self.seed, "noise", step),
-                    self.batches.group_size,
-                )
+                loss, found = self.loss(mine[start : start + micro], step)
             (loss / size).backward()  # type: ignore[no-untyped-call]
             parts += found
         self.model.eval()
         self.processes.all_reduce_gradients(self.optimizer.parameters)
         norm = self.optimizer.step(step)
-        metrics = Parts(self.processes.sum_(parts.values)).metrics()
+        metrics = replace(parts, values=self.processes.sum_(parts.values)).metrics()
         seconds = time.perf_counter() - started
         return {
             **metrics,
@@ -141,14 +157,12 @@ class DialkiTrainer:
     def answers(self) -> list[tuple[Found, KnowledgeScore]]:
         """The answer to every validation dialogue with its score, in order, in every process."""
         mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        limit, size = self.model.config.search.max_passages, self.batches.eval_batch_size
+        size = self.batches.eval_batch_size
         found: list[tuple[Found, KnowledgeScore]] = []
         for start in range(0, len(mine), size):
             part = mine[start : start + size]
-            for item, answer in zip(
-                part, self.finder.search([passages_to_search(item, limit) for item in part]), strict=True
-            ):
-                found.append((answer, score_answer(item.example, answer.knowledge.passage, answer.text)))
+            for item, answer in zip(part, self.finder.answer(part), strict=True):
+                found.append((answer, score_answer(item.record, answer.knowledge.passage, answer.text)))
         return self.processes.gather_objects(found)
 
     def save_model(self, directory: Path) -> None:
@@ -166,9 +180,33 @@ class DialkiTrainer:
             ModelError: the model cannot be read.
             CheckpointError: its weights or moments are of another architecture.
         """
-        stored = load_dialki(checkpoint / "model")
+        directory = checkpoint / "model"
+        stored = load_model(directory, read_record(directory), type(self.model))
         try:
             self.model.load_state_dict(stored.state_dict())
         except RuntimeError:
             raise CheckpointError(f"{checkpoint}: holds a DIALKI of another architecture than this run's") from None
         self.optimizer.load(checkpoint)
+
+
+class DialkiTrainer(KnowledgeTrainer):
+    """Trains DIALKI, and Multi-Sentence: the model decides which."""
+
+    @staticmethod
+    def new_finder(model: DialkiModel, processes: Processes, batches: BatchConfig) -> KnowledgeFinder:
+        """The finder of a DIALKI."""
+        return KnowledgeFinder(model, processes, batches.eval_batch_size, batches.group_size)
+
+    @staticmethod
+    def no_parts() -> Parts:
+        """Parts of nothing."""
+        return Parts.zero()
+
+    def choose(self, item: EncodedExample, step: int) -> Chosen:
+        """A passage with gold, and others without."""
+        return passages_to_train(item, self.batches.passages, self.seed, step)
+
+    def loss(self, chosen: Sequence[Chosen], step: int) -> tuple[Tensor, Parts]:
+        """L_next + α L_hist + β L_adv of some dialogues, and its parts."""
+        seed = stable_hash(self.seed, "noise", step)
+        return objective(self.model, chosen, self.losses, seed, self.batches.group_size)

@@ -1,7 +1,7 @@
 """What a document is divided into before it is read: its passages, or their sentences one by one (Multi-Sentence).
 
-Knows records. Does not know tokens or models. A divided record is a record like any other, whose passages are sentences;
-`Whole` leads from its passages back to those of the record it was made of.
+Knows records. Does not know tokens or models. The passages of a divided record are sentences; `Whole` leads from them
+back to the passages of the record that it was made of.
 """
 
 from __future__ import annotations

@@ -1,0 +1,39 @@
+"""How BERTQA cuts a document and chooses an answer. Knows numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialki.inputs import InputConfig
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """How a document is cut, and how an answer is chosen from its windows.
+
+    Attributes:
+        stride: document tokens from the beginning of one window to that of the next.
+        max_answer: longest answer in tokens.
+        n_best: answers that a window offers, and that are kept of a dialogue.
+        no_answer: by how much the score of `[CLS]` must exceed that of the best answer for none to be given; only where
+            a dialogue's knowledge may be none (`no_passages_used` is among its passages).
+    """
+
+    stride: int = 128
+    max_answer: int = 50
+    n_best: int = 20
+    no_answer: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.stride, self.max_answer, self.n_best) < 1:
+            raise ConfigError(f"windows: expected stride, max_answer and n_best of at least 1, got {self}")
+
+    def check(self, inputs: InputConfig) -> None:
+        """Raise ConfigError where the longest history leaves windows that are shorter than the stride."""
+        room = inputs.max_length - inputs.max_context - 3
+        if self.stride > room:
+            raise ConfigError(
+                f"windows.stride: after {inputs.max_context} tokens of dialogue a window has {room} of "
+                f"{inputs.max_length}, so a stride of {self.stride} would skip some"
+            )

@@ -1,0 +1,88 @@
+"""Which classes a configuration asks for: DIALKI's (and Multi-Sentence's), or BERTQA's.
+
+Knows both. This is the one place where they are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, QaParts, qa_objective, windows_to_train
+from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
+from finegrained_rlhf.dialki.baselines.windows import WindowedExample
+from finegrained_rlhf.dialki.inference import Finder, KnowledgeFinder
+from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, KnowledgeModel, load_model, read_record
+from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer, KnowledgeTrainer
+from finegrained_rlhf.models.loading import model_directory
+from finegrained_rlhf.runtime.processes import Processes
+
+
+class BertQaTrainer(KnowledgeTrainer):
+    """Trains BERTQA: a dialogue's `batches.passages` are windows."""
+
+    model: BertQaModel
+
+    @staticmethod
+    def new_finder(model: BertQaModel, processes: Processes, batches: BatchConfig) -> BertQaFinder:
+        """The finder of a BERTQA."""
+        return BertQaFinder(model, processes, batches.eval_batch_size, batches.group_size)
+
+    @staticmethod
+    def no_parts() -> QaParts:
+        """Parts of nothing."""
+        return QaParts.zero()
+
+    def choose(self, item: WindowedExample, step: int) -> ChosenWindows:
+        """A window with gold, and others."""
+        return windows_to_train(item, self.batches.passages, self.seed, step)
+
+    def loss(self, chosen: Sequence[ChosenWindows], step: int) -> tuple[Tensor, QaParts]:
+        """The cross-entropy of both ends of some dialogues' answers, and its parts."""
+        return qa_objective(self.model, chosen, self.batches.group_size)
+
+
+@dataclass(frozen=True)
+class System:
+    """The classes of a system.
+
+    Attributes:
+        name: as people say it.
+        model: encoder and heads.
+        finder: answers dialogues.
+        trainer: trains.
+    """
+
+    name: str
+    model: type[KnowledgeModel] | Any
+    finder: type[Finder[Any]]
+    trainer: type[KnowledgeTrainer]
+
+
+def system_of(config: DialkiConfig) -> System:
+    """The system that a record or a configuration describes."""
+    if config.windows is not None:
+        return System("BERTQA", BertQaModel, BertQaFinder, BertQaTrainer)
+    name = "DIALKI" if config.units == "passages" else "Multi-Sentence"
+    return System(name, DialkiModel, KnowledgeFinder, DialkiTrainer)
+
+
+def load_finder(path: str | Path, processes: Processes | None = None, **options: int) -> Finder[Any]:
+    """The finder of a model directory or run directory, whichever system was trained there.
+
+    Args:
+        path: directory.
+        processes: device and precision.
+        options: `batch_size` and `group_size`.
+
+    Raises:
+        ModelError: there is no trained model.
+    """
+    directory = model_directory(path, export="model")
+    config = read_record(directory)
+    system = system_of(config)
+    return system.finder(load_model(directory, config, system.model), processes, **options)
