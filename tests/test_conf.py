@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "doc2dial": "train_dialki",
     "wow": "train_dialki",
     "doc2dial_responses": "train_sft",
+    "dialogue_world_generator": "train_sft",
     "qrecc_t5qr": "train_conqrr",
     "qrecc_mix": "train_conqrr",
     "qrecc_rl": "train_conqrr",

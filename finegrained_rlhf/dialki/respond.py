@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.identify import dialogue_of
-from finegrained_rlhf.dialki.inference import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
@@ -37,7 +38,8 @@ class GenerateResponses:
     Attributes:
         checkpoint: run directory, checkpoint or model directory of the generator.
         knowledge: what its input holds beside the dialogue, as in training (`response_data.MakeResponseData`).
-        dialki: run directory or model directory of the DIALKI that finds span and passage; None takes the gold.
+        dialki: run directory or model directory of the DIALKI (or baseline) that finds span and passage; None takes the
+            gold.
         input: dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
         output: JSON lines to write; `-` for standard output. Each has `id`, `response`, `knowledge` (the places that
             the input shows: `passage`, `passage_id`, `title`, `begin`, `end`, `text`; where DIALKI found them as
@@ -104,7 +106,7 @@ class GenerateResponses:
         examples, layout = self._examples(), ResponseInput(self.knowledge, self.max_turns)
         found: list[Found] | None = None
         if self.dialki is not None and layout.needs_places:
-            finder = KnowledgeFinder.load(self.dialki, processes, batch_size=self.batch_size)
+            finder = load_finder(self.dialki, processes, batch_size=self.batch_size)
             found = find_knowledge(finder, examples, processes, progress=self.input is not None)
             del finder  # its memory is the generator's now
         places = places_of(examples, found) if layout.needs_places else [()] * len(examples)

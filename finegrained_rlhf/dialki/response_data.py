@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.dialki.inference import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.baselines.systems import load_finder
+from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
@@ -39,7 +40,8 @@ class MakeResponseData:
         output_dir: of the prompt files and `response_data.json`, which says how they were made.
         knowledge: what the input holds beside the dialogue: `none`, `document`, `span`, `passage` or
             `span_and_passage`.
-        dialki: run directory or model directory of the DIALKI that finds span and passage; None takes the gold.
+        dialki: run directory or model directory of the DIALKI (or baseline) that finds span and passage; None takes the
+            gold.
         max_turns: the newest turns that are kept; None keeps all.
         validation_data: dialogues whose prompts go to `output_dir/dev.json`; None writes none.
         format: of both: `jsonl`, `doc2dial`, `wow` or `dstc11`.
@@ -90,7 +92,7 @@ class MakeResponseData:
         layout = ResponseInput(self.knowledge, self.max_turns)
         finder = None
         if self.dialki is not None and layout.needs_places:
-            finder = KnowledgeFinder.load(self.dialki, processes, batch_size=self.batch_size)
+            finder = load_finder(self.dialki, processes, batch_size=self.batch_size)
         read = {name: (source.path, source.read().examples) for name, source in self._sources().items()}
         made = {
             name: self._records(path, examples, layout, finder, processes) for name, (path, examples) in read.items()
@@ -111,7 +113,7 @@ class MakeResponseData:
         path: str,
         examples: Sequence[DialogueExample],
         layout: ResponseInput,
-        finder: KnowledgeFinder | None,
+        finder: Finder[Any] | None,
         processes: Processes,
     ) -> tuple[list[Any], dict[str, Any]]:
         """The prompts of one file and their counts, the same in every process."""
@@ -134,7 +136,7 @@ class MakeResponseData:
 
 
 def find_knowledge(
-    finder: KnowledgeFinder, examples: Sequence[DialogueExample], processes: Processes, progress: bool = True
+    finder: Finder[Any], examples: Sequence[DialogueExample], processes: Processes, progress: bool = True
 ) -> list[Found]:
     """What DIALKI finds for each dialogue, in order, in every process; the processes share the work."""
     mine = [examples[i] for i in processes.share(len(examples))]
