@@ -137,7 +137,7 @@ def build_index(
     save_arrays(directory / VOCABULARY, {**string_arrays(terms.vocabulary()), "frequencies": frequencies})
     statistics = {"passages": passages, "tokens": tokens, "terms": len(terms), "shards": len(paths)}
     replace(record, statistics=statistics, finished=True).write(directory)
-    logger.info("%s: %d passages, %d tokens, %d terms, %d shards", directory, passages, tokens, len(terms), len(paths))
+    logger.info("%s: %d passages, %d tokens, %d terms; shards: %d", directory, passages, tokens, len(terms), len(paths))
 
 
 def shard_paths(directory: Path) -> list[Path]:
