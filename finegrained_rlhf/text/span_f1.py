@@ -88,12 +88,9 @@ class SpanMatcher:
         positions, previous = self._positions(passage)
         best = Span(0.0, 0, 0)
         for first in range(0, len(positions), _ROWS):
-            rows = slice(first, first + _ROWS)
-            f1 = self._f1(positions[first:], previous[first:] - first, len(positions[rows]))
-            row, column = divmod(int(f1.argmax()), f1.shape[1])
-            if f1[row, column] > best.f1:
-                start, last = int(positions[first + row]), int(positions[first + column])
-                best = Span(float(f1[row, column]), start, last + 1)
+            row, column, f1 = self._best_pair(positions[first:], previous[first:] - first)
+            if f1 > best.f1:
+                best = Span(f1, int(positions[first + row]), int(positions[first + column]) + 1)
         return best
 
     def _positions(self, passage: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -103,27 +100,31 @@ class SpanMatcher:
         the a-th exactly if fewer than c of its kind stand before it in the span: if the one of its kind c places
         earlier, number `previous[q]` (−1: there is none), comes before a.
         """
-        positions: list[int] = []
+        kind_of, limits = self._kinds.get, self._limits
+        found = [(i, kind) for i, token in enumerate(passage) if (kind := kind_of(token)) is not None]
         previous: list[int] = []
-        seen: list[list[int]] = [[] for _ in self._limits]
-        for i, token in enumerate(passage):
-            kind = self._kinds.get(token)
-            if kind is not None:
-                mine, limit = seen[kind], self._limits[kind]
-                previous.append(mine[-limit] if len(mine) >= limit else -1)
-                mine.append(len(positions))
-                positions.append(i)
-        return np.asarray(positions, dtype=np.int64), np.asarray(previous, dtype=np.int64)
+        seen: list[list[int]] = [[] for _ in limits]
+        for number, (_, kind) in enumerate(found):
+            mine, limit = seen[kind], limits[kind]
+            previous.append(mine[-limit] if len(mine) >= limit else -1)
+            mine.append(number)
+        return np.array([i for i, _ in found], dtype=np.int64), np.array(previous, dtype=np.int64)
 
-    def _f1(self, positions: NDArray[np.int64], previous: NDArray[np.int64], rows: int) -> NDArray[np.float64]:
-        """F1 of the spans from each of the first `rows` positions to each position, fp64 [rows, k]; 0 where it ends
-        before it starts.
+    def _best_pair(self, positions: NDArray[np.int64], previous: NDArray[np.int64]) -> tuple[int, int, float]:
+        """Numbers of the first and last position of the best span that starts at one of the first `_ROWS`, and its F1.
+
+        A pair whose end comes before its start shares nothing, so that it needs no mask.
         """
-        starts, ends = np.arange(rows)[:, None], np.arange(len(positions))[None, :]
-        counts = (ends >= starts) & (previous[None, :] < starts)
+        numbers = np.arange(len(positions))
+        starts = numbers[:_ROWS, None]
+        counts = previous < starts
+        counts &= numbers >= starts
         shared = counts.cumsum(axis=1, dtype=np.int32)
-        lengths = positions[None, :] - positions[:rows, None] + 1
-        return np.where(ends >= starts, 2.0 * shared / (np.abs(lengths) + self._size), 0.0)
+        sizes = np.abs(positions - positions[:_ROWS, None])
+        sizes += 1 + self._size
+        half = shared / sizes
+        row, column = divmod(int(half.argmax()), half.shape[1])
+        return row, column, 2.0 * float(half[row, column])
 
 
 def best_span(passage: str, answer: str) -> Span:
