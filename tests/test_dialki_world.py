@@ -64,8 +64,8 @@ def test_every_turn_rests_on_the_fact_that_answers_it() -> None:
             assert knowledge is not None and knowledge == agent.knowledge and knowledge.begin == knowledge.end
             passage = document.passages[knowledge.passage]
             assert passage.title == spoken[-1]
-            value = agent.text.removeprefix("It is ").removesuffix(".")
-            assert passage.spans[knowledge.begin] == f"The {attribute} is {value}."
+            value = agent.text.removesuffix(".")
+            assert passage.spans[knowledge.begin] == f"{attribute}: {value}"
     assert set(kinds) == set(lexicon.KINDS) and min(kinds.values()) > 50
 
 
@@ -140,6 +140,21 @@ def test_word_overlap_with_the_last_turn_is_not_enough(seed: int) -> None:
         assert right / len(examples) <= 0.6
 
 
+def test_skew_asks_for_earlier_attributes_more_often() -> None:
+    asked: dict[float, Counter[str]] = {}
+    for skew in (0.5, 1.0):
+        dialogues = small(world=DialogueWorldConfig(skew=skew), train=200).draw()["train"]
+        spans = [
+            one.document.passages[t.knowledge.passage].spans[t.knowledge.begin]
+            for one in dialogues
+            for t in one.turns[:1]
+            if t.knowledge
+        ]
+        asked[skew] = Counter(span.partition(":")[0] for span in spans)
+    first, last = lexicon.ATTRIBUTES[0], lexicon.ATTRIBUTES[-1]
+    assert asked[0.5][first] > 4 * asked[0.5][last] and asked[1.0][first] < 2 * asked[1.0][last]
+
+
 def test_echo_names_the_place_in_the_answer() -> None:
     world = small(world=DialogueWorldConfig(echo=1.0))
     for dialogue in world.draw()["dev"]:
@@ -157,6 +172,8 @@ def test_bad_configurations_are_refused() -> None:
             DialogueWorldConfig(kinds=given)
     with pytest.raises(ConfigError, match=r"world\.echo"):
         DialogueWorldConfig(echo=2)
+    with pytest.raises(ConfigError, match=r"world\.skew"):
+        DialogueWorldConfig(skew=0)
     for changes in ({"dev": -1}, {"documents": 0}, {"held_out": 0.0}, {"held_out": 0.95}):
         with pytest.raises(ConfigError):
             small(**changes)

@@ -29,13 +29,13 @@ ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
 
 
 def fact(attribute: str, value: str) -> str:
-    """The sentence that states a fact in a passage, whose title says of what: `The color is red.`."""
-    return f"The {attribute} is {value}."
+    """The span that states a fact in a passage, whose title says of what: `color: red`."""
+    return f"{attribute}: {value}"
 
 
 def answer(value: str, name: str | None = None) -> str:
-    """An agent turn: `It is red.`, with a name `Amber Mill: it is red.`."""
-    return f"It is {value}." if name is None else f"{name}: it is {value}."
+    """An agent turn: `red.`, with a name `Amber Mill: red.`."""
+    return f"{value}." if name is None else f"{name}: {value}."
 
 
 def question(kind: str, attribute: str, name: str) -> str:
@@ -44,10 +44,10 @@ def question(kind: str, attribute: str, name: str) -> str:
 
 
 KINDS: dict[str, str] = {
-    "named": "What is the {attribute} of {name}?",
-    "pronoun": "And what is its {attribute}?",
-    "place": "And what about {name}?",
-    "back": "And that of the other one?",
+    "named": "The {attribute} of {name}?",
+    "pronoun": "And its {attribute}?",
+    "place": "And {name}?",
+    "back": "And the other one?",
 }
 """Ways of asking. `named` needs no history; `pronoun` takes the place from it; `place` takes the attribute; `back`
 takes the attribute, and the place that was spoken of before the present one."""

@@ -54,7 +54,7 @@ class MakeDialogueWorld:
     documents: int = 300
     unseen_documents: int = 60
     held_out: float = 0.2
-    train: int = 3000
+    train: int = 1500
     dev: int = 100
     test: int = 250
     unseen: int = 250

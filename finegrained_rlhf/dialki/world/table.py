@@ -1,0 +1,159 @@
+"""DIALKI's losses one by one on DialogueWorld: table 3.3 of the thesis, and history labels for fewer turns.
+
+Reads what the steps of the experiment wrote; runs no model. What word overlap alone finds is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.comparison import Claim, compared, compared_page
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.figures import Bars, Lines, draw_bars, draw_lines
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.dialki.lexical import best_passage, best_span
+from finegrained_rlhf.dialki.reading import DialogueData
+from finegrained_rlhf.dialki.scores import score_answer, summary
+from finegrained_rlhf.dialki.world import lexicon
+from finegrained_rlhf.runtime.results_table import ResultsTable, run_seconds
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+
+NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"
+AGENT, HALF, NONE = "all_agent_labels", "all_half_labels", "all_no_labels"
+RUNS = (NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL, AGENT, HALF, NONE)
+LEXICAL = "bm25_last_turn"
+SCORES = ("passage_accuracy", "exact_match", "f1")
+KINDS = tuple(f"passage_{kind}" for kind in lexicon.KINDS)
+
+
+@dataclass(frozen=True)
+class DialogueWorldTable(ResultsTable):
+    """Every loss alone and all of them, on held-out dialogues."""
+
+    title: ClassVar[str] = "DialogueWorld: what each part of DIALKI adds (table 3.3)"
+    about: ClassVar[str] = (
+        "Passage accuracy, exact match and F1 of the knowledge of the next agent turn in the test dialogues of each "
+        "seed's world; `unseen_…`: in documents about places that no training dialogue names; `passage_KIND`: passage "
+        "accuracy by how the last turn asks. `next_only` has the loss of the next turn alone; `history`, `context` and "
+        "`adversarial` each add one part to it; `all` has all of them. `all_…_labels`: all parts, with history labels "
+        "for agent turns, for half of the agent turns, for none. `bm25_last_turn`: the passage, and the span, that "
+        "share most words with the last turn. One tiny BERT from scratch for all runs of a seed."
+    )
+    world: ClassVar[str] = "DialogueWorld"
+    runs: ClassVar[tuple[str, ...]] = RUNS
+    systems: ClassVar[tuple[str, ...]] = (LEXICAL, *RUNS)
+    columns: ClassVar[tuple[str, ...]] = (*SCORES, *(f"unseen_{name}" for name in SCORES[:2]), *KINDS)
+    caption: ClassVar[str] = "Passage accuracy and exact match by what DIALKI is trained with"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim("the history loss adds to the next loss", "table 3.3", "exact_match", HISTORY, ">", NEXT),
+        Claim("knowledge contextualization adds to it", "table 3.3", "exact_match", CONTEXT, ">", NEXT),
+        Claim("posterior regularization adds to it", "table 3.3", "exact_match", ADVERSARIAL, ">", NEXT),
+        Claim("all parts are better than the next loss", "table 3.3", "exact_match", ALL, ">", NEXT),
+        Claim("… than with the history loss alone", "table 3.3", "exact_match", ALL, ">", HISTORY),
+        Claim("history labels help", "section 3.3", "exact_match", ALL, ">", NONE),
+        Claim("… half of the agent turns' already", "section 3.3", "exact_match", HALF, ">", NONE),
+    )
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows, their spread, the differences from `next_only`, and the learning curves."""
+        rows = [_lexical_row(root, seed) for seed, root in roots.items()]
+        rows += [_row(root, run, seed) for run in RUNS for seed, root in roots.items()]
+        return {
+            "rows": rows,
+            **compared(rows, self.systems, self.columns, NEXT),
+            "curves": {run: [read_curve(root / run) for root in roots.values()] for run in RUNS},
+            "minutes": {run: [run_seconds(RunDirectory(root / run)) / 60 for root in roots.values()] for run in RUNS},
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Learning curves, spread, differences, every run, minutes."""
+        longest = max(max(minutes) for minutes in result["minutes"].values())
+        return (
+            f"![Validation during training]({self._curves_path.name})\n\n"
+            f"{compared_page(result, self.columns, NEXT)}\nThe longest run took {longest:.1f} minutes.\n"
+        )
+
+    @property
+    def _curves_path(self) -> Path:
+        return self.figure_path.with_name(f"{self.figure_path.stem}_curves.svg")
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Bars of the scores, and the learning curves in a file of their own."""
+        short = {LEXICAL: "BM25", NEXT: "next", ALL: "all", HISTORY: "+hist.", CONTEXT: "+ctx.", ADVERSARIAL: "+adv."}
+        named = {"passage_accuracy": "passage accuracy", "exact_match": "exact match"}
+        summary_of = result["summary"]
+        draw_bars(path, [Bars(t, {short[s]: summary_of[s][name] for s in short}) for name, t in named.items()])
+        runs = [run for run in short if run in RUNS]
+        panels = [
+            Lines(title, title, {short[run]: _band(result["curves"][run], name) for run in runs})
+            for name, title in named.items()
+        ]
+        draw_lines(self._curves_path, panels, x_label="training steps")
+
+
+def _row(root: Path, run: str, seed: int) -> dict[str, Any]:
+    """What the evaluations of a run say.
+
+    Raises:
+        DataError: an evaluation is missing.
+    """
+    row: dict[str, Any] = {"system": run, "seed": seed}
+    for part, prefix in (("test", ""), ("unseen", "unseen_")):
+        found = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]["all"]
+        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+    answers = read_jsonl(root / "evaluation" / f"{run}_test" / "answers.jsonl")
+    right = {answer["id"]: bool(answer["passage_correct"]) for answer in answers}
+    return row | _by_kind(root, right)
+
+
+def _by_kind(root: Path, right: Mapping[str, bool]) -> dict[str, float]:
+    """Passage accuracy by how the last turn asks; an example is named after its dialogue and the agent's turn."""
+    kinds = {row["id"]: row["kinds"] for row in read_jsonl(root / "world" / "world.jsonl")}
+    groups: dict[str, list[bool]] = {kind: [] for kind in lexicon.KINDS}
+    for name, correct in right.items():
+        dialogue, _, turn = name.rpartition("-")
+        if dialogue not in kinds:
+            raise DataError("is no dialogue of this world", file=root / "world" / "world.jsonl", record=name)
+        groups[kinds[dialogue][int(turn) // 2]].append(correct)
+    return {f"passage_{kind}": fmean(members) for kind, members in groups.items()}
+
+
+def _lexical_row(root: Path, seed: int) -> dict[str, Any]:
+    """BM25 on the last turn."""
+    row: dict[str, Any] = {"system": LEXICAL, "seed": seed}
+    for part, prefix in (("test", ""), ("unseen", "unseen_")):
+        examples = DialogueData(str(root / "world" / f"{part}.jsonl")).read().examples
+        passages = {example.id: best_passage(example) for example in examples}
+        spans = [best_span(example) for example in examples]
+        scores = [
+            score_answer(example, span.passage, example.text_of(span))
+            for example, span in zip(examples, spans, strict=True)
+        ]
+        right = {example.id: passages[example.id] == example.gold[0].passage for example in examples}
+        found = {**summary(scores), "passage_accuracy": fmean(right.values())}
+        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+        if part == "test":
+            row |= _by_kind(root, right)
+    return row
+
+
+def read_curve(directory: Path) -> list[dict[str, float]]:
+    """Step, passage accuracy and exact match of each validation of a run."""
+    rows = read_jsonl(RunDirectory(directory).eval)
+    return [{name: row[name] for name in ("step", "passage_accuracy", "exact_match")} for row in rows]
+
+
+def _band(curves: Sequence[Sequence[Mapping[str, float]]], name: str) -> dict[str, list[float]]:
+    """Mean, minimum and maximum over seeds at each step that all of them have."""
+    steps = sorted(set.intersection(*({row["step"] for row in curve} for curve in curves)))
+    at = [[row[name] for curve in curves for row in curve if row["step"] == step] for step in steps]
+    return {
+        "episodes": [float(step) for step in steps],
+        "mean": [fmean(values) for values in at],
+        "min": [min(values) for values in at],
+        "max": [max(values) for values in at],
+    }
