@@ -5,14 +5,16 @@ Knows numbers only: no model, no measurement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError
 
 PHASES = ("rollout", "scoring", "rewards", "update", "total")
 LENGTHS = ("fixed", "spread")
+
+P = TypeVar("P", bound=Any)  # a frozen dataclass of settings
 
 
 @dataclass(frozen=True)
@@ -204,22 +206,26 @@ def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, 
 
 
 def choose_profile(arguments: dict[str, str]) -> Profile:
-    """The profile that `profile=…` names, with the given settings.
+    """The profile that `profile=…` names, with the given settings; as `chosen_of`."""
+    return chosen_of(arguments, PROFILES, SETTABLE)
+
+
+def chosen_of(arguments: Mapping[str, str], profiles: Mapping[str, P], settable: Sequence[str]) -> P:
+    """The profile that `profile=…` names (`cpu` by default), with the given settings.
 
     Raises:
         ConfigError: no such profile, or a value that does not fit its setting.
     """
     name = arguments.get("profile", "cpu")
-    if name not in PROFILES:
-        raise ConfigError(f"profile: expected one of {', '.join(PROFILES)}, got {name!r}")
-    profile = PROFILES[name]
-    kinds = {field.name: type(getattr(profile, field.name)) for field in fields(Profile)}
+    if name not in profiles:
+        raise ConfigError(f"profile: expected one of {', '.join(profiles)}, got {name!r}")
+    profile = profiles[name]
     changes: dict[str, Any] = {}
-    for key in (key for key in SETTABLE if key in arguments):
-        value = arguments[key]
-        if kinds[key] is tuple:
+    for key in (key for key in settable if key in arguments):
+        value, kind = arguments[key], type(getattr(profile, key))
+        if kind is tuple:
             changes[key] = tuple(dict.fromkeys(value.split(",")))
-        elif kinds[key] is int:
+        elif kind is int:
             try:
                 changes[key] = int(value)
             except ValueError:

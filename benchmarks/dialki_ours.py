@@ -1,0 +1,58 @@
+"""This project's side of the DIALKI benchmark: the finder and the trainer that the scripts use, nothing replaced.
+
+Knows both of them. Measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.dialki_workload import LOSSES, DialkiProfile
+from finegrained_rlhf.dialki.batches import Chosen, passages_to_train
+from finegrained_rlhf.dialki.inference import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.inputs import EncodedExample
+from finegrained_rlhf.dialki.model import DialkiModel
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.training.order import items_of_step
+
+
+class Ours:
+    """Finder and trainer of one model.
+
+    Args:
+        model: whose weights it uses and trains.
+        profile: sizes.
+        examples: dialogues.
+        optimizer: rates.
+        dropout: rate in training; None keeps the model's.
+    """
+
+    def __init__(
+        self,
+        model: DialkiModel,
+        profile: DialkiProfile,
+        examples: Sequence[DialogueExample],
+        optimizer: OptimizerConfig,
+        dropout: float | None = None,
+    ) -> None:
+        self.processes = Processes(ProcessConfig(profile.precision))
+        self.finder = KnowledgeFinder(model, self.processes, profile.batch_size)
+        self.encoded: Sequence[EncodedExample] = self.finder.encoder.encode(examples, training=True)[0]
+        batches = BatchConfig(batch_size=profile.batch_size, passages=profile.train_passages)
+        self.trainer = DialkiTrainer(
+            model, self.encoded, [], batches, LOSSES, optimizer, 1, self.processes, seed=profile.seed, dropout=dropout
+        )
+
+    def identify(self, examples: Sequence[DialogueExample]) -> list[Found]:
+        """The answers, of a tokenizer that has seen nothing yet."""
+        self.finder.encoder = self.finder.new_encoder(self.finder.model)
+        return self.finder.identify(examples)
+
+    def chosen(self, step: int) -> list[Chosen]:
+        """The dialogues and passages of a training step."""
+        batches, seed = self.trainer.batches, self.trainer.seed
+        items = items_of_step(self.encoded, step, batches.batch_size, seed)
+        return [passages_to_train(item, batches.passages, seed, step) for item in items]
