@@ -7,47 +7,63 @@ from pathlib import Path
 
 import pytest
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 from finegrained_rlhf.dialki.world.response_table import ResponseTable
 
-BLEU = {"document": (10.0, 30.0), "span_found": (50.0, 20.0), "span": (90.0, 80.0)}
+BLEU = {"document": (10.0, 30.0), "span_found": (50.0, 20.0), "span_and_passage_found": (60.0, 40.0)}
 
 
-def table(root: Path, **changes) -> ResponseTable:
-    for system, scores in BLEU.items():
-        for seed, bleu in enumerate(scores):
-            metrics = {"scored": 7, "bleu": bleu, "bleu_signature": "nrefs:1|tok:13a", "exact_match": 0.5}
-            metrics |= {"token_f1": 0.6, "rouge_lsum": 0.7}
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        for run in ResponseTable.runs:
+            write_jsonl(tmp_path / f"seed_{seed}" / run / "metrics.jsonl", [{"step": 1, "time/step_s": 3.0}])
+        for system in ResponseTable.systems:
+            metrics = {"bleu": BLEU.get(system, (80.0, 80.0))[seed], "bleu_signature": "nrefs:1|tok:13a"}
+            metrics |= {"exact_match": 0.5, "token_f1": 0.6, "rouge_lsum": 0.7}
             if system.endswith("_found"):
-                metrics |= {"knowledge_passage_accuracy": 0.9 + 0.02 * seed, "knowledge_exact_match": 0.8}
-            write_json(root / f"seed_{seed}" / "answers" / f"{system}.metrics.json", metrics)
-    settings = {"directory": str(root), "systems": list(BLEU), "output": str(root / "table.json"), "seeds": [0, 1]}
-    return ResponseTable(**{**settings, "command": "python it", **changes})
+                metrics |= {f"knowledge_{name}": 0.8 for name in ("exact_match", "f1")}
+                metrics |= {"knowledge_passage_accuracy": 0.91 + 0.02 * seed}
+            write_json(tmp_path / f"seed_{seed}" / "answers" / f"{system}.metrics.json", metrics)
+    return tmp_path
 
 
-def test_rows_means_and_the_claim_of_the_thesis(tmp_path: Path) -> None:
-    result = table(tmp_path).run()
-    assert read_json(tmp_path / "table.json") == result
-    assert [(row["system"], row["seed"], row["bleu"]) for row in result["rows"]] == [
-        (system, seed, bleu) for system, scores in BLEU.items() for seed, bleu in enumerate(scores)
-    ]
+def table(root: Path) -> ResponseTable:
+    return ResponseTable(str(root), str(root / "table.json"), "python it", [0, 1])
+
+
+def test_rows_means_and_the_claims_of_the_thesis(root: Path) -> None:
+    result = table(root).run()
+    assert read_json(root / "table.json") == result
+    assert [(r["seed"], r["bleu"]) for r in result["rows"] if r["system"] == "span_found"] == [(0, 50), (1, 20)]
     assert result["summary"]["span_found"]["bleu"]["mean"] == 35
-    assert result["summary"]["span_found"]["knowledge_passage_accuracy"]["mean"] == pytest.approx(0.91)
-    (claim,) = result["thesis"]
-    assert (claim["means"], claim["holds_in"], claim["seeds"]) == ([35, 20], 1, 2)
-    page = (tmp_path / "table.md").read_text()
-    assert re.search(r"25\.16 against 22\.84 +\| 35\.00 against 20\.00 +\|.*1 of 2 seeds", page)
-    assert re.search(r"\| span +\| 85\.000 ± 7\.071 .*– +\| – +\|", page) and "nrefs:1|tok:13a" in page
+    assert result["differences"]["systems"]["span_found"]["bleu"] == {
+        "mean": 15, "min": -10, "max": 40, "higher": 1, "lower": 1, "seeds": 2
+    }  # fmt: skip
+    assert [(claim["means"], claim["holds_in"]) for claim in result["claims"]] == [([35, 20], 1), ([50, 35], 2)]
+    page = (root / "table.md").read_text()
+    assert re.search(r"25\.160 against 22\.840 +\| 35\.000 against 20\.000 +\|.*1 of 2 seeds", page)
+    assert "nrefs:1|tok:13a" in page and re.search(r"\| 1 +\| 0\.930 +\|", page)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="several seeds"):
-        table(tmp_path, seeds=None).run()
-    with pytest.raises(DataError, match="seed_2/answers/document.metrics.json: no such file"):
-        table(tmp_path, seeds=[2]).run()
-    path = tmp_path / "seed_0/answers/span.metrics.json"
-    good = table(tmp_path)
-    write_json(path, {key: value for key, value in read_json(path).items() if key != "bleu"})
-    with pytest.raises(DataError, match="field bleu: is not among the scores"):
-        good.run()
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bleu": None}, "field bleu: is not among the scores"),
+        ({"knowledge_f1": None}, "field knowledge_f1: is not among the scores"),
+        ({"bleu_signature": "nrefs:1|tok:intl"}, "measured in different ways: nrefs:1|tok:13a, nrefs:1|tok:intl"),
+    ],
+)
+def test_what_is_wrong_is_named(root: Path, change: dict, message: str) -> None:
+    path = root / "seed_1/answers/span_found.metrics.json"
+    changed = {**read_json(path), **change}
+    write_json(path, {key: value for key, value in changed.items() if value is not None})
+    with pytest.raises(DataError, match=re.escape(message)):
+        table(root).run()
+
+
+def test_a_missing_seed_is_named(root: Path) -> None:
+    (root / "seed_1/answers/none.metrics.json").unlink()
+    with pytest.raises(DataError, match="seed_1/answers/none.metrics.json: no such file"):
+        table(root).run()

@@ -1,144 +1,93 @@
 """Table 3.4 of the thesis on DialogueWorld: how well answers from each kind of knowledge are scored.
 
-Knows the files that `generate_responses.py` writes for each seed. Does not know how they were made.
+Reads the scores that `generate_responses.py` wrote for each seed; runs no model.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
-from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
+from finegrained_rlhf.core.comparison import Claim, compared, compared_page
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.runtime.results_table import ResultsTable
 
+NONE, DOCUMENT = "none", "document"
+GOLD = ("span", "passage", "span_and_passage")
+FOUND = tuple(f"{knowledge}_found" for knowledge in GOLD)
 COLUMNS = ("bleu", "exact_match", "token_f1", "rouge_lsum")
-FOUND = ("knowledge_passage_accuracy", "knowledge_exact_match")
+KNOWLEDGE = ("knowledge_passage_accuracy", "knowledge_exact_match", "knowledge_f1")
 """How well DIALKI found the knowledge of the answered turns."""
-THESIS = (
-    ("knowledge found by DIALKI is worth more than the whole document", "span_found", "document", (25.16, 22.84)),
-    ("its passage beside the span adds to it", "span_and_passage_found", "span_found", (25.84, 25.16)),
-)
-"""What table 3.4 says: the claim, the system with the higher BLEU, the one with the lower, and both of the thesis's."""
 
 
 @dataclass(frozen=True)
-class ResponseTable:
-    """Collects the scores of several seeds into a results file and its page.
+class ResponseTable(ResultsTable):
+    """Answers from no knowledge, from the document, and from the labels' or DIALKI's span and passage."""
 
-    Attributes:
-        directory: of the experiment; each seed has `seed_N/` below it, with `answers/SYSTEM.metrics.json`.
-        systems: names of the files; what ends in `_found` had its knowledge found by DIALKI.
-        output: the results file; the page gets the same name with `.md`.
-        command: what was run.
-        seeds: which of them.
-    """
+    title: ClassVar[str] = "DialogueWorld: answers from knowledge (table 3.4)"
+    about: ClassVar[str] = (
+        "Greedy answers to held-out dialogues by a tiny T5, which learnt from the labels' knowledge. A system is named "
+        "for what the T5 reads beside the dialogue: nothing, the whole document, the span, its passage, or both; "
+        "`_found` by DIALKI, else the label's. `bleu`: corpus BLEU, 0 to 100; the others are means in 0 to 1, "
+        "`exact_match` and `token_f1` after SQuAD's normalisation."
+    )
+    world: ClassVar[str] = "DialogueWorld"
+    runs: ClassVar[tuple[str, ...]] = ("dialki", *(f"generators/{name}" for name in (NONE, DOCUMENT, *GOLD)))
+    systems: ClassVar[tuple[str, ...]] = (NONE, DOCUMENT, *FOUND, *GOLD)
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "the span that DIALKI finds is worth more than the document",
+            "table 3.4",
+            "bleu",
+            "span_found",
+            ">",
+            DOCUMENT,
+            (25.16, 22.84),
+        ),
+        Claim(
+            "its passage beside the span adds to it",
+            "table 3.4",
+            "bleu",
+            "span_and_passage_found",
+            ">",
+            "span_found",
+            (25.84, 25.16),
+        ),
+    )
 
-    directory: str
-    systems: Sequence[str]
-    output: str
-    command: str
-    seeds: Sequence[int] | None = None
-
-    def run(self) -> dict[str, Any]:
-        """Write both files and print the page.
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows, their spread, the differences from the document, and how well knowledge was found.
 
         Raises:
-            ConfigError: no seeds are given.
-            DataError: a file is missing, or holds no scores.
+            DataError: a score is missing, or the seeds' BLEU was measured in different ways.
         """
-        if not self.seeds:
-            raise ConfigError("a table is made of several seeds: seeds=[0,1,2], or collect=null to make none")
-        rows = [self._row(system, seed) for system in self.systems for seed in self.seeds]
-        result = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
-            "seeds": list(self.seeds),
-            "bleu_signature": rows[0].pop("bleu_signature"),
-            "rows": [{key: value for key, value in row.items() if key != "bleu_signature"} for row in rows],
-        }
-        result["summary"] = {system: self._summary(result["rows"], system) for system in self.systems}
-        result["thesis"] = compared(result["rows"])
-        write_json(self.output, result)
-        page = response_page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
-        return result
-
-    def _row(self, system: str, seed: int) -> dict[str, Any]:
-        path = Path(self.directory) / f"seed_{seed}" / "answers" / f"{system}.metrics.json"
-        found = read_json(path)
-        names = (*COLUMNS, *(FOUND if system.endswith("_found") else ()))
-        missing = [name for name in (*names, "bleu_signature", "scored") if name not in found]
-        if missing:
-            raise DataError("is not among the scores", file=path, field=missing[0])
-        scores = {name: float(found[name]) for name in names}
+        rows, signatures = [], set()
+        for system in self.systems:
+            for seed, root in roots.items():
+                path = root / "answers" / f"{system}.metrics.json"
+                found = read_json(path)
+                names = (*COLUMNS, *(KNOWLEDGE if system in FOUND else ()))
+                missing = [name for name in (*names, "bleu_signature") if name not in found]
+                if missing:
+                    raise DataError("is not among the scores", file=path, field=missing[0])
+                signatures.add(found["bleu_signature"])
+                rows.append({"system": system, "seed": seed, **{name: float(found[name]) for name in names}})
+        if len(signatures) > 1:
+            raise DataError(f"BLEU was measured in different ways: {', '.join(sorted(signatures))}", file=path)
         return {
-            "system": system,
-            "seed": seed,
-            "answers": found["scored"],
-            **scores,
-            "bleu_signature": found["bleu_signature"],
+            "bleu_signature": signatures.pop(),
+            "rows": rows,
+            **compared(rows, self.systems, COLUMNS, DOCUMENT),
         }
 
-    @staticmethod
-    def _summary(rows: Sequence[Mapping[str, Any]], system: str) -> dict[str, dict[str, float]]:
-        mine = [row for row in rows if row["system"] == system]
-        return summarise_rows(mine, [name for name in (*COLUMNS, *FOUND) if name in mine[0]])
-
-
-def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each claim of the thesis whose systems are here: the mean BLEU of both, and in how many seeds it holds."""
-    claims = []
-    for text, better, worse, thesis in THESIS:
-        of = {
-            system: {row["seed"]: row["bleu"] for row in rows if row["system"] == system} for system in (better, worse)
-        }
-        if not of[better] or not of[worse]:
-            continue
-        claims.append(
-            {
-                "claim": text,
-                "better": better,
-                "worse": worse,
-                "thesis": list(thesis),
-                "means": [statistics.fmean(of[system].values()) for system in (better, worse)],
-                "holds_in": sum(value > of[worse][seed] for seed, value in of[better].items()),
-                "seeds": len(of[better]),
-            }
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Spread, differences, every run, and DIALKI's own scores."""
+        found = [row for row in result["rows"] if row["system"] == FOUND[0]]
+        return (
+            f"BLEU by sacrebleu, `{result['bleu_signature']}`.\n\n{compared_page(result, COLUMNS, DOCUMENT)}\n"
+            f"## Knowledge that DIALKI found\n\n{markdown_table(found, ('seed', *KNOWLEDGE))}"
         )
-    return claims
-
-
-def response_page(result: Mapping[str, Any]) -> str:
-    """The page of a results file."""
-    claims = [
-        {
-            "the thesis says": row["claim"],
-            "thesis": f"{row['thesis'][0]:.2f} against {row['thesis'][1]:.2f}",
-            "DialogueWorld": f"{row['means'][0]:.2f} against {row['means'][1]:.2f}",
-            "systems": f"{row['better']}, {row['worse']}",
-            "holds in": f"{row['holds_in']} of {row['seeds']} seeds",
-        }
-        for row in result["thesis"]
-    ]
-    parts = [
-        "# DialogueWorld: answers from knowledge (table 3.4)",
-        "Generated from the JSON file of the same name; do not edit. Greedy answers of a T5, which learnt from the "
-        "labels' knowledge, to held-out dialogues. A system is named for what the T5 reads beside the dialogue: "
-        "nothing, the whole document, the span, its passage, or both; `_found` by DIALKI, else the label's. `bleu`: "
-        f"corpus BLEU, 0 to 100, `{result['bleu_signature']}`; the others are means in 0 to 1, after SQuAD's "
-        "normalisation. `knowledge_…`: how well DIALKI found the knowledge.",
-        f"`{result['command']}` at commit `{result['commit']}`, seeds {', '.join(map(str, result['seeds']))}",
-        "## Mean ± standard deviation over seeds",
-        spread_table(result["summary"], "system", (*COLUMNS, *FOUND)).strip(),
-    ]
-    if claims:
-        parts += ["## The thesis and DialogueWorld", markdown_table(claims, list(claims[0])).strip()]
-    columns = ["system", "seed", "answers", *COLUMNS, *FOUND]
-    parts += ["## Every run", markdown_table(result["rows"], columns).strip()]
-    return "\n\n".join(parts) + "\n"
