@@ -9,17 +9,24 @@ from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.gpt2_stepper import open_gpt2, supports_gpt2
+from finegrained_rlhf.rollout.stepper import OpenStepper
 from finegrained_rlhf.rollout.t5_stepper import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
 
 
+def stepper_of(policy: Policy) -> OpenStepper | None:
+    """What opens the stepper that computes this policy's function; None where there is none."""
+    if supports_t5(policy):
+        return T5Stepper
+    return open_gpt2 if supports_gpt2(policy) else None
+
+
 def make_engine(policy: Policy) -> RolloutEngine:
     """The fastest engine that computes this policy's function; says so where that is transformers' generate."""
-    if supports_t5(policy):
-        return FastEngine(policy, T5Stepper)
-    if supports_gpt2(policy):
-        return FastEngine(policy, open_gpt2)
+    open_stepper = stepper_of(policy)
+    if open_stepper is not None:
+        return FastEngine(policy, open_stepper)
     logger.warning(
         "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
     )
