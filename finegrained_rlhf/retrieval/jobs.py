@@ -134,7 +134,7 @@ class SearchIndex:
         if self.corpus is not None:
             passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
         rows = [
-            {"id": query.id, "query": query.text, "hits": [_row(hit, passages.get(hit.id)) for hit in hits]}
+            {"id": query.id, "query": query.text, "hits": [hit_row(hit, passages.get(hit.id)) for hit in hits]}
             for query, hits in zip(queries, found, strict=True)
         ]
         if self.output != _STREAM:
@@ -144,7 +144,8 @@ class SearchIndex:
             print(json.dumps(row, ensure_ascii=False))
 
 
-def _row(hit: Hit, passage: CorpusPassage | None) -> dict[str, Any]:
+def hit_row(hit: Hit, passage: CorpusPassage | None) -> dict[str, Any]:
+    """A hit for JSON, with title and text where the passage is given."""
     row: dict[str, Any] = {"id": hit.id, "score": round(hit.score, 6)}
     return row if passage is None else {**row, "title": passage.title, "text": passage.text}
 
