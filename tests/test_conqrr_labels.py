@@ -194,7 +194,7 @@ def job(tmp_path: Path) -> LabelPassages:
     write_jsonl(tmp_path / "corpus.jsonl", ({"id": p.id, "text": p.text} for p in PASSAGES))
     Bm25Config().build(str(tmp_path / "corpus.jsonl"), tmp_path / "index")
     return LabelPassages(
-        RewriteData(str(tmp_path / "questions.jsonl")),
+        str(tmp_path / "questions.jsonl"),
         corpus=str(tmp_path / "corpus.jsonl"),
         index=str(tmp_path / "index"),
         cache=str(tmp_path / "cache"),
@@ -223,7 +223,7 @@ def test_other_settings_or_inputs_are_labelled_anew(job: LabelPassages, tmp_path
         _, other, made = dataclasses.replace(job, settings=LabelConfig(**changes)).load()  # type: ignore[arg-type]
         assert made and other != path
     moved = tmp_path / "moved.jsonl"
-    Path(job.data.path).rename(moved)
+    (tmp_path / "questions.jsonl").rename(moved)
     _, same, made = dataclasses.replace(job, data=RewriteData(str(moved))).load()
     assert not made and same == path  # a file is known by its content
     write_rewrite_jsonl(moved, [question("a", "Red in 1974", question="other")])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.conqrr.labels import LabelConfig, Labelling, label_passages
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
@@ -32,7 +32,7 @@ class LabelPassages:
     """A job: labels for a file of questions, from the cache where they were made before.
 
     Attributes:
-        data: the questions.
+        data: the questions: a file in the project's format, or a `RewriteData` of another one.
         corpus: file or directory of passages.
         index: directory of an index of that corpus.
         cache: directory of the cache; `labels-FINGERPRINT.json`, one file for each set of inputs and settings.
@@ -42,7 +42,7 @@ class LabelPassages:
         progress: show bars.
     """
 
-    data: RewriteData
+    data: str | RewriteData
     corpus: str
     index: str
     cache: str
@@ -82,7 +82,7 @@ class LabelPassages:
             raise ConfigError(f"{self.index}: the index is not of the corpus {self.corpus}; build_index.py makes one")
         if path.is_file():
             return _read_cache(path, inputs), path, False
-        examples = self.data.read().examples
+        examples = as_rewrite_data(self.data).read().examples
         retriever = self.retriever.open(Path(self.index))
         labelling = label_passages(examples, retriever, corpus, scan.passages, self.settings, self.progress)
         write_json(
@@ -98,10 +98,11 @@ class LabelPassages:
 
     def inputs(self, record: IndexRecord) -> dict[str, Any]:
         """Everything that the labels depend on, ready for JSON: files by their content, not by their names."""
-        settings = {name: value for name, value in asdict(self.data).items() if name not in self.data.file_fields}
+        data = as_rewrite_data(self.data)
+        settings = {name: value for name, value in asdict(data).items() if name not in data.file_fields}
         return {
             "version": _VERSION,
-            "data": {**settings, "files": {name: _digest(path) for name, path in self.data.files.items()}},
+            "data": {**settings, "files": {name: _digest(path) for name, path in data.files.items()}},
             "retriever": {
                 "kind": record.kind,
                 "settings": dict(record.settings),

@@ -77,3 +77,8 @@ class RewriteData:
             return read_cast(self.path, self.rewrites, self.qrels, self.min_relevance)
         examples = tuple(read_rewrite_jsonl(self.path))
         return RewriteReading(examples, len({example.dialogue for example in examples}))
+
+
+def as_rewrite_data(data: str | RewriteData) -> RewriteData:
+    """`data`, where a text names a file in the project's own format."""
+    return RewriteData(data) if isinstance(data, str) else data
