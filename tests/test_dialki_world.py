@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,22 @@ def test_files_are_deterministic_and_readable(tmp_path: Path) -> None:
         assert not reading.skipped and set(reading.report()["gold"]) == {"1"}
         assert all(example.unseen is (split == "unseen") for example in reading.examples)
         assert all(turn.knowledge for example in reading.examples for turn in example.turns)
+        assert len(reading.examples) == {"train": 60}.get(split, 20)
+        assert all(example.response and example.turns[-1].role == "user" for example in reading.examples)
     rows = [json.loads(line) for line in (tmp_path / "a/world.jsonl").read_text().splitlines()]
     assert Counter(row["split"] for row in rows) == {"train": 60, "dev": 20, "test": 20, "unseen": 20}
     assert all(len(row["kinds"]) == len(row["places"]) and row["kinds"][0] == "named" for row in rows)
+
+
+def test_one_example_an_answer_or_one_a_dialogue(tmp_path: Path) -> None:
+    for answers in ("last", "all"):
+        small(str(tmp_path / answers), answers=answers).run()
+    last, every = (DialogueData(str(tmp_path / name / "dev.jsonl")).read().examples for name in ("last", "all"))
+    longest = {example.id.rpartition("-")[0]: example for example in every}  # the last one of each dialogue
+    assert len(every) > 3 * len(last) == 3 * len(longest)
+    for example in last:
+        same = longest[example.id]
+        assert (same.turns, same.gold, same.response) == (example.turns, example.gold, example.response)
 
 
 def test_a_split_does_not_depend_on_the_others_sizes() -> None:
@@ -133,9 +147,9 @@ def test_corpus_covers_every_world(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_word_overlap_with_the_last_turn_is_not_enough(seed: int) -> None:
     """What the world must hold to count: BM25 on the last turn finds at most 0.6 of the passages."""
-    for split in ("test", "unseen"):
+    for split, last in product(("test", "unseen"), (True, False)):
         dialogues = MakeDialogueWorld("unused", seed=seed, train=0, dev=0, test=120, unseen=120).draw()[split]
-        examples = [example for one in dialogues for example in parse_dialogue(to_row(one, False))]
+        examples = [example for one in dialogues for example in parse_dialogue(to_row(one, False, last))]
         right = sum(best_passage(example) == example.gold[0].passage for example in examples)
         assert right / len(examples) <= 0.6
 
@@ -174,6 +188,6 @@ def test_bad_configurations_are_refused() -> None:
         DialogueWorldConfig(echo=2)
     with pytest.raises(ConfigError, match=r"world\.skew"):
         DialogueWorldConfig(skew=0)
-    for changes in ({"dev": -1}, {"documents": 0}, {"held_out": 0.0}, {"held_out": 0.95}):
+    for changes in ({"dev": -1}, {"documents": 0}, {"held_out": 0.0}, {"held_out": 0.95}, {"answers": "none"}):
         with pytest.raises(ConfigError):
             small(**changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -193,21 +194,32 @@ def dialogue_row(
     passages: Sequence[Passage],
     unseen: bool | None = None,
     source: str = "",
+    answer: Turn | None = None,
 ) -> dict[str, Any]:
-    """One line for a whole dialogue; every agent turn of it is to be answered."""
+    """One line for a dialogue.
+
+    Args:
+        name: its id.
+        turns: oldest first. If the last one is a user turn, it is to be answered, else every agent turn is.
+        passages: of its document.
+        unseen: whether the document is absent from training.
+        source: where it comes from.
+        answer: the agent turn after the last user turn, with its label; only where the dialogue ends with a user turn.
+    """
     rows = []
     for turn in turns:
-        label = turn.knowledge
-        place = (
-            {} if label is None else {"knowledge": {"passage": label.passage, "begin": label.begin, "end": label.end}}
-        )
+        place = {} if turn.knowledge is None else {"knowledge": asdict(turn.knowledge)}
         rows.append({"role": turn.role, "text": turn.text, **place})
+    last: dict[str, Any] = {}
+    if answer is not None:
+        last = {"gold": None if answer.knowledge is None else asdict(answer.knowledge), "response": answer.text}
     return {
         "id": name,
         "turns": rows,
         "passages": [{"id": p.id, "title": p.title, "spans": list(p.spans)} for p in passages],
         **({} if unseen is None else {"unseen": unseen}),
         **({"source": source} if source else {}),
+        **last,
     }
 
 

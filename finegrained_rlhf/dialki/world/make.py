@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl, write_text
@@ -46,6 +46,8 @@ class MakeDialogueWorld:
         dev: dialogues for selection.
         test: held-out dialogues about the same documents.
         unseen: dialogues about unseen documents.
+        answers: `last`: a dialogue ends with a question, whose answer is to be found, and the labels of the turns
+            before it are its history; `all`: it ends with an answer, and the knowledge of each answer is to be found.
         world: what a document and a dialogue look like.
     """
 
@@ -54,16 +56,19 @@ class MakeDialogueWorld:
     documents: int = 300
     unseen_documents: int = 60
     held_out: float = 0.2
-    train: int = 1500
-    dev: int = 100
-    test: int = 250
-    unseen: int = 250
+    train: int = 3000
+    dev: int = 250
+    test: int = 500
+    unseen: int = 500
+    answers: Literal["last", "all"] = "last"
     world: DialogueWorldConfig = field(default_factory=DialogueWorldConfig)
 
     def __post_init__(self) -> None:
         for name in SPLITS:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.answers not in ("last", "all"):
+            raise ConfigError(f"answers: expected last or all, got {self.answers!r}")
         if min(self.documents, self.unseen_documents) < 1:
             raise ConfigError("documents and unseen_documents must be 1 or more")
         held = round(self.held_out * len(lexicon.NAMES))
@@ -78,7 +83,7 @@ class MakeDialogueWorld:
         directory, splits = Path(self.output_dir), self.draw()
         for split, dialogues in splits.items():
             if dialogues:
-                write_dialogues(directory / f"{split}.jsonl", [to_row(one, split == "unseen") for one in dialogues])
+                write_dialogues(directory / f"{split}.jsonl", [self._row(one, split) for one in dialogues])
         rows = (world_row(one, split) for split, dialogues in splits.items() for one in dialogues)
         write_jsonl(directory / "world.jsonl", rows)
         write_text(directory / "corpus.txt", "\n".join(lexicon.corpus()) + "\n")
@@ -100,6 +105,9 @@ class MakeDialogueWorld:
             ]
         return splits
 
+    def _row(self, dialogue: Dialogue, split: str) -> dict[str, Any]:
+        return to_row(dialogue, split == "unseen", self.answers == "last")
+
     def _documents(self, kind: str, names: Sequence[str], count: int) -> list[Document]:
         rng = self._rng("documents", kind)
         return [draw_document(f"{kind}-{i:04d}", names, rng, self.world) for i in range(count)]
@@ -108,10 +116,11 @@ class MakeDialogueWorld:
         return random.Random(stable_hash(self.seed, "dialogue world", *parts))
 
 
-def to_row(dialogue: Dialogue, unseen: bool) -> dict[str, Any]:
-    """One line of a split's file."""
+def to_row(dialogue: Dialogue, unseen: bool, last: bool) -> dict[str, Any]:
+    """One line of a split's file; with `last` the last answer is what is to be found."""
     document = dialogue.document
-    return dialogue_row(dialogue.id, dialogue.turns, document.passages, unseen, document.id)
+    turns, answer = (dialogue.turns[:-1], dialogue.turns[-1]) if last else (dialogue.turns, None)
+    return dialogue_row(dialogue.id, turns, document.passages, unseen, document.id, answer)
 
 
 def world_row(dialogue: Dialogue, split: str) -> dict[str, Any]:

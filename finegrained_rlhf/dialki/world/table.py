@@ -111,14 +111,13 @@ def _row(root: Path, run: str, seed: int) -> dict[str, Any]:
 
 
 def _by_kind(root: Path, right: Mapping[str, bool]) -> dict[str, float]:
-    """Passage accuracy by how the last turn asks; an example is named after its dialogue and the agent's turn."""
+    """Passage accuracy by how the last turn of a dialogue asks."""
     kinds = {row["id"]: row["kinds"] for row in read_jsonl(root / "world" / "world.jsonl")}
     groups: dict[str, list[bool]] = {kind: [] for kind in lexicon.KINDS}
     for name, correct in right.items():
-        dialogue, _, turn = name.rpartition("-")
-        if dialogue not in kinds:
+        if name not in kinds:
             raise DataError("is no dialogue of this world", file=root / "world" / "world.jsonl", record=name)
-        groups[kinds[dialogue][int(turn) // 2]].append(correct)
+        groups[kinds[name][-1]].append(correct)
     return {f"passage_{kind}": fmean(members) for kind, members in groups.items()}
 
 
