@@ -5,7 +5,8 @@ Examples:
     python benchmarks/dialki.py profile=gpu out=dialki_gpu.json
 
 Needs torch, transformers, accelerate, numpy and safetensors, and no network. Knows both sides and the command line;
-they are in `dialki_plain.py` and `dialki_ours.py`, models and dialogues in `dialki_workload.py`. See docs/benchmarks.md.
+they are in `dialki_plain.py` and `dialki_ours.py`, models and dialogues in `dialki_workload.py`.
+See docs/benchmarks.md.
 """
 
 from __future__ import annotations

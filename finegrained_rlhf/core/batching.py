@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,13 +30,13 @@ def length_groups(lengths: Sequence[int], batch_size: int, overhead: int) -> lis
         overhead: what a further group costs, in tokens.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    cost, cut = [0], [0]
+    cost, cut = np.zeros(len(order) + 1, dtype=np.int64), [0]
     for end in range(1, len(order) + 1):
-        longest = lengths[order[end - 1]]
-        starts = range(max(0, end - batch_size), end)
-        best = min(starts, key=lambda start: cost[start] + longest * (end - start))
-        cost.append(cost[best] + longest * (end - best) + overhead)
-        cut.append(best)
+        first = max(0, end - batch_size)
+        costs = cost[first:end] + lengths[order[end - 1]] * np.arange(end - first, 0, -1)
+        best = int(costs.argmin())
+        cost[end] = costs[best] + overhead
+        cut.append(first + best)
     groups, end = [], len(order)
     while end:
         groups.append(order[cut[end] : end])

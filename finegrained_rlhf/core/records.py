@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -202,12 +204,13 @@ class Experience:
     returns: Tensor
 
 
-def pad_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Right-pad ragged id lists to int64 ids [R, T] and mask [R, T] (1 = real); T is at least 1."""
-    width = max((len(row) for row in rows), default=0) or 1
-    ids = torch.full((len(rows), width), pad, dtype=torch.long)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
+def pad_rows(
+    rows: Sequence[Sequence[int] | NDArray[np.integer]], pad: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Right-pad ragged id lists or arrays to int64 ids [R, T] and mask [R, T] (1 = real); T is at least 1."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = np.full((len(rows), max(1, lengths.max(initial=0))), pad, dtype=np.int64)
     for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
-        mask[i, : len(row)] = 1
-    return ids.to(device), mask.to(device)
+        ids[i, : len(row)] = row
+    mask = np.arange(ids.shape[1]) < lengths[:, None]
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)

@@ -174,14 +174,14 @@ def collate(
     lengths = [chosen[n].example.lengths[p] for n, _, p in owned]
     groups = []
     for rows in length_groups(lengths, group_size, batch_overhead(device)):
-        ids, mask = pad_rows([chosen[owned[r][0]].example.input_ids(owned[r][2]).tolist() for r in rows], pad_id)
+        ids, mask = pad_rows([chosen[owned[r][0]].example.input_ids(owned[r][2]) for r in rows], pad_id)
         whole = bool(mask.all())
         groups.append(
             InputGroup(send(ids, device), None if whole else send(mask, device), send(torch.tensor(rows), device))
         )
     starts, turn_mask = pad_rows([item.example.turn_starts for item in chosen], 0)
     users, _ = pad_rows([[role == "user" for role in item.example.roles] for item in chosen], 0)
-    spans, span_mask = pad_rows([chosen[n].example.span_starts(p).tolist() for n, _, p in owned], 0)
+    spans, span_mask = pad_rows([chosen[n].example.span_starts(p) for n, _, p in owned], 0)
     _, passage_mask = pad_rows([item.passages for item in chosen], 0)
     keys = [stable_hash(chosen[n].example.example.id, p) for n, _, p in owned]
     return DialkiBatch(
