@@ -1,0 +1,143 @@
+"""Rewriting: what a rewriter gives, the length normalisation that matches a length, and the job around it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conqrr_toy import make_files, questions
+
+from finegrained_rlhf.conqrr.queries import write_rewrites
+from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.rewrite_job import RewriteQuestions, dialogue_of
+from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.rollout.beam import Hypothesis, best
+from finegrained_rlhf.runtime.processes import Processes
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_files(tmp_path_factory.mktemp("rewriting"))
+
+
+def rewriter(files: Path, **config: Any) -> QueryRewriter:
+    return QueryRewriter(open_policy(files / "t5"), Processes(), RewritingConfig(max_new_tokens=8, **config))
+
+
+def test_greedy_rewrites_are_those_of_generate(files: Path) -> None:
+    ours = rewriter(files, batch_size=5)
+    counts: list[int] = []
+    texts = ours.rewrite(questions(), counts.append)
+    assert counts == [5, 5, 2]
+    policy = ours.policy
+    for question, text in zip(questions(), texts, strict=True):
+        ids = policy.tokenizer(question.context, return_tensors="pt")["input_ids"]
+        output = policy.model.generate(ids, max_new_tokens=8, do_sample=False)[0]
+        assert text == policy.tokenizer.decode(output, skip_special_tokens=True)
+
+
+def test_alpha_0_of_a_beam_is_the_most_probable_hypothesis(files: Path) -> None:
+    ours = rewriter(files, beams=3)
+    searched = ours.search(questions()[:4])
+    assert ours.rewrite(questions()[:4]) == [ours.text(max(h, key=lambda h: h.logprob)) for h in searched]
+
+
+class Spelled:
+    """A rewriter whose tokens are words."""
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        return " ".join(map(str, hypothesis.ids))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_alpha_meets_the_nearest_length(seed: int) -> None:
+    rng = random.Random(seed)
+    searched = [
+        [Hypothesis(tuple(range(n)), -n * rng.uniform(0.2, 1.0), True) for n in rng.sample(range(2, 20), 5)]
+        for _ in range(10)
+    ]
+
+    def mean(alpha: float) -> float:
+        return sum(len(best(found, alpha).ids) for found in searched) / len(searched)
+
+    reachable = sorted({round(mean(a / 50), 6) for a in range(-200, 400)})
+    assert len(reachable) >= 8
+    ours: Any = Spelled()
+    for wanted in (reachable[0] - 1, *reachable, reachable[-1] + 5):
+        found = mean(matching_alpha(ours, searched, wanted))
+        assert abs(found - wanted) <= min(abs(other - wanted) for other in reachable) + 1e-6
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def job(files: Path, output: Path, **changes: Any) -> RewriteQuestions:
+    given = {"checkpoint": str(files / "t5"), "input": str(files / "questions.jsonl"), "output": str(output)}
+    return RewriteQuestions(**{**given, "rewriting": RewritingConfig(max_new_tokens=8), **changes})
+
+
+def test_a_file_with_passages(files: Path, tmp_path: Path) -> None:
+    index, corpus = str(files / "index"), str(files / "corpus.jsonl")
+    job(files, tmp_path / "plain.jsonl").run()
+    job(files, tmp_path / "found.jsonl", index=index, corpus=corpus, k=3).run()
+    plain, found = rows(tmp_path / "plain.jsonl"), rows(tmp_path / "found.jsonl")
+    assert [row["id"] for row in plain] == [q.id for q in questions()]
+    assert plain == [{"id": row["id"], "rewrite": row["rewrite"]} for row in found]
+    expected = RecordedConfig().open(Path(index)).search([row["rewrite"] for row in plain], 3)
+    for row, hits in zip(found, expected, strict=True):
+        assert [passage["id"] for passage in row["passages"]] == [hit.id for hit in hits]
+        assert all(passage["text"].startswith("the ") for passage in row["passages"])
+
+
+def test_one_dialogue_on_standard_output(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = questions()[1]
+    task = job(files, Path("-"), input=None, turns=[*question.history, question.question])
+    task.run()
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row == {"id": "dialogue", "rewrite": rewriter(files).rewrite([question])[0]}
+    assert dialogue_of(["a?", "", "b?"]).context == "b? [SEP] a?"
+
+
+def test_a_file_is_matched_in_length(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rewrites(tmp_path / "others.jsonl", {"a": "one two three four", "b": "one two three four"})
+    caplog.set_level("INFO")
+    config = RewritingConfig(beams=4, max_new_tokens=8)
+    data = RewriteData(str(files / "questions.jsonl"))
+    job(files, tmp_path / "out.jsonl", input=data, rewriting=config, match=str(tmp_path / "others.jsonl")).run()
+    mean = sum(words_of(row["rewrite"]) for row in rows(tmp_path / "out.jsonl")) / len(questions())
+    assert f"{mean:.2f} words a rewrite" in caplog.text and "alpha = " in caplog.text
+    assert f"{mean:.1f} words each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ({"turns": ["why?"]}, "either input or turns"),
+        ({"corpus": "c.jsonl"}, "an index"),
+        ({"match": "m.jsonl"}, "beams"),
+        ({"k": 0}, "k: expected"),
+    ],
+)
+def test_contradictions_are_refused(files: Path, tmp_path: Path, bad: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        job(files, tmp_path / "out.jsonl", **bad)
+
+
+def test_what_is_no_question_is_refused(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="greedy"):
+        RewritingConfig(alpha=0.5)
+    with pytest.raises(ConfigError, match="got 2 turns"):
+        dialogue_of(["a?", "b"])
+    with pytest.raises(ConfigError, match="blank"):
+        dialogue_of(["a?", "b", " "])
+    with pytest.raises(ConfigError, match="give input"):
+        job(files, tmp_path / "out.jsonl", input=None).run()
