@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "doc2dial": "train_dialki",
     "wow": "train_dialki",
     "doc2dial_responses": "train_sft",
+    "dstc11_dialki": "train_dialki",
     "dialogue_world_generator": "train_sft",
     "qrecc_t5qr": "train_conqrr",
     "qrecc_mix": "train_conqrr",
@@ -56,7 +57,7 @@ GROUPS = {
     "optimizer": ("train_conqrr",),
     "preset": ("train_ppo",),
     "baseline": ("train_dialki",),
-    "retriever": ("build_index", "search"),
+    "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 
@@ -284,6 +285,22 @@ def test_the_papers_configuration_of_dialki(
     optimizer = job.optimizer
     assert (optimizer.lr, optimizer.weight_decay, optimizer.warmup_steps) == (3e-5, 0.0, 1000)
     assert (optimizer.max_grad_norm, optimizer.schedule) == (1.0, "linear")
+
+
+def test_the_baselines_of_dialki() -> None:
+    """Thesis, section 3.3.3: the next loss alone, whatever an experiment says; BERTQA's numbers are Doc2Dial's."""
+    for experiment in ("doc2dial", "wow"):
+        for baseline in ("bertqa", "multi_sentence"):
+            job = job_of("train_dialki", [f"experiment={experiment}", f"baseline={baseline}"])
+            assert (job.losses.history, job.losses.adversarial, job.dialki.contextualize) == (0, 0, False)
+            assert job.format == experiment and job.dialki.inputs.max_length == (
+                512 if experiment == "doc2dial" else 384
+            )
+            assert (job.dialki.windows is None, job.dialki.units) == (
+                (False, "passages") if baseline == "bertqa" else (True, "sentences")
+            )
+    windows = job_of("train_dialki", ["baseline=bertqa"]).dialki.windows
+    assert (windows.stride, windows.max_answer, windows.n_best) == (128, 50, 20)
 
 
 def test_the_engine_needs_no_optional_package() -> None:

@@ -67,6 +67,16 @@ def cached(kind: str, made: dict = {}):  # noqa: B006 - one tokenizer a kind for
     return made[kind]
 
 
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_lower_case(kind: str) -> None:
+    tokenizer = build_tokenizer([*PROSE, "WiFi the Fox"], kind, 600, lowercase=True)  # type: ignore[arg-type]
+    assert tokenizer("Is The FOX here?")["input_ids"] == tokenizer("is the fox here?")["input_ids"]
+    assert decode(tokenizer, "The Fox ran") == "the fox ran"
+    bert = dialogue_tokenizer(tokenizer, 40)
+    assert bert("<user> WIFI", add_special_tokens=False)["input_ids"][0] == bert.get_vocab()["<user>"]
+    assert bert.unk_token_id not in bert("<user> WIFI")["input_ids"]
+
+
 def test_word_pieces_and_special_ids(tokenizer) -> None:
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
     assert (tokenizer.sep_token_id, tokenizer.cls_token_id, tokenizer.mask_token_id) == (1, 3, 4)

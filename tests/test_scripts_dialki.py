@@ -109,3 +109,15 @@ def test_knowledge_of_a_file_and_of_one_dialogue(folder: Path, trained: Path, tm
     ):
         done = run(script, f"checkpoint={trained}", *arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_baseline_trains_and_answers_by_the_same_scripts(folder: Path, tmp_path: Path) -> None:
+    settings = ("baseline=bertqa", "total_steps=1", "dialki.inputs.max_length=60", "dialki.inputs.max_context=20")
+    done = run(*train(folder, tmp_path / "run", *settings, "dialki.windows.stride=16"))
+    assert done.returncode == 0, done.stderr
+    assert "BERTQA: best at step" in done.stdout
+    output = tmp_path / "found.jsonl"
+    script = str(ROOT / "scripts/identify_knowledge.py")
+    done = run(script, f"checkpoint={tmp_path}/run", f"input={folder}/dialogues.jsonl", f"output={output}")
+    assert done.returncode == 0, done.stderr
+    assert all(row["text"] and row["begin"] <= row["end"] for row in rows(output)) and len(rows(output)) == 10

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import (
     GPT2Config,
@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.tiny_t5 import structure_t5
 
 SPACE = "▁"
 SPECIALS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>", "mask_token": "<mask>"}
@@ -49,6 +50,8 @@ class TinyT5Config:
         gated: gated GELU feed-forward layers as in T5 v1.1; plain ReLU otherwise.
         tied: the output head shares the input embedding (T5); untied as in T5 v1.1 otherwise.
         dropout_rate: stored in the configuration; the project's trainers decide whether it is on.
+        structured: begin with directions in the encoder and with copying in the decoder (`structure_t5`); needs three
+            heads or more.
     """
 
     d_model: int = 64
@@ -58,9 +61,12 @@ class TinyT5Config:
     gated: bool = False
     tied: bool = True
     dropout_rate: float = 0.1
+    structured: bool = False
 
     def __post_init__(self) -> None:
         check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
+        if self.structured and self.num_heads < 3:
+            raise ConfigError(f"structured needs three heads or more, got {self.num_heads}")
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,11 @@ def _byte_level_bpe(corpus: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def build_tokenizer(
-    corpus: Iterable[str], kind: TokenizerKind = "word", vocab_size: int = 8000, max_length: int | None = None
+    corpus: Iterable[str],
+    kind: TokenizerKind = "word",
+    vocab_size: int = 8000,
+    max_length: int | None = None,
+    lowercase: bool = False,
 ) -> PreTrainedTokenizerFast:
     """A fast tokenizer from a corpus, in the T5 layout (`</s>` is appended).
 
@@ -170,6 +180,7 @@ def build_tokenizer(
         kind: `word` (words, punctuation marks and white space are tokens) or `bpe` (byte-level BPE).
         vocab_size: upper limit of the vocabulary, special tokens included.
         max_length: `model_max_length` of the tokenizer in tokens; None leaves it unlimited.
+        lowercase: read all texts as lower case; decoding then gives lower case.
 
     Raises:
         ConfigError: unknown kind or no room for a vocabulary.
@@ -179,7 +190,10 @@ def build_tokenizer(
     smallest = len(SPECIALS) + (256 if kind == "bpe" else 32)
     if vocab_size < smallest:
         raise ConfigError(f"vocab_size must be at least {smallest} for kind {kind!r}, got {vocab_size}")
+    corpus = (text.lower() for text in corpus) if lowercase else corpus
     core = _word_level(corpus, vocab_size) if kind == "word" else _byte_level_bpe(corpus, vocab_size)
+    if lowercase:
+        core.normalizer = normalizers.Lowercase()
     core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return wrap_tokenizer(core, max_length)
 
@@ -241,6 +255,8 @@ def build_t5(
         )
         if not config.tied:  # transformers 5 ties a T5 whatever its configuration says, unless a file holds both
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) * config.d_model**-0.5)
+        if config.structured:
+            structure_t5(model)
     return model.eval()
 
 

@@ -77,6 +77,7 @@ def make_tiny_models(
     *,
     tokenizer: TokenizerKind = "word",
     vocab_size: int = 8000,
+    lowercase: bool = False,
     t5: TinyT5Config | None = None,
     gpt2: TinyGPT2Config | None = None,
     longformer: TinyLongformerConfig | None = None,
@@ -91,7 +92,7 @@ def make_tiny_models(
     """
     output_dir = Path(output_dir)
     gpt2, longformer, bert = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig(), bert or TinyBertConfig()
-    base = build_tokenizer(corpus, tokenizer, vocab_size)
+    base = build_tokenizer(corpus, tokenizer, vocab_size, lowercase=lowercase)
     of_dialogues = dialogue_tokenizer(base, bert.max_length)
     built = {
         "t5": (build_t5(base, t5, seed), base),
@@ -116,6 +117,7 @@ class MakeTinyModels:
         seed: of the random weights.
         tokenizer: `word` or `bpe`.
         vocab_size: upper limit of the vocabulary in tokens.
+        lowercase: read all texts as lower case.
         t5: sizes of the T5.
         gpt2: sizes of the GPT-2.
         longformer: sizes of the Longformer.
@@ -127,6 +129,7 @@ class MakeTinyModels:
     seed: int = 0
     tokenizer: TokenizerKind = "word"
     vocab_size: int = 8000
+    lowercase: bool = False
     t5: TinyT5Config = field(default_factory=TinyT5Config)
     gpt2: TinyGPT2Config = field(default_factory=TinyGPT2Config)
     longformer: TinyLongformerConfig = field(default_factory=TinyLongformerConfig)
@@ -140,6 +143,7 @@ class MakeTinyModels:
             self.seed,
             tokenizer=self.tokenizer,
             vocab_size=self.vocab_size,
+            lowercase=self.lowercase,
             t5=self.t5,
             gpt2=self.gpt2,
             longformer=self.longformer,
