@@ -19,6 +19,7 @@ _CONFIGS = {  # by name: each kind's libraries are imported where it is used
     "bm25_light": ("finegrained_rlhf.retrieval.subword", "Bm25LightConfig"),
     "dense": ("finegrained_rlhf.retrieval.dense", "DenseConfig"),
     "opensearch": ("finegrained_rlhf.retrieval.opensearch", "OpenSearchConfig"),
+    "pyserini": ("finegrained_rlhf.retrieval.pyserini", "PyseriniConfig"),
 }
 
 
