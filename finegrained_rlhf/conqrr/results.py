@@ -87,10 +87,10 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
         metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
         rows.append({"query": system, **metrics, "words": found["tokens"], "overlap": found["overlap"]})
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
-    retriever = evaluation["retriever"]
+    retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (
         f"{turns:,} questions, {retriever['passages']:,} passages, {retriever['kind']}, {evaluation['k']} hits a query, "
-        f"form `{evaluation['metrics']['form']}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
+        f"form `{form}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
     )
 
 

@@ -1,0 +1,266 @@
+"""Evaluation of rewrites: values by hand, groups, and the job, its table and the CANARD experiment's parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.typing import NDArray
+
+from finegrained_rlhf.conqrr.canard_corpus import WriteCanardCorpus
+from finegrained_rlhf.conqrr.evaluation import find_passages, groups_of, judgements_of, score_queries
+from finegrained_rlhf.conqrr.evaluation_job import EvaluateRewrites
+from finegrained_rlhf.conqrr.queries import query_of, read_rewrites, write_rewrites
+from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
+from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.results import RewriteTable
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.corpus import Corpus
+from finegrained_rlhf.retrieval.protocol import Hit
+from finegrained_rlhf.retrieval.ranking import RankingMetrics
+from finegrained_rlhf.retrieval.runs import read_run
+
+SAID = ("q", "a")
+
+
+def example(name: str, turn: int, gold: tuple[str, ...], **changes: Any) -> RewriteExample:
+    return RewriteExample(name, "d", turn, SAID * (turn - 1), "what", gold=gold, **changes)
+
+
+EXAMPLES = [
+    example("a", 1, ("p1",), source="nq"),
+    example("b", 2, ("p2",), source="nq", topic_shift=False),
+    example("c", 3, ("p3", "p4"), source="quac", topic_shift=True),
+    example("d", 7, ("p1",), source="quac", topic_shift=True),
+    example("e", 4, ()),
+]
+TEXTS = {"p1": "The red lighthouse.", "p2": "Blue", "p3": "A green hill", "p4": "and a tower"}
+
+
+def hits(*names: str) -> list[Hit]:
+    return [Hit(name, float(10 - rank)) for rank, name in enumerate(names)]
+
+
+QUERIES = {"a": "who built the red, tall lighthouse?", "b": "blue", "c": "green tower", "d": " ", "e": "nothing"}
+RUN = {"a": hits("p2", "p1"), "b": hits("p2"), "c": hits("p1", "p2", "p4"), "d": [], "e": hits("p1")}
+
+
+def test_by_hand() -> None:
+    """Reciprocal ranks 1/2, 1, 1/3 and 0; the question without gold does not count; `d` has no query."""
+    scores = score_queries(EXAMPLES, QUERIES, RUN, RankingMetrics(recall_at=(1, 10)))
+    assert scores.overall["turns"] == 4 and scores.missing == 1
+    assert scores.overall["mrr"] == pytest.approx((1 / 2 + 1 + 1 / 3 + 0) / 4)
+    assert scores.overall["hit_rate@1"] == pytest.approx(1 / 4)
+    assert scores.overall["hit_rate@10"] == pytest.approx(3 / 4)
+    assert scores.overall["recall@10"] == pytest.approx((1 + 1 + 1 / 2 + 0) / 4)
+    original = score_queries(EXAMPLES, QUERIES, RUN, RankingMetrics(form="original"))
+    assert original.overall["turns"] == 5
+    assert original.overall["mrr"] == pytest.approx(scores.overall["mrr"] * 4 / 5)
+
+
+def test_groups_by_hand() -> None:
+    groups = score_queries(EXAMPLES, QUERIES, RUN).groups
+    found = {
+        name: {group: (of["turns"], round(of["mrr"], 4)) for group, of in by.items()} for name, by in groups.items()
+    }
+    assert found == {
+        "topic": {"concentrated": (1, 1.0), "shifted": (2, round(1 / 6, 4))},
+        "questions": {"1-2": (2, 0.75), "3-4": (1, 0.3333), "5+": (1, 0.0)},
+        "topic and questions": {"concentrated, 1-2": (1, 1.0), "shifted, 3-4": (1, 0.3333), "shifted, 5+": (1, 0.0)},
+        "source": {"nq": (2, 0.75), "quac": (2, round(1 / 6, 4))},
+    }
+    assert groups_of([example("x", 4, ()), example("y", 5, ())]) == {"questions": {"3-4": ["x"], "5+": ["y"]}}
+
+
+def test_length_and_overlap_by_hand() -> None:
+    """`who`, `built`, `the` are stop words here: red and lighthouse of three words; blue; green and tower."""
+    scores = score_queries(EXAMPLES, QUERIES, RUN, None, TEXTS, frozenset(("who", "built", "the")))
+    assert scores.tokens == pytest.approx((8 + 1 + 2) / 3)  # the comma and the question mark are tokens
+    assert scores.overlap == pytest.approx((2 / 3 + 1 + 1) / 3)
+    assert score_queries(EXAMPLES, QUERIES, RUN).overlap is None
+
+
+def test_a_perfect_and_an_empty_system() -> None:
+    gold = {item.id: hits(*item.gold) for item in EXAMPLES if item.gold}
+    best = score_queries(EXAMPLES, QUERIES, gold).overall
+    assert {value for name, value in best.items() if name != "turns"} == {1.0}
+    nothing = score_queries(EXAMPLES, {}, {})
+    assert nothing.overall["mrr"] == 0 and nothing.missing == 4 and nothing.tokens is None
+
+
+def test_what_cannot_be_evaluated() -> None:
+    with pytest.raises(DataError, match=r"record z: a query of a question that is not evaluated \(1 in all\)"):
+        score_queries(EXAMPLES, {**QUERIES, "z": "x"}, RUN)
+    with pytest.raises(DataError, match="no question has a gold passage"):
+        score_queries(EXAMPLES[4:], {"e": "x"}, {"e": []})
+    assert judgements_of(EXAMPLES) == {"a": {"p1": 1}, "b": {"p2": 1}, "c": {"p3": 1, "p4": 1}, "d": {"p1": 1}}
+
+
+class Counting:
+    """Finds the query itself as a passage; remembers how many queries it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.asked += queries
+        return [hits(query) for query in queries]
+
+    def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[Any]:
+        raise AssertionError("evaluation needs no pool")
+
+
+def test_equal_queries_are_searched_once_and_blank_ones_never() -> None:
+    retriever = Counting()
+    queries = {f"q{i}": f"text{i % 70}" for i in range(200)} | {"blank": " "}
+    found = find_passages(retriever, queries, progress=False)
+    assert len(retriever.asked) == 70 and found["blank"] == []
+    assert all(found[name] == hits(text) for name, text in queries.items() if text.strip())
+
+
+def test_queries_without_a_model() -> None:
+    item = RewriteExample("x", "d", 3, ("one", "two", "three", ""), "four", rewrite="five")
+    assert [query_of(item, kind) for kind in ("question", "context", "rewrite")] == [
+        "four",
+        "four three two one",
+        "five",
+    ]
+
+
+def test_files_of_rewrites(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    write_rewrites(path, {"a": "x", "b": ""})
+    assert read_rewrites(path) == {"a": "x", "b": ""}
+    for text, problem in (
+        ('{"id": "a"}', "record 0, field rewrite: missing"),
+        ('{"id": "a", "rewrite": 3}', "expected text"),
+        ('{"id": "a", "rewrite": "x"}\n{"id": "a", "rewrite": "x"}', "record 1, field id: a has a rewrite already"),
+        ("", "no records"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=problem):
+            read_rewrites(path)
+
+
+# The job ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    examples = [
+        RewriteExample("d_1", "d", 1, (), "who built the mill", "who built the mill", gold=("mill",)),
+        RewriteExample(
+            "d_2", "d", 2, ("who built the mill", "Ada"), "and its color", "what color is the mill", gold=("red",)
+        ),
+    ]
+    write_rewrite_jsonl(tmp_path / "questions.jsonl", examples)
+    passages = {
+        "mill": "Ada built the mill",
+        "red": "the color of the mill is red",
+        "inn": "an inn",
+        "sea": "and a sea",
+    }
+    write_jsonl(tmp_path / "corpus.jsonl", ({"id": name, "text": text} for name, text in passages.items()))
+    Bm25Config().build(str(tmp_path / "corpus.jsonl"), tmp_path / "index")
+    write_rewrites(tmp_path / "ours.jsonl", {"d_2": "color mill"})
+    return tmp_path
+
+
+def job(folder: Path, **changes: Any) -> EvaluateRewrites:
+    given: dict[str, Any] = {
+        "data": str(folder / "questions.jsonl"),
+        "index": str(folder / "index"),
+        "output": str(folder / "scores.json"),
+        "corpus": str(folder / "corpus.jsonl"),
+        "rewrites": {"ours": str(folder / "ours.jsonl")},
+        "runs": str(folder / "runs"),
+        "progress": False,
+    }
+    return EvaluateRewrites(**{**given, **changes})
+
+
+def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = job(folder).run()
+    assert json.loads((folder / "scores.json").read_text()) == json.loads(json.dumps(result))
+    systems: Mapping[str, Any] = result["systems"]
+    assert list(systems) == ["question", "context", "rewrite", "ours"]
+    assert systems["rewrite"]["overall"]["mrr"] == 1.0 and systems["rewrite"]["missing"] == 0
+    assert systems["ours"]["overall"]["mrr"] == 0.5 and systems["ours"]["missing"] == 1
+    assert systems["ours"]["overlap"] == 1.0
+    assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
+    assert [hit.id for hit in read_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
+    assert "| ours" in capsys.readouterr().out
+
+
+def test_what_the_job_refuses(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="baselines: expected some of question"):
+        job(folder, baselines=["human"])
+    with pytest.raises(ConfigError, match="is the name of a baseline"):
+        job(folder, rewrites={"rewrite": "x"})
+    with pytest.raises(ConfigError, match="nothing to evaluate"):
+        job(folder, baselines=[], rewrites={})
+    with pytest.raises(ConfigError, match="k: expected at least 100"):
+        job(folder, k=10)
+    write_rewrites(folder / "ours.jsonl", {"elsewhere": "x"})
+    with pytest.raises(DataError, match="ours.jsonl, record elsewhere: a query of a question that is not evaluated"):
+        job(folder).run()
+    assert not (folder / "scores.json").exists()
+
+
+def test_the_table(folder: Path) -> None:
+    job(folder).run()
+    table = RewriteTable({"Mills": str(folder / "scores.json")}, str(folder / "t.json"), "a command", "Title", "About.")
+    result = table.run()
+    page = (folder / "t.md").read_text()
+    assert page == table.page(json.loads((folder / "t.json").read_text()))
+    assert page.startswith(
+        "# Title\n\nGenerated from the JSON file of the same name; do not edit. About.\n\n`a command`"
+    )
+    assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
+    assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
+    assert [cell.strip() for cell in rows[0]] == ["query", "MRR", "R@10", "R@100", "words", "overlap"]
+    assert [cell.strip() for cell in rows[4]][:4] == ["rewrite", "1.000", "1.000", "1.000"]
+    assert "MRR by" not in page  # both questions are in one group of each grouping
+    with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):
+        (folder / "scores.json").write_text("{}")
+        table.run()
+    with pytest.raises(ConfigError, match="at least one"):
+        RewriteTable({}, "x", "x", "x", "x")
+
+
+def test_groups_of_the_table(folder: Path) -> None:
+    systems = {"ours": score_queries(EXAMPLES, QUERIES, RUN).to_json()}
+    retriever = {"kind": "bm25", "passages": 4}
+    scores = {"systems": systems, "retriever": retriever, "k": 100, "metrics": {"form": "updated"}}
+    (folder / "scores.json").write_text(json.dumps(scores))
+    RewriteTable({"All": str(folder / "scores.json")}, str(folder / "t.json"), "c", "T", "A").run()
+    page = (folder / "t.md").read_text()
+    assert "### MRR by topic\n" in page and "### MRR by the source of the dialogue\n" in page
+    lines = page[page.index("### MRR by the number of questions") :].splitlines()
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:6]]
+    assert (table[0], table[2], table[3]) == (
+        ["query", "1-2", "3-4", "5+"],
+        ["questions", "2", "1", "1"],
+        ["ours", "0.750", "0.333", "0.000"],
+    )
+
+
+# CANARD -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_published_canard_file_as_a_corpus(shared_data: Path, tmp_path: Path) -> None:
+    """Every gold passage is in the corpus that the experiment writes."""
+    path = shared_data / "canard" / "dev.json"
+    WriteCanardCorpus(str(path), str(tmp_path / "corpus.jsonl")).run()
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    examples = RewriteData(str(path), "canard").read().examples
+    gold = {passage for item in examples for passage in item.gold}
+    assert corpus.find(gold).keys() == gold and corpus.scan(progress=False).passages == len(gold)
+    assert next(iter(corpus)).contents == "Frank Zappa, Disbandment Zappa and the Mothers of Invention"
