@@ -89,8 +89,8 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (
-        f"{turns:,} questions, {retriever['passages']:,} passages, {retriever['kind']}, {evaluation['k']} hits a query, "
-        f"form `{form}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
+        f"{turns:,} questions, {retriever['passages']:,} passages, {retriever['kind']}, {evaluation['k']} hits a "
+        f"query, form `{form}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
     )
 
 
