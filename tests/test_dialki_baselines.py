@@ -100,40 +100,24 @@ def test_no_passage_stays_what_it_is() -> None:
 def test_sentences_are_inputs_and_answers_are_of_the_record(folder: Path) -> None:
     model = tiny_dialki(folder / "bert", units="sentences", contextualize=False, search=SearchConfig(max_passages=1))
     example = sectioned()
-    (item,), report = InputEncoder(model.tokenizer, model.config.inputs, "sentences").encode([example])
+    encoder = InputEncoder(model.tokenizer, model.config.inputs, "sentences")
+    (item,), report = encoder.encode([example])
     assert (report.passages, len(item.passages)) == (5, 5) and item.record is example
-    (bare,), _ = InputEncoder(model.tokenizer, model.config.inputs).encode(
-        [
-            replace(
-                example,
-                passages=(passage(1, 1),),
-                gold=(),
-                turns=example.turns[:0] + (Turn("user", "tell me door roof of s"),),
-            )
-        ]
-    )
-    assert item.input_ids(3).tolist()[-len(bare.passages[0].ids) - 1 : -1] == bare.passages[0].ids.tolist()
+    alone = replace(example, passages=(passage(1, 1),), gold=(), turns=(Turn("user", "tell me"),))
+    (other,), _ = InputEncoder(model.tokenizer, model.config.inputs).encode([alone])
+    title_and_span = other.passages[0].ids.tolist()
+    assert item.input_ids(3).tolist() == [*item.context.tolist(), *title_and_span, item.sep_id]
     chosen = passages_to_search(item, 1)
     assert chosen.passages == (0, 1, 2)  # all sentences of the first passage
     drawn = passages_to_train(item, 2, seed=0, step=1)
-    assert drawn.gold in item.gold and not {2} ^ set(drawn.passages) - {drawn.gold.passage}  # 2 alone holds no gold
-    finder = KnowledgeFinder(model)
-    (found,) = finder.identify([example])
-    assert found.searched == (0,) and found.passages == (0,) and found.knowledge.passage == 0
-    assert found.text == example.text_of(found.knowledge) and found.probability == pytest.approx(
-        max(found.probabilities)
-    )
-    wide = KnowledgeFinder(tiny_dialki(folder / "bert", units="sentences", threshold=0.0))
-    (found,) = wide.identify([example])
+    assert drawn.gold is not None and set(drawn.passages) == {drawn.gold.passage, 2}  # 2 alone holds no gold
+    (found,) = KnowledgeFinder(model).identify([example])
+    assert found.searched == (0,) == found.passages and found.knowledge.passage == 0
+    assert found.text == example.text_of(found.knowledge) and found.probability == max(found.probabilities)
+    (found,) = KnowledgeFinder(tiny_dialki(folder / "bert", units="sentences", threshold=0.0)).identify([example])
     assert found.searched == (0, 1) and set(found.passages) == {0, 1}
-    sentence = next(
-        i
-        for i in range(5)
-        if divided(example)[1].owners[i] == found.knowledge.passage
-        and divided(example)[1].firsts[i] <= found.knowledge.begin
-    )
-    assert found.knowledge.end - found.knowledge.begin < len(divided(example)[0].passages[sentence].spans)
-    assert score_answer(example, found.knowledge.passage, found.text).f1 > 0
+    allowed = [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 2, 2), (0, 3, 3), (1, 0, 0), (1, 1, 1)]  # inside one sentence
+    assert found.knowledge in [Knowledge(*place) for place in allowed]
 
 
 def test_multi_sentence_learns(folder: Path, tmp_path: Path) -> None:
