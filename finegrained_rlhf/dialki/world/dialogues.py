@@ -39,7 +39,7 @@ class DialogueWorldConfig:
     kinds: Mapping[str, float] = field(
         default_factory=lambda: {"named": 0.05, "pronoun": 0.25, "place": 0.3, "back": 0.4}
     )
-    skew: float = 0.9
+    skew: float = 0.75
     echo: float = 0.0
 
     def __post_init__(self) -> None:
