@@ -97,7 +97,7 @@ def test_the_fourth_command_gives_bleu_in_one_process_and_two(chain: Path) -> No
 
 def test_mistakes_are_one_line(chain: Path) -> None:
     for arguments, message in (
-        ((f"checkpoint={chain}/generator",), "give a value for knowledge=…"),
+        ((f"checkpoint={chain}/generator",), "give input=FILE, or turns"),
         ((f"checkpoint={chain}/generator", "knowledge=spans"), "knowledge: expected one of none"),
         (("checkpoint=/nowhere", "knowledge=none", f"input={chain}/test.jsonl"), "/nowhere"),
     ):

@@ -65,7 +65,7 @@ class GenerateResponses:
     every_process: ClassVar[bool] = True
 
     checkpoint: str
-    knowledge: KnowledgeInput
+    knowledge: KnowledgeInput = "span"
     dialki: str | None = None
     input: str | None = None
     output: str = STANDARD_OUTPUT

@@ -56,7 +56,7 @@ class MakeResponseData:
 
     data: str
     output_dir: str
-    knowledge: KnowledgeInput
+    knowledge: KnowledgeInput = "span"
     dialki: str | None = None
     max_turns: int | None = None
     validation_data: str | None = None
