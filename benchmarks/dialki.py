@@ -45,6 +45,7 @@ from benchmarks.profiles import chosen_of, read_arguments
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.dialki.batches import Chosen, passages_to_search
 from finegrained_rlhf.dialki.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -119,8 +120,8 @@ def check_equality(profile: DialkiProfile, model: DialkiModel, examples: Sequenc
 
 def run_rounds(
     profile: DialkiProfile, model: DialkiModel, examples: Sequence[DialogueExample], say: Callable[[str], None]
-) -> tuple[dict[str, dict[str, Times]], dict[str, Any]]:
-    """All rounds, the sides in turn. Returns what was measured by phase and side, and what a round works on."""
+) -> tuple[dict[str, dict[str, Times]], dict[str, list[list[int]]]]:
+    """All rounds, the sides in turn: what was measured by phase and side; the lengths of inputs by phase and round."""
     ours = Ours(copy.deepcopy(model), profile, examples, OPTIMIZER)
     plain = PlainDialki(copy.deepcopy(model), ours.processes, OPTIMIZER, profile.seed)
     device = ours.processes.device
@@ -142,9 +143,13 @@ def run_rounds(
     first = profile.warmup + 1
     steps = [ours.chosen(step) for step in range(first, first + profile.rounds)]
     limit = model.config.search.max_passages
-    inputs = [length for item in ours.encoded for length in item.lengths[:limit]]
-    trained = [[item.example.lengths[p] for item in step for p in item.passages] for step in steps]
-    return times, {"inference": [inputs], "training": trained}
+    searched = [passages_to_search(item, limit) for item in ours.finder.encoder.encode(examples)[0]]
+    return times, {"inference": [_lengths(searched)], "training": [_lengths(step) for step in steps]}
+
+
+def _lengths(chosen: Sequence[Chosen]) -> list[int]:
+    """Tokens of each input."""
+    return [item.example.lengths[passage] for item in chosen for passage in item.passages]
 
 
 def report(

@@ -268,7 +268,7 @@ def test_bf16_sides_agree_within_what_bf16_allows(tmp_path: Path) -> None:
 
 @pytest.mark.scripts
 def test_a_wrong_key_on_the_command_line_is_one_line(tmp_path: Path) -> None:
-    for script in ("ppo_step", "scaling"):
+    for script in ("ppo_step", "scaling", "dialki"):
         finished = subprocess.run(
             [sys.executable, str(ROOT / f"benchmarks/{script}.py"), "colour=red"],
             cwd=tmp_path,
