@@ -17,7 +17,7 @@ def model():
 
 
 def test_heads_begin_with_left_right_and_near_words(model) -> None:
-    """With no content in the queries, the first heads of the word in the middle of 21 see one side, or two words each."""
+    """Without content in the queries: what the first heads of the word in the middle of 21 see."""
     attention = model.encoder.block[0].layer[0].SelfAttention
     seen = attention.compute_bias(21, 21)[0, :, 10].softmax(dim=-1)
     assert seen[0, :11].sum() > 0.98 and seen[1, 11:].sum() > 0.98
