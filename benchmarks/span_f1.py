@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,7 @@ def bound(passage: Words, answer: Words) -> float:
     return SpanMatcher(answer).bound(passage)
 
 
-def cases(number: int, tokens: int = TOKENS) -> list[tuple[Words, Words]]:
+def cases(number: int, tokens: int) -> list[tuple[Words, Words]]:
     """Passages with answers; always the same ones."""
     draw = np.random.default_rng(0)
     weights = 1 / np.arange(1, VOCABULARY + 1)
@@ -87,29 +87,30 @@ def milliseconds(side: Callable[[Words, Words], float], given: Sequence[tuple[Wo
     return 1000 * statistics.median(times)
 
 
-def measure(tokens: int = TOKENS, numbers: dict[str, int] | None = None) -> dict[str, float]:
+def measure(tokens: int, numbers: Mapping[str, int]) -> dict[str, float]:
     """Milliseconds a passage of each side.
+
+    Args:
+        tokens: of a passage.
+        numbers: how many passages each side is timed on.
 
     Raises:
         SystemExit: two sides found spans of different F1.
     """
-    numbers = numbers or CASES
     given = cases(max(numbers.values()), tokens)
     for side in (every_span, growing_spans):
         for passage, answer in given[: numbers[side.__name__]]:
             if side(passage, answer) != ours(passage, answer):
                 raise SystemExit(f"{side.__name__} and ours differ")
-    return {side.__name__: milliseconds(side, given[: numbers[side.__name__]]) for side in SIDES}
-
-
-SIDES = (every_span, growing_spans, ours, bound)
+    sides = (every_span, growing_spans, ours, bound)
+    return {name: milliseconds(side, given[: numbers[name]]) for name, side in zip(numbers, sides, strict=True)}
 
 
 def main(arguments: list[str]) -> None:
     """Measure all sides, print a table, write JSON."""
     if len(arguments) != 1 or not arguments[0].startswith("out="):
         raise SystemExit(f"expected out=FILE, got {' '.join(arguments) or 'nothing'}")
-    found = measure()
+    found = measure(TOKENS, CASES)
     times = {name: value / found["ours"] for name, value in found.items()}
     rows = [{"search": name, "ms a passage": found[name], "times ours": times[name]} for name in found]
     print(markdown_table(rows, ["search", "ms a passage", "times ours"]))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import span_f1 as benchmark
+from benchmarks.span_f1 import every_span, growing_spans
 from finegrained_rlhf.text import span_f1
 from finegrained_rlhf.text.scores import bag_f1
 from finegrained_rlhf.text.span_f1 import Span, SpanMatcher, best_span, word_tokens
-
-
-def every_span(passage: list[str], answer: list[str]) -> float:
-    """The highest F1 of all spans, one after the other."""
-    ends = range(1, len(passage) + 1)
-    return max((bag_f1(passage[i:j], answer) for j in ends for i in range(j)), default=0.0)
 
 
 @pytest.mark.parametrize("rows", [512, 3])
@@ -26,7 +27,7 @@ def test_equals_every_span_on_random_cases(rows: int, monkeypatch: pytest.Monkey
         passage = draw.choices(words, k=draw.randint(0, 24))
         answer = draw.choices([*words, "elsewhere"], k=draw.randint(1, 9))
         found = SpanMatcher(answer).best(passage)
-        assert found.f1 == every_span(passage, answer), (passage, answer)
+        assert found.f1 == every_span(passage, answer) == growing_spans(passage, answer), (passage, answer)
         assert found.f1 == (bag_f1(passage[found.start : found.end], answer) if found.end else 0.0)
 
 
@@ -71,3 +72,20 @@ def test_tokens() -> None:
     assert word_tokens("Zappa didn't stop. He (b. 1940) went on.") == expected
     assert word_tokens("") == word_tokens(" \n") == []
     assert word_tokens("At 3.5 km.") == ["at", "3.5", "km", "."]
+
+
+def test_the_benchmark_times_every_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "CASES", dict.fromkeys(benchmark.CASES, 2))
+    monkeypatch.setattr(benchmark, "TOKENS", 30)
+    benchmark.main([f"out={tmp_path}/times.json"])
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert set(found["milliseconds"]) == {"every_span", "growing_spans", "ours", "bound"}
+    assert found["times_ours"]["ours"] == 1.0 and found["passage_tokens"] == 30
+    with pytest.raises(SystemExit, match="expected out=FILE"):
+        benchmark.main([])
+
+
+def test_the_benchmark_refuses_sides_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "ours", lambda passage, answer: -1.0)
+    with pytest.raises(SystemExit, match="every_span and ours differ"):
+        benchmark.measure(10, dict.fromkeys(benchmark.CASES, 1))
