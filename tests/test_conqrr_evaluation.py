@@ -86,6 +86,17 @@ def test_length_and_overlap_by_hand() -> None:
     assert score_queries(EXAMPLES, QUERIES, RUN).overlap is None
 
 
+def test_repeats_by_hand() -> None:
+    """Of b, c and d, c's first passage is a's gold; d's is a's too but its own as well; a is no later question."""
+    run = {"a": hits("p2"), "b": hits("p4", "p1"), "c": hits("p1", "p3"), "d": hits("p1")}
+    assert score_queries(EXAMPLES, QUERIES, run).repeats == pytest.approx(1 / 3)
+    assert score_queries(EXAMPLES, QUERIES, {"c": [Hit("p3", 1.0), Hit("p1", 2.0)]}).repeats == pytest.approx(1 / 3)
+    other = [example("z", 1, ("p4",)), *EXAMPLES[1:]]
+    assert score_queries(other[:1], {"z": "x"}, {}).repeats is None
+    strangers = [RewriteExample(item.id, item.id, item.turn, item.history, "what", gold=item.gold) for item in EXAMPLES]
+    assert score_queries(strangers, QUERIES, run).repeats == 0
+
+
 def test_a_perfect_and_an_empty_system() -> None:
     gold = {item.id: hits(*item.gold) for item in EXAMPLES if item.gold}
     best = score_queries(EXAMPLES, QUERIES, gold).overall
@@ -225,7 +236,7 @@ def test_the_table(folder: Path) -> None:
     assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
     assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in rows[0]] == ["query", "MRR", "R@10", "R@100", "words", "overlap"]
+    assert [cell.strip() for cell in rows[0]] == ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats"]
     assert [cell.strip() for cell in rows[4]][:4] == ["rewrite", "1.000", "1.000", "1.000"]
     assert "MRR by" not in page  # both questions are in one group of each grouping
     with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):

@@ -7,7 +7,7 @@ query, or files (`evaluation_job`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
-from finegrained_rlhf.retrieval.runs import Judgements
+from finegrained_rlhf.retrieval.runs import Judgements, in_trec_order
 from finegrained_rlhf.text.span_f1 import word_tokens
 
 _QUERIES = 64  # searched together
@@ -38,6 +38,8 @@ class QueryScores:
         tokens: mean length of a query in words (thesis, table 4.4); None without queries.
         overlap: mean share of a query's words, stop words left out, that occur in a gold passage of its question; None
             where passages were not given or no query has such a word.
+        repeats: share of the later questions of dialogues for which the first passage found is a gold passage of an
+            earlier question and not of this one; None where there is no later question.
     """
 
     overall: Mapping[str, float]
@@ -45,6 +47,7 @@ class QueryScores:
     missing: int
     tokens: float | None
     overlap: float | None
+    repeats: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -54,6 +57,7 @@ class QueryScores:
             "missing": self.missing,
             "tokens": self.tokens,
             "overlap": self.overlap,
+            "repeats": self.repeats,
         }
 
 
@@ -120,6 +124,7 @@ def score_queries(
         missing=len(counted) - len(given),
         tokens=statistics.fmean(map(len, tokens.values())) if tokens else None,
         overlap=statistics.fmean(shares) if shares else None,
+        repeats=_repeats(examples, run, values),
     )
 
 
@@ -150,6 +155,21 @@ def _length_group(example: RewriteExample) -> str:
         return f"{_LONGEST + 1}+"
     low = questions - (questions - 1) % 2
     return f"{low}-{low + 1}"
+
+
+def _repeats(
+    examples: Iterable[RewriteExample], run: Mapping[str, Sequence[Hit]], counted: Container[str]
+) -> float | None:
+    """Over later questions that count, the share whose first passage answers an earlier question and not this one."""
+    earlier: dict[str, set[str]] = {}
+    repeated = []
+    for example in sorted(examples, key=lambda example: example.turn):
+        answered = earlier.setdefault(example.dialogue, set())
+        if example.id in counted and example.history:
+            first = [hit.id for hit in in_trec_order(run.get(example.id, ()))[:1]]
+            repeated.append(bool(answered.intersection(first).difference(example.gold)))
+        answered.update(example.gold)
+    return statistics.fmean(repeated) if repeated else None
 
 
 def _overlaps(

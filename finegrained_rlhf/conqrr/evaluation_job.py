@@ -120,7 +120,7 @@ def _stop_words() -> frozenset[str]:
 
 
 def overall_table(result: Mapping[str, Any]) -> str:
-    """A Markdown table of the systems of a results file: metrics, missing queries, length and overlap."""
+    """A Markdown table of the systems of a results file: metrics, missing queries, length, overlap and repeats."""
     rows = [
         {
             "system": name,
@@ -128,6 +128,7 @@ def overall_table(result: Mapping[str, Any]) -> str:
             "missing": found["missing"],
             "tokens": found["tokens"],
             "overlap": found["overlap"],
+            "repeats": found["repeats"],
         }
         for name, found in result["systems"].items()
     ]

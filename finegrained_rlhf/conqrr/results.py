@@ -85,7 +85,8 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
     rows = []
     for system, found in evaluation["systems"].items():
         metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
-        rows.append({"query": system, **metrics, "words": found["tokens"], "overlap": found["overlap"]})
+        attributes = {"words": found["tokens"], "overlap": found["overlap"], "repeats": found["repeats"]}
+        rows.append({"query": system, **metrics, **attributes})
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (
