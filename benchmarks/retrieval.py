@@ -42,7 +42,8 @@ GROUPS, SAMPLES, POOL, REPEATS = 64, 6, 128, 20
 QUERIES, K = 200, 100
 TARGET = 54_000_000
 """Passages of the corpus that the thesis retrieves from (QReCC)."""
-KEYS = ("out", "passages", "pool_passages", "shard_size", "directory")
+SIDES = ("bm25", "bm25_light", "dense")
+KEYS = ("out", "passages", "pool_passages", "shard_size", "directory", "sides")
 
 
 def status(field: str) -> int:
@@ -167,7 +168,7 @@ def plain_side(texts: list[str], index: PoolScorer, repeats: int = 3) -> dict[st
     }
 
 
-def measure_pools(folder: Path, count: int) -> dict[str, Any]:
+def measure_pools(folder: Path, count: int, sides: Sequence[str]) -> dict[str, Any]:
     """Rewards a second of every retriever that can give them, on an index of the first passages."""
     from benchmarks.retrieval_encoders import dense_config, light_config
 
@@ -175,13 +176,15 @@ def measure_pools(folder: Path, count: int) -> dict[str, Any]:
     corpus = folder / f"corpus_{count}.jsonl"
     write_corpus(corpus, count)
     found: dict[str, Any] = {"passages": count}
-    for name, config, repeats in (
-        ("bm25", Bm25Config(), REPEATS),
-        ("bm25_light", light_config(folder, texts), REPEATS),
-        ("dense", dense_config(folder, texts), 2),
-    ):
-        some, where = texts, corpus
+    configs: dict[str, Callable[[], RetrieverConfig]] = {
+        "bm25": Bm25Config,
+        "bm25_light": lambda: light_config(folder, texts),
+        "dense": lambda: dense_config(folder, texts),
+    }
+    for name in sides:
+        config, some, where, repeats = configs[name](), texts, corpus, min(REPEATS, count // POOL - 1)
         if name == "dense":  # every passage goes through the encoder
+            repeats = min(repeats, 2)
             some, where = texts[: POOL * (repeats + 1)], folder / "corpus_dense.jsonl"
             write_corpus(where, len(some))
         directory = folder / f"pool_{name}"
@@ -196,7 +199,7 @@ def measure_pools(folder: Path, count: int) -> dict[str, Any]:
 def tables(result: dict[str, Any]) -> str:
     """What was measured, for people."""
     rows = []
-    for name in ("bm25", "bm25_light", "dense"):
+    for name in (name for name in SIDES if name in result["pools"]):
         for pool in ("new_pool", "known_pool"):
             times = result["pools"][name][pool]
             rows.append({"retriever": name, "pool": pool.replace("_", " "), **times})
@@ -219,6 +222,9 @@ def main(arguments: Sequence[str]) -> None:
         config = Bm25Config(shard_size=int(given.get("shard_size", 500_000)))
     except ValueError as error:
         raise ConfigError(f"expected whole numbers ({error})") from None
+    sides = given.get("sides", ",".join(SIDES)).split(",")
+    if not set(sides) <= set(SIDES):
+        raise ConfigError(f"sides: expected some of {','.join(SIDES)}, got {','.join(sides)}")
     folder = Path(given.get("directory") or tempfile.mkdtemp(prefix="retrieval_"))
     folder.mkdir(parents=True, exist_ok=True)
     corpus, directory = folder / f"corpus_{count}.jsonl", folder / "index"
@@ -240,7 +246,7 @@ def main(arguments: Sequence[str]) -> None:
             "build_processor_hours": TARGET / built["passages_a_processor_second"] / 3600,
             "search_processor_ms": found["processor_median_ms"] * TARGET / count,
         },
-        "pools": measure_pools(folder, min(pool, count)),
+        "pools": measure_pools(folder, min(pool, count), sides),
     }
     print(tables(result))
     if "out" in given:
