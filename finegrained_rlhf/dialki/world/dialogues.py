@@ -37,7 +37,7 @@ class DialogueWorldConfig:
     facts: int = 5
     questions: tuple[int, int] = (4, 6)
     kinds: Mapping[str, float] = field(
-        default_factory=lambda: {"named": 0.05, "pronoun": 0.25, "place": 0.3, "back": 0.4}
+        default_factory=lambda: {"named": 0.05, "pronoun": 0.3, "place": 0.3, "back": 0.35}
     )
     skew: float = 0.75
     echo: float = 0.0

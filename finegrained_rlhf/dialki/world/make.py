@@ -56,7 +56,7 @@ class MakeDialogueWorld:
     documents: int = 300
     unseen_documents: int = 60
     held_out: float = 0.2
-    train: int = 3000
+    train: int = 1500
     dev: int = 250
     test: int = 500
     unseen: int = 500
