@@ -27,10 +27,9 @@ def script(name: str, *arguments: str, launch: tuple[str, ...] = ()) -> str:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small world, tiny models, and the first three commands."""
     path = tmp_path_factory.mktemp("chain")
-    world = MakeDialogueWorld(
-        str(path), documents=4, train=4, dev=2, test=3, unseen=0, world=DialogueWorldConfig(questions=(2, 3), echo=1.0)
-    )
-    world.run()
+    config = DialogueWorldConfig(questions=(2, 3), echo=1.0)
+    sizes = {"documents": 4, "train": 4, "dev": 2, "test": 3, "unseen": 0}
+    MakeDialogueWorld(str(path), answers="all", world=config, **sizes).run()
     (path / "words.txt").write_text("user: agent: knowledge: passage: |\n")
     MakeTinyModels(
         data=[path / "corpus.txt", path / "words.txt"],
