@@ -249,7 +249,7 @@ def test_a_killed_build_goes_on(tmp_path: Path, function: str, calls: int, shard
     before = {path: path.stat().st_ino for path in finished}
     config.build(str(corpus), tmp_path / "index")
     assert {path: path.stat().st_ino for path in finished} == before  # finished shards were not made again
-    assert not list((tmp_path / "index").rglob(".*"))
+    assert not list((tmp_path / "index").rglob(".*"))  # nothing half-written is left
     again = config.open(tmp_path / "index")
     queries = random_queries(20)
     assert again.search(queries, 20) == whole.search(queries, 20)

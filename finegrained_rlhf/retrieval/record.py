@@ -72,7 +72,7 @@ def begin_index(directory: Path, record: IndexRecord) -> bool:
         ConfigError: the directory holds an index of another corpus or with other settings, or something else.
     """
     if not (directory / _NAME).is_file():
-        if directory.is_dir() and any(directory.iterdir()):
+        if directory.is_dir() and any(not path.name.startswith(".") for path in directory.iterdir()):
             raise ConfigError(f"{directory}: holds files that are not those of an index; give another directory")
         directory.mkdir(parents=True, exist_ok=True)
         record.write(directory)
