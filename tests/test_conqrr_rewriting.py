@@ -125,6 +125,8 @@ def test_a_file_is_matched_in_length(
         ({"corpus": "c.jsonl"}, "an index"),
         ({"match": "m.jsonl"}, "beams"),
         ({"k": 0}, "k: expected"),
+        ({"format": "csv"}, "format"),
+        ({"format": "qrecc", "input": None}, "format"),
     ],
 )
 def test_contradictions_are_refused(files: Path, tmp_path: Path, bad: dict[str, Any], what: str) -> None:

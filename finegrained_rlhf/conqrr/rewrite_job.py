@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.conqrr.queries import read_rewrites
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -53,7 +53,8 @@ class RewriteQuestions:
 
     Attributes:
         checkpoint: run directory, checkpoint or model directory of a query rewriter.
-        input: questions: a file in the project's format, or a `RewriteData` of another one; None rewrites `turns`.
+        input: questions: a file, or a `RewriteData`, which may name more than a format; None rewrites `turns`.
+        format: of the file `input`.
         turns: without `input`: one dialogue, oldest turn first, its last question last.
         output: JSON lines, `-` for standard output: `{id, rewrite}`, with an index also
             `passages: [{id, score}, …]`, best first, with `corpus` also their `title` and `text`.
@@ -69,6 +70,7 @@ class RewriteQuestions:
 
     checkpoint: str
     input: str | RewriteData | None = None
+    format: Format = "jsonl"
     turns: Sequence[str] = ()
     output: str = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
@@ -82,6 +84,8 @@ class RewriteQuestions:
     def __post_init__(self) -> None:
         if self.input is not None and self.turns:
             raise ConfigError("input: expected either input or turns")
+        if self.format not in FORMATS or (self.format != "jsonl" and not isinstance(self.input, str)):
+            raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, of a file input; got {self.format!r}")
         if self.k < 1:
             raise ConfigError(f"k: expected at least 1, got {self.k}")
         if self.corpus is not None and self.index is None:
@@ -119,7 +123,7 @@ class RewriteQuestions:
 
     def _examples(self) -> Sequence[RewriteExample]:
         if self.input is not None:
-            data = RewriteData(self.input) if isinstance(self.input, str) else self.input
+            data = RewriteData(self.input, self.format) if isinstance(self.input, str) else self.input
             return data.read().examples
         if not self.turns:
             raise ConfigError("give input=FILE, or turns=['question','answer','question']")

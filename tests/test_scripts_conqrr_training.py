@@ -1,0 +1,98 @@
+"""The shortest real runs of `train_conqrr.py` and `rewrite.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conqrr_toy import make_files, questions
+from safetensors.torch import load_file
+from test_scripts_train_sft import LAUNCH, ROOT, rows, run
+
+pytestmark = pytest.mark.scripts
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_files(tmp_path_factory.mktemp("conqrr"))
+
+
+def train(files: Path, output: Path, *more: str) -> list[str]:
+    return [
+        str(ROOT / "scripts/train_conqrr.py"),
+        f"data={files}/questions.jsonl",
+        f"validation_data={files}/questions.jsonl",
+        "validation_share=0",
+        f"labels={files}/labels.jsonl",
+        f"index={files}/index",
+        f"policy.path={files}/t5",
+        f"output_dir={output}",
+        "total_steps=2",
+        "checkpoint_every=1",
+        "validate_every=1",
+        "validation_pool=4",
+        "samples_every=1",
+        "training.batch_size=3",
+        "training.samples=3",
+        "training.max_new_tokens=10",
+        "training.micro_batch_prompts=2",
+        "optimizer.warmup_steps=0",
+        "optimizer.lr=1e-2",
+        "processes.precision=fp32",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(files: Path) -> Path:
+    done = run(*train(files, files / "run", "tracking=wandb", "tracking.mode=disabled"))
+    assert done.returncode == 0, done.stderr
+    assert "query rewriter: the policy of step" in done.stdout
+    return files / "run"
+
+
+def test_a_run_and_its_files(trained: Path) -> None:
+    metrics = rows(trained / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == [1, 2]
+    assert {"loss/rl", "loss/ce", "score/greedy", "reward"} <= metrics[0].keys()
+    assert {"score", "accuracy", "rouge1"} <= rows(trained / "eval.jsonl")[0].keys()
+    assert {"metrics.json", "policy", "samples", "config.yaml"} <= {path.name for path in trained.iterdir()}
+
+
+def test_two_processes_train_what_one_does(files: Path, trained: Path, tmp_path: Path) -> None:
+    """The batch of 3 and the 12 validation questions in pools of 4 meet two processes."""
+    done = run(*LAUNCH, *train(files, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(trained / "metrics.jsonl"), strict=True):
+        assert ours.pop("processes") == 2 and theirs.pop("processes") == 1
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    start, one, two = (
+        load_file(path / "policy/model.safetensors")
+        for path in (
+            trained / "checkpoints/step_0",
+            trained / "checkpoints/step_2",
+            tmp_path / "run/checkpoints/step_2",
+        )
+    )
+    assert max(float((one[name] - start[name]).abs().max()) for name in one) > 1e-3
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+
+
+def test_rewrites_and_passages(files: Path, trained: Path, tmp_path: Path) -> None:
+    script = str(ROOT / "scripts/rewrite.py")
+    given = [f"checkpoint={trained}", f"index={files}/index", "rewriting.max_new_tokens=10", "k=2"]
+    done = run(script, *given, f"input={files}/questions.jsonl", f"output={tmp_path}/rewrites.jsonl")
+    assert done.returncode == 0, done.stderr
+    written = [json.loads(line) for line in (tmp_path / "rewrites.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in written] == [question.id for question in questions()]
+    turns = [*questions()[1].history, questions()[1].question]
+    done = run(script, *given, f"turns={json.dumps(turns)}")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert (row["rewrite"], row["passages"]) == (written[1]["rewrite"], written[1]["passages"])
+
+
+def test_contradictions_are_one_line(files: Path, tmp_path: Path) -> None:
+    done = run(*train(files, tmp_path / "run", "labels=null"))
+    assert done.returncode == 2 and "labels=FILE" in done.stderr and "Traceback" not in done.stderr
