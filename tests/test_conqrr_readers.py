@@ -222,7 +222,7 @@ def test_canard(tmp_path: Path) -> None:
     ]
     assert reading.examples[0].question == "What broke up?"
     assert reading.examples[2].context == "Why? [SEP] I don't know. [SEP] When? [SEP] The band [SEP] What broke up?"
-    assert [example.topic_shift for example in reading.examples] == [None, False, False, None]
+    assert [example.topic_shift for example in reading.examples] == [None, False, False, False]
     assert reading.notes == {'answered "I don\'t know."': 2}
 
 
@@ -231,6 +231,7 @@ def test_canard_without_unknown_answers(tmp_path: Path) -> None:
     reading, passages = read_canard_corpus(path, "drop")
     assert [example.answer for example in reading.examples] == ["The band", None, None, None]
     assert [passage.id for passage in passages] == ["C_1_1"]
+    assert [example.topic_shift for example in reading.examples] == [None, False, False, False]
     assert reading.examples[2].history[3] == "I don't know."
     assert RewriteData(path, "canard", unknown="drop").read() == reading
 
@@ -298,7 +299,9 @@ def test_the_published_canard_file() -> None:
     assert len({passage.id for passage in passages}) == len(passages) == len({p.contents for p in passages})
     texts = {passage.id: passage.text for passage in passages}
     assert all(texts[example.gold[0]] == example.answer for example in reading.examples if example.gold)
-    assert RewriteData(str(CANARD_DEV), "canard", unknown="drop").read().report()["answers"] == 2015
+    answered = RewriteData(str(CANARD_DEV), "canard", unknown="drop").read()
+    assert answered.report()["answers"] == 2015
+    assert [example.topic_shift for example in answered.examples].count(False) == 2380  # each keeps to its section
 
 
 # TREC CAsT --------------------------------------------------------------------------------------------------------

@@ -98,10 +98,11 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
 def _groups(evaluation: Mapping[str, Any]) -> str:
     """MRR by group; a grouping with one group says nothing that the whole does not, and is left out."""
     systems = evaluation["systems"]
+    every: Mapping[str, Mapping[str, Mapping[str, Any]]] = next(iter(systems.values()))["groups"]
     parts = []
     for grouping, title in _GROUPING_TITLES.items():
-        groups: Mapping[str, Mapping[str, Any]] = next(iter(systems.values()))["groups"].get(grouping, {})
-        if len(groups) < 2:
+        groups = every.get(grouping, {})
+        if len(groups) < 2 or (grouping == "topic and questions" and len(every["topic"]) < 2):
             continue
         rows = [{"query": name, **_means(found["groups"][grouping], list(groups))} for name, found in systems.items()]
         turns = {"query": "questions", **{group: found["turns"] for group, found in groups.items()}}

@@ -82,7 +82,7 @@ class PublishedTurn:
         rewrite: the human's rewrite, None where there is none.
         answer: None where there is none.
         gold: ids of the passages that answer it.
-        documents: documents of those passages.
+        documents: documents of those passages, or what the dialogue is known to be about at this turn.
         source: where the dialogue comes from.
     """
 
@@ -100,7 +100,8 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
     """The examples of one dialogue: its first question is replaced by its rewrite, here and in later histories.
 
     A later turn shifts the topic when none of its gold passages comes from a document that held a gold passage of an
-    earlier turn (thesis, section 4.3.3); it is not known where the turn has no gold passage, or is the first.
+    earlier turn (thesis, section 4.3.3), also where no earlier turn has one; it is not known where the turn has no gold
+    passage, or is the first.
 
     Args:
         name: of the dialogue.

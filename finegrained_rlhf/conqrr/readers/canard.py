@@ -92,8 +92,7 @@ def read_canard_corpus(
             found = passages.setdefault(
                 (row.title, answer), CorpusPassage(f"{name}_{row.turn.turn}", answer, row.title)
             )
-            documents = frozenset((row.title,))
-            turns.append(replace(row.turn, answer=answer, gold=(found.id,), documents=documents))
+            turns.append(replace(row.turn, answer=answer, gold=(found.id,)))
         if mine:
             examples += examples_of(name, turns, notes)
         else:
@@ -143,14 +142,16 @@ def _row(record: Mapping[str, Any]) -> _Row:
         f"expected article, section and {number - 1} questions with answers ({expected} texts), got {len(history)}",
         "History",
     )
+    title = ", ".join(text.strip() for text in history[:2] if text.strip())
     turn = PublishedTurn(
         turn=number,
         history=tuple(history[2:]),
         question=require_text(get_field(record, "Question"), "Question"),
         rewrite=optional_text(get_field(record, "Rewrite"), "Rewrite"),
+        documents=frozenset((title,)),
         source="quac",
     )
-    return _Row(turn, ", ".join(text.strip() for text in history[:2] if text.strip()))
+    return _Row(turn, title)
 
 
 def _answers(rows: Sequence[_Row]) -> list[str | None]:
