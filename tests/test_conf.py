@@ -44,6 +44,8 @@ EXPERIMENTS = {
     "qrecc_t5qr": "train_conqrr",
     "qrecc_mix": "train_conqrr",
     "qrecc_rl": "train_conqrr",
+    "rewrite_world_t5qr": "train_conqrr",
+    "rewrite_world_conqrr": "train_conqrr",
     "factworld_customize": "sweep",
     "qa_feedback_customize": "sweep",
 }
