@@ -15,7 +15,6 @@ from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 
-CANARD_DEV = Path(__file__).parents[2] / "shared/data/canard/dev.json"
 EXAMPLES = [
     RewriteExample("d_1", "d", 1, (), "Who sang it?", rewrite="Who sang it?", gold=("p1", "p2"), topic_shift=False),
     RewriteExample("d_2", "d", 2, ("Who sang it?", ""), "When?", answer="1999", source="nq", topic_shift=True),
@@ -288,10 +287,10 @@ def test_duplicates_and_missing_fields_of_canard(tmp_path: Path) -> None:
             RewriteData(write(tmp_path / "c.json", broken), "canard").read()
 
 
-@pytest.mark.skipif(not CANARD_DEV.is_file(), reason=f"{CANARD_DEV} is not there")
-def test_the_published_canard_file() -> None:
+def test_the_published_canard_file(shared_data: Path) -> None:
     """Counts that a look at the raw file gives: 2,780 questions of 400 dialogues, all but the last ones answered."""
-    reading, passages = read_canard_corpus(CANARD_DEV)
+    path = shared_data / "canard" / "dev.json"
+    reading, passages = read_canard_corpus(path)
     report = reading.report()
     assert (report["examples"], report["dialogues"], report["answers"], report["rewrites"]) == (2780, 400, 2380, 2780)
     assert report["gold"] == 2380 and not report["skipped"]
@@ -299,7 +298,7 @@ def test_the_published_canard_file() -> None:
     assert len({passage.id for passage in passages}) == len(passages) == len({p.contents for p in passages})
     texts = {passage.id: passage.text for passage in passages}
     assert all(texts[example.gold[0]] == example.answer for example in reading.examples if example.gold)
-    answered = RewriteData(str(CANARD_DEV), "canard", unknown="drop").read()
+    answered = RewriteData(str(path), "canard", unknown="drop").read()
     assert answered.report()["answers"] == 2015
     assert [example.topic_shift for example in answered.examples].count(False) == 2380  # each keeps to its section
 
