@@ -33,7 +33,8 @@ class ResponseTable(ResultsTable):
         "Greedy answers to held-out dialogues by a tiny T5, which learnt from the labels' knowledge. A system is named "
         "for what the T5 reads beside the dialogue: nothing, the whole document, the span, its passage, or both; "
         "`_found` by DIALKI, else the label's. `bleu`: corpus BLEU, 0 to 100; the others are means in 0 to 1, "
-        "`exact_match` and `token_f1` after SQuAD's normalisation."
+        "`exact_match` and `token_f1` after SQuAD's normalisation. The generator that reads the document was "
+        "trained for fewer steps (`settings.document_steps`): its inputs are long."
     )
     world: ClassVar[str] = "DialogueWorld"
     runs: ClassVar[tuple[str, ...]] = ("dialki", *(f"generators/{name}" for name in (NONE, DOCUMENT, *GOLD)))
