@@ -192,6 +192,13 @@ def test_words() -> None:
         *("the", "ships", "sailing", "été", "2", "5"),
     ]
     assert WordConfig("porter", "english").terms("The ships of sailing") == ["ship", "sail"]
+    assert WordConfig("porter", "english").terms("Pinhead's and the sailors’ don't: us, s") == [
+        "pinhead",
+        "sailor",
+        "don't",
+        "us",
+        "s",
+    ]
     assert WordConfig("none", ["Ships"]).terms("the ships sailing") == ["the", "sailing"]
 
 

@@ -1,7 +1,7 @@
 """Words of texts: lower case, without stop words, stemmed, and numbered.
 
 Knows words. Does not know BM25, passages or files. What it makes of a text is close to Lucene's English analyzer with
-the stemmer `porter` and the stop words `english`; unlike it, words are cut at apostrophes.
+the stemmer `porter` and the stop words `english`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from itertools import islice
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.arrays import StringTable
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_POSSESSIVE = ("'s", "’s")
+_UNSTEMMED = 2  # letters of the longest word that is not stemmed, as in Lucene; Snowball makes `u` of `us`
 _MEMO = 2_000_000  # words whose number is remembered; the memory of more distinct ones would be the memory of an index
 NONE = "none"
 
@@ -62,8 +64,12 @@ class WordConfig:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text: runs of letters, digits and underscores, in lower case."""
-    return _WORD.findall(text.lower())
+    """The words of a text in lower case: runs of letters, digits and underscores, which an apostrophe may join.
+
+    A final `'s` is left out.
+    """
+    found = _WORD.findall(text.lower())
+    return [word[:-2] if word.endswith(_POSSESSIVE) else word for word in found]
 
 
 def _stemmers() -> list[str]:
@@ -77,7 +83,8 @@ def _stem(name: str) -> Callable[[str], str]:
         return str
     import Stemmer
 
-    return Stemmer.Stemmer(name).stemWord
+    stem = Stemmer.Stemmer(name).stemWord
+    return lambda word: stem(word) if len(word) > _UNSTEMMED else word
 
 
 class _Memo(dict[str, int]):
