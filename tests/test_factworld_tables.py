@@ -12,6 +12,7 @@ import tables_toy as toy
 
 from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.figures import band
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.tables import spread_table, summarise_rows
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -27,7 +28,7 @@ from finegrained_rlhf.tasks.factworld.tables.answers import (
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.best_of import BestOfTable
 from finegrained_rlhf.tasks.factworld.tables.compat import CompatTable
-from finegrained_rlhf.tasks.factworld.tables.curves import band, first_below, mean_height, validations, z_normalised
+from finegrained_rlhf.tasks.factworld.tables.curves import first_below, mean_height, validations, z_normalised
 from finegrained_rlhf.tasks.factworld.tables.dynamics import DynamicsTable
 from finegrained_rlhf.tasks.factworld.tables.efficiency import EfficiencyTable
 from finegrained_rlhf.tasks.factworld.tables.evaluated import EvaluatedTable

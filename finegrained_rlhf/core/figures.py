@@ -5,6 +5,7 @@ Knows numbers and labels. White paper under dark ink: a page shows them alike in
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,28 @@ class Lines:
     title: str
     y_label: str
     bands: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def band(curves: Sequence[Mapping[int, float]]) -> dict[str, list[float]]:
+    """Mean, minimum and maximum over curves (value by point), at the points that all of them have.
+
+    Returns:
+        `episodes` (the points), `mean`, `min`, `max`: lists of one length. A run that was stopped early ends all of
+        them.
+    """
+    points = sorted(set.intersection(*(set(curve) for curve in curves)))
+    at = [[curve[point] for curve in curves] for point in points]
+    return {
+        "episodes": [float(point) for point in points],
+        "mean": [statistics.fmean(values) for values in at],
+        "min": [min(values) for values in at],
+        "max": [max(values) for values in at],
+    }
+
+
+def curve_of(rows: Sequence[Mapping[str, float]], name: str) -> dict[int, float]:
+    """What `band` takes, from rows with a `step`: the column `name` by step."""
+    return {int(row["step"]): row[name] for row in rows}
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData
-from finegrained_rlhf.core.comparison import Claim, compared, compared_page, values_of
+from finegrained_rlhf.core.comparison import Claim, compared, compared_page, seeds_of
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.figures import Bars, Lines, draw_bars, draw_lines
+from finegrained_rlhf.core.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.runtime.results_table import ResultsTable, run_seconds, setting_of
@@ -114,17 +114,17 @@ class RewriteWorldTable(ResultsTable):
             for system, gains in result["gains"].items()
         ]  # fmt: skip
         exact = [
-            {"system": system, **{kind: fmean(found[kind] for found in seeds_of) for kind in seeds_of[0]}}
-            for system, seeds_of in result["exact"].items()
+            {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
+            for system, by_seed in result["exact"].items()
         ]
-        per_seed = [sum(minutes[i] for minutes in result["minutes"].values()) for i in range(seeds)]
+        longest = max(max(minutes) for minutes in result["minutes"].values())
         return (
             f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
             f"![Validation during training]({self._curves_path.name})\n\n"
             f"{compared_page(result, COLUMNS, T5QR)}\n"
             "## Rewrites that are the human's word by word, by how the question asks\n\n"
             f"Mean over seeds.\n\n{markdown_table(exact, [*exact[0]])}\n"
-            f"The runs of the seed that took longest: {max(per_seed):.1f} minutes together.\n"
+            f"The longest run took {longest:.1f} minutes.\n"
         )
 
     @property
@@ -138,7 +138,11 @@ class RewriteWorldTable(ResultsTable):
         summary = result["summary"]
         draw_bars(path, [Bars(t, {short[s]: summary[s][column] for s in short}) for column, t in panels.items()])
         lines = [
-            Lines(title, title, {short[run]: band(result["curves"][run], name) for run in (MIX, RL, SHUFFLED)})
+            Lines(
+                title,
+                title,
+                {short[r]: band([curve_of(c, name) for c in result["curves"][r]]) for r in result["curves"]},
+            )
             for name, title in {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}.items()
         ]
         draw_lines(self._curves_path, lines, x_label="training steps")
@@ -149,9 +153,16 @@ def _enough(gains: Sequence[float]) -> int:
 
 
 def gains_of(rows: Sequence[Mapping[str, Any]], system: str) -> list[float]:
-    """By how much a system's MRR exceeds T5QR's, as a share of T5QR's, seed by seed."""
-    ours, base = (values_of(rows, name, "mrr") for name in (system, T5QR))
-    return [float(ours[seed] or 0.0) / float(base[seed] or 0.0) - 1.0 for seed in ours]
+    """By how much a system's MRR exceeds T5QR's, as a share of T5QR's, seed by seed.
+
+    Raises:
+        DataError: T5QR found nothing at all.
+    """
+    mrr = {(row["system"], row["seed"]): float(row["mrr"]) for row in rows}
+    seeds = seeds_of(rows)
+    if nothing := [seed for seed in seeds if mrr[T5QR, seed] == 0]:
+        raise DataError(f"the MRR of {T5QR} is 0 with seed {nothing[0]}: there is no share of it", field="mrr")
+    return [mrr[system, seed] / mrr[T5QR, seed] - 1.0 for seed in seeds]
 
 
 def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
@@ -192,15 +203,3 @@ def _curve(directory: Path) -> list[dict[str, float]]:
     """Step, in-batch accuracy and ROUGE-1 of each validation of a run."""
     rows = read_jsonl(RunDirectory(directory).eval)
     return [{name: row[name] for name in ("step", "accuracy", "rouge1")} for row in rows]
-
-
-def band(curves: Sequence[Sequence[Mapping[str, float]]], name: str) -> dict[str, list[float]]:
-    """Mean, lowest and highest of several curves, as `draw_lines` wants them; the shortest one ends the band."""
-    points = list(zip(*curves, strict=False))
-    values = [[point[name] for point in at] for at in points]
-    return {
-        "episodes": [at[0]["step"] for at in points],
-        "mean": [fmean(v) for v in values],
-        "min": [min(v) for v in values],
-        "max": [max(v) for v in values],
-    }

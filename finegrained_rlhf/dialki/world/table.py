@@ -5,7 +5,7 @@ Reads what the steps of the experiment wrote; runs no model. What word overlap a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.comparison import Claim, compared, compared_page
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.figures import Bars, Lines, draw_bars, draw_lines
+from finegrained_rlhf.core.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialki.lexical import best_passage, best_span
 from finegrained_rlhf.dialki.reading import DialogueData
@@ -97,9 +97,9 @@ class DialogueWorldTable(ResultsTable):
         named = {"passage_accuracy": "passage accuracy", "exact_match": "exact match"}
         summary_of = result["summary"]
         draw_bars(path, [Bars(t, {short[s]: summary_of[s][name] for s in short}) for name, t in named.items()])
-        runs = [run for run in short if run in RUNS]
+        runs, curves = [run for run in short if run in RUNS], result["curves"]
         panels = [
-            Lines(title, title, {short[run]: _band(result["curves"][run], name) for run in runs})
+            Lines(title, title, {short[run]: band([curve_of(c, name) for c in curves[run]]) for run in runs})
             for name, title in named.items()
         ]
         draw_lines(self._curves_path, panels, x_label="training steps")
@@ -154,15 +154,3 @@ def read_curve(directory: Path) -> list[dict[str, float]]:
     """Step, passage accuracy and exact match of each validation of a run."""
     rows = read_jsonl(RunDirectory(directory).eval)
     return [{name: row[name] for name in ("step", "passage_accuracy", "exact_match")} for row in rows]
-
-
-def _band(curves: Sequence[Sequence[Mapping[str, float]]], name: str) -> dict[str, list[float]]:
-    """Mean, minimum and maximum over seeds at each step that all of them have."""
-    steps = sorted(set.intersection(*({row["step"] for row in curve} for curve in curves)))
-    at = [[row[name] for curve in curves for row in curve if row["step"] == step] for step in steps]
-    return {
-        "episodes": [float(step) for step in steps],
-        "mean": [fmean(values) for values in at],
-        "min": [min(values) for values in at],
-        "max": [max(values) for values in at],
-    }

@@ -6,7 +6,7 @@ Reads `eval.jsonl`, in which FactWorld's oracle has measured every validation be
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +66,6 @@ def z_normalised(curve: Curve) -> Curve:
     """(x − mean) / standard deviation over the points of one curve; zeros for a curve that does not move."""
     mean, spread = statistics.fmean(curve.values()), statistics.pstdev(curve.values())
     return {episodes: (value - mean) / spread if spread else 0.0 for episodes, value in curve.items()}
-
-
-def band(curves: Sequence[Curve]) -> dict[str, list[float]]:
-    """Mean, minimum and maximum over curves, at the points that all of them have.
-
-    Returns:
-        `episodes`, `mean`, `min`, `max`: lists of one length. A run that was stopped early ends all of them.
-    """
-    points = sorted(set.intersection(*(set(curve) for curve in curves)))
-    at = [[curve[point] for curve in curves] for point in points]
-    return {
-        "episodes": [float(point) for point in points],
-        "mean": [statistics.fmean(values) for values in at],
-        "min": [min(values) for values in at],
-        "max": [max(values) for values in at],
-    }
 
 
 def mean_height(curve: Curve) -> float:

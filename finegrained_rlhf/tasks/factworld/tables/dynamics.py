@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.comparison import Claim
-from finegrained_rlhf.core.figures import Lines, draw_lines
+from finegrained_rlhf.core.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
 from finegrained_rlhf.tasks.factworld.results import RATES
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.curves import (
     Curve,
     Measure,
-    band,
     curve,
     reward_of,
     reward_per_segment,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.comparison import Claim, values_of
-from finegrained_rlhf.core.figures import Lines, draw_lines
+from finegrained_rlhf.core.figures import Lines, band, draw_lines
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.runtime.results_table import run_seconds
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -16,7 +16,6 @@ from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation,
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.curves import (
     Curve,
-    band,
     curve,
     first_below,
     last_step,
