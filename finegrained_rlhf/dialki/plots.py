@@ -38,8 +38,9 @@ def draw_gates(rows: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None
             error = row["standard_error"] or 0.0
             label = role if number == 0 else None
             axis.bar(place, row["similarity"], width, yerr=error, color=colour, ecolor=INK, capsize=3, label=label)
-            top = max(row["similarity"] + error, row["searched"])
-            _note(axis, f"{row['similarity']:.2f}", place, top, 6)
+            inside = row["similarity"] > 0.15  # at the foot of its bar, where no diamond is taken for it
+            foot = 0 if inside else max(row["similarity"] + error, row["searched"])
+            _note(axis, f"{row['similarity']:.2f}", place, foot, 6, color="white" if inside else INK)
     places = [_place(row, rows)[0] for row in rows]
     searched = [row["searched"] for row in rows]
     axis.plot(places, searched, "D", markersize=5, markerfacecolor="white", color=INK, label="mean of all passages")
