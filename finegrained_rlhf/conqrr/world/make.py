@@ -45,7 +45,7 @@ class MakeRewriteWorld:
 
     output_dir: str
     seed: int = 0
-    train: int = 200
+    train: int = 150
     dev: int = 60
     test: int = 250
     world: RewriteWorldConfig = field(default_factory=RewriteWorldConfig)
