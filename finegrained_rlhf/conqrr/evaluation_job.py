@@ -79,7 +79,8 @@ class EvaluateRewrites:
         examples = reading.examples
         queries: dict[str, dict[str, str]] = {kind: _without_model(examples, kind) for kind in self.baselines}
         queries |= {name: read_rewrites(path) for name, path in self.rewrites.items()}
-        retriever, texts, stop_words = self.retriever.open(Path(self.index)), self._gold_texts(examples), _stop_words()
+        retriever, texts = self.retriever.open(Path(self.index)), self._gold_texts(examples)
+        stop_words = frozenset[str]() if texts is None else _stop_words()
         scores: dict[str, QueryScores] = {}
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
@@ -113,9 +114,17 @@ def _without_model(examples: Sequence[RewriteExample], kind: QueryKind) -> dict[
 
 
 def _stop_words() -> frozenset[str]:
-    """The longer of bm25s's lists of English stop words."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
+    """The longer of bm25s's lists of English stop words.
 
+    Raises:
+        ConfigError: bm25s is not installed.
+    """
+    try:
+        from bm25s.stopwords import STOPWORDS_EN_PLUS
+    except ImportError:
+        raise ConfigError(
+            "the overlap needs bm25s: pip install 'finegrained-rlhf[retrieval]', or corpus=null"
+        ) from None
     return frozenset(STOPWORDS_EN_PLUS)
 
 
