@@ -9,7 +9,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.dialki.dstc11_table import Dstc11Table, lexical_scores
+from finegrained_rlhf.dialki.dstc11_table import TRAINED, Dstc11Table, lexical_scores
 from finegrained_rlhf.dialki.readers.dstc11 import part_of, read_dstc11
 from finegrained_rlhf.dialki.records import Turn
 
@@ -38,12 +38,14 @@ def table(folder: Path, data: Path, scores: dict[int, float]) -> Dstc11Table:
     for seed, score in scores.items():
         root = folder / f"seed_{seed}"
         write_json(root / "experiment.json", {"seed": seed, "settings": {"data": str(data)}})
-        for part in ("dev", "test"):
-            found = {"exact_match": score, "f1": score + 0.1, "passage_accuracy": score + 0.2}
-            write_json(root / f"evaluation/dialki_{part}/evaluation.json", {"groups": {"all": found}})
-        write_jsonl(root / "dialki/metrics.jsonl", [{"step": 1, "time/step_s": 30.0}])
-        row = {"step": 1, "exact_match": score, "passage_accuracy": score, "time/validate_s": 30.0}
-        write_jsonl(root / "dialki/eval.jsonl", [row])
+        for run in TRAINED:
+            for part in ("dev", "test"):
+                found = {"exact_match": score, "f1": score + 0.1, "passage_accuracy": score + 0.2}
+                write_json(root / f"evaluation/{run}_{part}/evaluation.json", {"groups": {"all": found}})
+            write_jsonl(root / run / "metrics.jsonl", [{"step": 1, "time/step_s": 30.0}])
+            row = {"step": 1, "exact_match": score, "passage_accuracy": score, "time/validate_s": 30.0}
+            write_jsonl(root / run / "eval.jsonl", [row])
+            score -= 0.1
     return Dstc11Table(str(folder), str(folder / "dstc11.json"), "the command", list(scores))
 
 
@@ -63,11 +65,12 @@ def test_rows_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert result["examples"]["test"] > 0 and result["examples"]["dev"] > 0
     assert result["summary"]["dialki"]["exact_match"]["mean"] == pytest.approx(0.6)
     assert result["summary"]["bm25_last_turn"]["exact_match"] == {"mean": 1.0, "std": 0.0, "min": 1.0, "max": 1.0}
+    assert result["summary"]["multi_sentence"]["exact_match"]["mean"] == pytest.approx(0.5)
     gap = result["differences"]["systems"]["dialki"]["exact_match"]
     assert gap["mean"] == pytest.approx(-0.4) and (gap["lower"], gap["seeds"]) == (2, 2)
     page = (tmp_path / "dstc11.md").read_text()
     assert json.loads((tmp_path / "dstc11.json").read_text())["rows"] == result["rows"]
-    assert "-0.400 (lower in 2 of 2)" in page and "2.0 minutes" in page and page in capsys.readouterr().out
+    assert "-0.400 (lower in 2 of 2)" in page and "4.0 minutes" in page and page in capsys.readouterr().out
     assert page == Dstc11Table(str(tmp_path), str(tmp_path / "dstc11.json"), "", ()).page(result)
 
 

@@ -1,4 +1,4 @@
-"""DSTC11 track 5: a tiny DIALKI beside what word overlap alone finds, on held-out dialogues.
+"""DSTC11 track 5: a tiny DIALKI and Multi-Sentence beside what word overlap alone finds, on held-out dialogues.
 
 Reads what the steps of the experiment wrote; runs no model. BM25 is measured here.
 """
@@ -25,25 +25,26 @@ LEXICAL: dict[str, int | None] = {"bm25_last_turn": 1, "bm25_last_two_turns": 2,
 SCORES = ("exact_match", "f1", "passage_accuracy")
 PARTS: dict[Part, str] = {"test": "", "dev": "dev_"}
 """The parts that are measured, and what their columns begin with."""
-TRAINED = "dialki"
+TRAINED = ("dialki", "multi_sentence")
 
 
 @dataclass(frozen=True)
 class Dstc11Table(ResultsTable):
-    """A trained DIALKI against the sentence that BM25 scores highest."""
+    """Trained models against the sentence that BM25 scores highest."""
 
-    title: ClassVar[str] = "DSTC11 track 5: DIALKI with a tiny BERT against BM25"
+    title: ClassVar[str] = "DSTC11 track 5: tiny BERTs as DIALKI and Multi-Sentence against BM25"
     about: ClassVar[str] = (
         "The best sentence (or FAQ) among all reviews and FAQs of the entities in question, for the knowledge-seeking "
         "turns of the held-out tenth `test`; `dev_…`: of the tenth that models were selected on. Exact match and F1 "
         "against the nearest of the turn's gold sentences; `passage_accuracy`: the review or FAQ of the sentence holds "
         "gold. `bm25_…`: the sentence with the highest BM25 score for the words of the last turn, the last two, all. "
         "`dialki`: a BERT of two layers and width 128 from scratch, trained on the other eight tenths with the loss of "
-        "the next turn and knowledge contextualization; this data set has no labels of earlier turns."
+        "the next turn and knowledge contextualization (this data set has no labels of earlier turns); "
+        "`multi_sentence`: the same BERT, each sentence read alone behind the last turn, with the loss of the next turn."
     )
     world: ClassVar[str] = "DSTC11"
-    runs: ClassVar[tuple[str, ...]] = (TRAINED,)
-    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, TRAINED)
+    runs: ClassVar[tuple[str, ...]] = TRAINED
+    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *TRAINED)
     columns: ClassVar[tuple[str, ...]] = tuple(f"{prefix}{name}" for prefix in PARTS.values() for name in SCORES)
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -54,30 +55,35 @@ class Dstc11Table(ResultsTable):
         for system, turns in LEXICAL.items():
             found = _scores({part: lexical_scores(examples[part], turns) for part in PARTS})
             rows += [{"system": system, "seed": seed, **found} for seed in roots]
-        for seed, root in roots.items():
-            groups = {part: _measured(root, part) for part in PARTS}
-            rows.append({"system": TRAINED, "seed": seed, **_scores(groups)})
+        for run in TRAINED:
+            for seed, root in roots.items():
+                found = _scores({part: _measured(root, run, part) for part in PARTS})
+                rows.append({"system": run, "seed": seed, **found})
         return {
             "rows": rows,
             "examples": {part: len(examples[part]) for part in PARTS},
             **compared(rows, self.systems, self.columns, next(iter(LEXICAL))),
-            "curves": {str(seed): read_curve(root / TRAINED) for seed, root in roots.items()},
+            "curves": [
+                {"system": run, "seed": seed, **row}
+                for run in TRAINED
+                for seed, root in roots.items()
+                for row in read_curve(root / run)
+            ],
         }
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run, and what the validations on dev said."""
         counts = ", ".join(f"{number} {part}" for part, number in result["examples"].items())
-        curves = [{"seed": seed, **row} for seed, rows in result["curves"].items() for row in rows]
-        columns = ["seed", "step", "exact_match", "passage_accuracy"]
+        columns = ["system", "seed", "step", "exact_match", "passage_accuracy"]
         return (
             f"Turns: {counts}.\n\n{compared_page(result, self.columns, result['differences']['from'])}\n"
-            f"## Validation on dev during training\n\n{markdown_table(curves, columns)}"
+            f"## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
         )
 
 
-def _measured(root: Path, part: Part) -> Mapping[str, float]:
-    """What the evaluation of the trained model says of a part."""
-    groups = read_json(root / "evaluation" / f"{TRAINED}_{part}" / "evaluation.json")["groups"]
+def _measured(root: Path, run: str, part: Part) -> Mapping[str, float]:
+    """What the evaluation of a run says of a part."""
+    groups = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]
     found: Mapping[str, float] = groups["all"]
     return found
 
