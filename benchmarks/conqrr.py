@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -138,8 +139,30 @@ def make_questions(profile: ConqrrProfile) -> tuple[list[RewriteExample], list[P
     return questions, labels, passages
 
 
+PARTS = {"_rollout": "rollout", "_score": "rewards", "_update": "update", "_optimizer_step": "update"}
+"""The trainer's methods, and the phase that each belongs to."""
+
+
+def count_processor_time(trainer: SelfCriticalTrainer) -> dict[str, float]:
+    """Seconds of all CPU threads in each phase from now on; other work on the machine changes them little."""
+    spent: dict[str, float] = {}
+
+    def counted(work: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            start = time.process_time()
+            result = work(*arguments)
+            spent[phase] = spent.get(phase, 0.0) + time.process_time() - start
+            return result
+
+        return run
+
+    for name, phase in PARTS.items():
+        setattr(trainer, name, counted(getattr(trainer, name), phase))
+    return spent
+
+
 def measure(profile: ConqrrProfile, alpha: float, directory: Path) -> dict[str, Any]:
-    """Seconds of every phase of a step, the fastest of all rounds (other work slows rounds down), and of each."""
+    """Seconds of every phase of a step: the fastest round's and each one's, and the median of the processor's."""
     processes = Processes(ProcessConfig(profile.precision))
     device = torch.device(profile.device)
     tokenizer = build_tokenizer(profile.vocabulary)
@@ -172,11 +195,19 @@ def measure(profile: ConqrrProfile, alpha: float, directory: Path) -> dict[str, 
         RunDirectory(directory / "run"),
         seed=0,
     )
-    steps = [trainer.train_step(step) for step in range(1, profile.warmup + profile.rounds + 1)][profile.warmup :]
-    seconds = {phase: [step[f"time/{phase}_s"] for step in steps if f"time/{phase}_s" in step] for phase in PHASES}
+    spent = count_processor_time(trainer)
+    steps, processor = [], []
+    for step in range(1, profile.warmup + profile.rounds + 1):
+        spent.clear()
+        steps.append(trainer.train_step(step))
+        processor.append({**spent, "total": sum(spent.values())})
+    steps, processor = steps[profile.warmup :], processor[profile.warmup :]
+    phases = [phase for phase in PHASES if phase in processor[0]]
+    seconds = {phase: [step[f"time/{phase}_s"] for step in steps] for phase in phases}
     return {
         "alpha": alpha,
-        "seconds": {phase: min(values) for phase, values in seconds.items() if values},
+        "seconds": {phase: min(values) for phase, values in seconds.items()},
+        "processor_seconds": {phase: median(step[phase] for step in processor) for phase in phases},
         "each": seconds,
         "rewarded_samples": median(step.get("rewarded_samples", 0.0) for step in steps),
         "input_tokens": median(len(e.prompt.input_ids) for e in trainer.data),
@@ -184,11 +215,15 @@ def measure(profile: ConqrrProfile, alpha: float, directory: Path) -> dict[str, 
 
 
 def table(result: dict[str, Any]) -> str:
-    """The times as Markdown."""
+    """Processor time by phase on a CPU, time by phase on a GPU, as Markdown."""
+    gpu = result["profile"]["device"] == "cuda"
     rows = [
         {
             "run": name,
-            **{f"{phase} (ms)": f"{1000 * seconds:.1f}" for phase, seconds in run["seconds"].items()},
+            **{
+                f"{phase} (ms)": f"{1000 * seconds:.1f}"
+                for phase, seconds in run["seconds" if gpu else "processor_seconds"].items()
+            },
             "samples trained on": f"{run['rewarded_samples']:.2f}",
         }
         for name, run in result["runs"].items()

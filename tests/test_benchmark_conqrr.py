@@ -30,7 +30,10 @@ def test_a_tiny_run_times_every_phase(tmp_path: Path, capsys: pytest.CaptureFixt
     assert set(found["runs"]) == set(ALPHAS)
     for name, run in found["runs"].items():
         timed = set(PHASES) if name != "T5QR" else {"update", "total"}
-        assert set(run["seconds"]) == timed and min(run["seconds"].values()) > 0
+        for clock in ("seconds", "processor_seconds"):
+            times = run[clock]
+            assert set(times) == timed and min(times.values()) > 0
+            assert sum(times[phase] for phase in timed - {"total"}) <= times["total"] * 1.001
         assert run["rewarded_samples"] == (1.0 if name != "T5QR" else 0.0)
         assert run["input_tokens"] == TINY.prompt_tokens
     assert "| CONQRR (RL)" in capsys.readouterr().out
