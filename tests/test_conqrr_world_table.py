@@ -34,7 +34,8 @@ def root(tmp_path: Path) -> Path:
             mrr = MRR.get(system, (0.4, 0.4))[seed]
             topic = {"concentrated": {"mrr": mrr / 2}, "shifted": {"mrr": mrr / 4}}
             overall = {"mrr": mrr, "hit_rate@10": 0.7, "hit_rate@100": 0.9}
-            systems[system] = {"overall": overall, "groups": {"topic": topic}, "tokens": 6.0, "overlap": 0.5}
+            words = {"tokens": 6.0, "overlap": 0.5, "repeats": 0.1}
+            systems[system] = {"overall": overall, "groups": {"topic": topic}, **words}
         write_json(folder / "evaluation.json", {"systems": systems})
     return tmp_path
 

@@ -27,7 +27,7 @@ QUESTION, CONTEXT, HUMAN = "question", "context", "rewrite"
 SYSTEMS = (QUESTION, CONTEXT, T5QR, LONGER, MIX, RL, SHUFFLED, FULL, HUMAN)
 METRICS = {"mrr": "mrr", "recall_10": "hit_rate@10", "recall_100": "hit_rate@100"}
 TOPICS = {"mrr_concentrated": "concentrated", "mrr_shifted": "shifted"}
-COLUMNS = (*METRICS, *TOPICS, "words", "overlap")
+COLUMNS = (*METRICS, *TOPICS, "repeats", "words", "overlap")
 WANTED_GAIN = 0.15
 """What CONQRR's MRR should exceed T5QR's by (table 4.1: 17% with the RL loss, 14% with the mixed one)."""
 
@@ -49,8 +49,9 @@ class RewriteWorldTable(ResultsTable):
         "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
         "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
         "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
-        "that leave it; first questions are in neither. `words`: mean length of a query; `overlap`: share of its words "
-        "that the gold passage has."
+        "that leave it; first questions are in neither. `repeats`: share of the later questions for which the passage of "
+        "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
+        "passage has."
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim("CONQRR (RL) beats T5QR", "table 4.1", "mrr", RL, ">", T5QR, (0.383, 0.328)),
@@ -180,7 +181,8 @@ def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
     try:
         row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
         row |= {column: float(found["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
-        return row | {"words": float(found["tokens"]), "overlap": float(found["overlap"])}
+        row |= {"repeats": float(found["repeats"]), "words": float(found["tokens"])}
+        return row | {"overlap": float(found["overlap"])}
     except KeyError as error:
         raise DataError("is not among the scores", file=path, record=system, field=str(error.args[0])) from None
 
