@@ -49,7 +49,7 @@ class RewriteWorldTable(ResultsTable):
         "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
         "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
         "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
-        "that leave it; first questions are in neither. `repeats`: share of the later questions for which the passage of "
+        "that leave it; first questions are in neither. `repeats`: share of later questions for which the passage of "
         "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
         "passage has."
     )
