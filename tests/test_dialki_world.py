@@ -41,7 +41,7 @@ def test_no_word_of_the_lexicon_has_two_meanings() -> None:
 def test_every_turn_rests_on_the_fact_that_answers_it() -> None:
     """Replay each dialogue from its words alone: the place that is spoken of, and the attribute."""
     kinds: Counter[str] = Counter()
-    for dialogue in small(train=300).draw()["train"]:
+    for dialogue in small(train=300, world=DialogueWorldConfig()).draw()["train"]:
         document = dialogue.document
         spoken: list[str] = []
         attribute = ""
@@ -169,6 +169,23 @@ def test_skew_asks_for_earlier_attributes_more_often() -> None:
     assert asked[0.5][first] > 4 * asked[0.5][last] and asked[1.0][first] < 2 * asked[1.0][last]
 
 
+def test_agents_digress_in_training_only_and_name_what_they_tell() -> None:
+    splits = small(train=300, world=DialogueWorldConfig(digression=0.4)).draw()
+    strayed = 0
+    for dialogue in splits["train"]:
+        for user, agent in zip(dialogue.turns[::2], dialogue.turns[1::2], strict=True):
+            if user.knowledge != agent.knowledge:
+                strayed += 1
+                passage = dialogue.document.passages[agent.knowledge.passage]
+                value = passage.spans[agent.knowledge.begin].partition(": ")[2]
+                assert agent.text == f"{passage.title}: {value}."
+    answers = sum(len(dialogue.turns) // 2 for dialogue in splits["train"])
+    assert 0.35 < strayed / answers < 0.45
+    for split in SPLITS[1:]:
+        turns = [one.turns for one in splits[split]]
+        assert all(u.knowledge == a.knowledge for t in turns for u, a in zip(t[::2], t[1::2], strict=True))
+
+
 def test_echo_names_the_place_in_the_answer() -> None:
     world = small(world=DialogueWorldConfig(echo=1.0))
     for dialogue in world.draw()["dev"]:
@@ -184,8 +201,9 @@ def test_bad_configurations_are_refused() -> None:
     for given in (kinds, {"pronoun": 1.0}):
         with pytest.raises(ConfigError, match=r"world\.kinds"):
             DialogueWorldConfig(kinds=given)
-    with pytest.raises(ConfigError, match=r"world\.echo"):
-        DialogueWorldConfig(echo=2)
+    for name in ("echo", "digression"):
+        with pytest.raises(ConfigError, match=rf"world\.{name}"):
+            DialogueWorldConfig(**{name: 2})
     with pytest.raises(ConfigError, match=r"world\.skew"):
         DialogueWorldConfig(skew=0)
     for changes in ({"dev": -1}, {"documents": 0}, {"held_out": 0.0}, {"held_out": 0.95}, {"answers": "none"}):

@@ -31,16 +31,20 @@ class DialogueWorldConfig:
             is asked for more often is the first thing that a model learns of a span, and without it a small one takes
             far longer to look into spans at all.
         echo: how often an agent turn names its place.
+        digression: how often an agent turn tells another fact of the document than the one that was asked for, and
+            names its place. People do so; what the next turn rests on is then anyone's guess, and what a turn that was
+            said rests on is not.
     """
 
     passages: tuple[int, int] = (MIN_PASSAGES, MAX_PASSAGES)
     facts: int = 5
     questions: tuple[int, int] = (4, 6)
     kinds: Mapping[str, float] = field(
-        default_factory=lambda: {"named": 0.05, "pronoun": 0.3, "place": 0.3, "back": 0.35}
+        default_factory=lambda: {"named": 0.05, "pronoun": 0.45, "place": 0.3, "back": 0.2}
     )
     skew: float = 0.75
     echo: float = 0.0
+    digression: float = 0.0
 
     def __post_init__(self) -> None:
         low, high = self.passages
@@ -57,8 +61,9 @@ class DialogueWorldConfig:
             )
         if not 0 < self.skew <= 1:
             raise ConfigError(f"world.skew must be above 0 and at most 1, got {self.skew}")
-        if not 0 <= self.echo <= 1:
-            raise ConfigError(f"world.echo must be within 0 to 1, got {self.echo}")
+        for name in ("echo", "digression"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"world.{name} must be within 0 to 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class Dialogue:
     Attributes:
         id: unique within a world.
         document: what it is about.
-        turns: oldest first; both turns of a pair rest on the same span.
+        turns: oldest first; both turns of a pair rest on the same span, unless the agent digresses.
         kinds: how each user turn asks, one of `lexicon.KINDS`.
     """
 
@@ -147,5 +152,12 @@ def draw_dialogue(name: str, document: Document, rng: random.Random, config: Dia
         knowledge, value = document.find(present, attribute)
         asked = lexicon.question(kinds[-1], attribute, document.names[present])
         named = document.names[present] if rng.random() < config.echo else None
-        turns += [Turn("user", asked, knowledge), Turn("agent", lexicon.answer(value, named), knowledge)]
+        turns.append(Turn("user", asked, knowledge))
+        if rng.random() < config.digression:
+            told = rng.choice(
+                [(i, a) for i in range(len(document.names)) for a in attributes if (i, a) != (present, attribute)]
+            )
+            knowledge, value = document.find(*told)
+            named = document.names[told[0]]
+        turns.append(Turn("agent", lexicon.answer(value, named), knowledge))
     return Dialogue(name, document, tuple(turns), tuple(kinds))

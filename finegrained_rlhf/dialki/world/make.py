@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,8 @@ SPLITS = ("train", "dev", "test", "unseen")
 class MakeDialogueWorld:
     """Make a world and write its files to `output_dir`.
 
-    `train.jsonl`, `dev.jsonl`, `test.jsonl`: dialogues about one set of documents. `unseen.jsonl`: dialogues about
+    `train.jsonl`, `dev.jsonl`, `test.jsonl`: dialogues about one set of documents; agents
+    digress in training only. `unseen.jsonl`: dialogues about
     other documents, whose places have names that occur in no document of the other splits. `world.jsonl`: how each
     user turn asks. `corpus.txt`: every word of the world in every form; it does not depend on the seed.
 
@@ -56,12 +57,12 @@ class MakeDialogueWorld:
     documents: int = 300
     unseen_documents: int = 60
     held_out: float = 0.2
-    train: int = 1500
+    train: int = 4000
     dev: int = 250
     test: int = 500
     unseen: int = 500
     answers: Literal["last", "all"] = "last"
-    world: DialogueWorldConfig = field(default_factory=DialogueWorldConfig)
+    world: DialogueWorldConfig = field(default_factory=lambda: DialogueWorldConfig(digression=0.2))
 
     def __post_init__(self) -> None:
         for name in SPLITS:
@@ -99,8 +100,9 @@ class MakeDialogueWorld:
         splits = {}
         for split in SPLITS:
             rng, documents = self._rng(split), unseen if split == "unseen" else seen
+            world = self.world if split == "train" else replace(self.world, digression=0.0)
             splits[split] = [
-                draw_dialogue(f"{split}-{i:05d}", rng.choice(documents), rng, self.world)
+                draw_dialogue(f"{split}-{i:05d}", rng.choice(documents), rng, world)
                 for i in range(getattr(self, split))
             ]
         return splits
