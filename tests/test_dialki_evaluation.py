@@ -145,6 +145,20 @@ def test_scores_are_those_of_the_finders_answers(folder: Path, model: DialkiMode
     assert not list((tmp_path / "one").glob("*.svg"))
 
 
+def test_a_baseline_is_measured_alike_but_has_no_gates(folder: Path, tmp_path: Path) -> None:
+    """Multi-Sentence answers with spans of the record, not of the divided one."""
+    tiny_dialki(folder / "bert", units="sentences").save(tmp_path / "sentences")
+    replace(job(folder, tmp_path / "out"), checkpoint=str(tmp_path / "sentences")).run()
+    result, lines = json.loads((tmp_path / "out/evaluation.json").read_text()), rows(tmp_path / "out/answers.jsonl")
+    assert result["system"] == "Multi-Sentence" and result["gate_similarity"] == []
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"evaluation", "answers", "lengths"}
+    examples = {example.id: example for example in DialogueData(str(folder / "dialogues.jsonl")).read().examples}
+    for line in lines:
+        passage = examples[line["id"]].passages[line["passage"]]
+        assert line["text"] == passage.spans[line["begin"]] and line["begin"] == line["end"]
+    assert result["groups"]["all"]["exact_match"] == pytest.approx(fmean(line["exact_match"] for line in lines))
+
+
 def test_mistakes_are_one_clear_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for change in ({"batch_size": 0}, {"turns": 0}, {"limit": 0}, {"context_edges": (5, 2)}, {"document_edges": (1,)}):
         with pytest.raises(ConfigError, match=next(iter(change))):
