@@ -55,6 +55,7 @@ def test_gains_by_hand(root: Path) -> None:
     assert re.search(r"conqrr_mix .* in 2 of 2 seeds", page) and re.search(r"conqrr_shuffled .* in 0 of 2", page)
     assert "may use: 10%" in page and "The longest run took 1.5 minutes" in page
     assert result["summary"]["conqrr_rl"]["mrr_shifted"]["mean"] == pytest.approx(0.190625)
+    assert re.search(r"conqrr_rl +\| 1 +\| 0\.100 +\| 0\.300 \| 20 +\| 0\.300", page)
     claims = {claim["claim"]: claim["holds_in"] for claim in result["claims"]}
     assert claims["CONQRR (RL) beats T5QR"] == 2 and claims["CONQRR (RL) beats CONQRR (mix)"] == 1
     for name in ("table.svg", "table_curves.svg"):

@@ -118,11 +118,18 @@ class RewriteWorldTable(ResultsTable):
             {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
             for system, by_seed in result["exact"].items()
         ]
+        kept = [
+            {"system": system, "seed": seed, **_kept(curve)}
+            for system, curves in result["curves"].items()
+            for seed, curve in zip(result["seeds"], curves, strict=True)
+        ]
         longest = max(max(minutes) for minutes in result["minutes"].values())
         return (
             f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
             f"![Validation during training]({self._curves_path.name})\n\n"
             f"{compared_page(result, COLUMNS, T5QR)}\n"
+            "## In-batch accuracy on the dev questions\n\nThe policy of the best validation is kept, and may be the one that "
+            f"training began with (step 0).\n\n{markdown_table(kept, [*kept[0]])}\n"
             "## Rewrites that are the human's word by word, by how the question asks\n\n"
             f"Mean over seeds.\n\n{markdown_table(exact, [*exact[0]])}\n"
             f"The longest run took {longest:.1f} minutes.\n"
@@ -199,6 +206,17 @@ def _exact(roots: Mapping[int, Path], system: str) -> list[dict[str, float]]:
             groups[kind].append(rewrites.get(example.id) == example.rewrite)
         shares.append({kind: fmean(members) for kind, members in groups.items() if members})
     return shares
+
+
+def _kept(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The in-batch accuracy of the first, the best (the first of equal ones) and the last validation."""
+    best = max(curve, key=lambda row: row["accuracy"])
+    return {
+        "at first": curve[0]["accuracy"],
+        "best": best["accuracy"],
+        "at step": int(best["step"]),
+        "at last": curve[-1]["accuracy"],
+    }
 
 
 def _curve(directory: Path) -> list[dict[str, float]]:
