@@ -40,7 +40,7 @@ class DialogueWorldConfig:
     facts: int = 5
     questions: tuple[int, int] = (4, 6)
     kinds: Mapping[str, float] = field(
-        default_factory=lambda: {"named": 0.05, "pronoun": 0.45, "place": 0.3, "back": 0.2}
+        default_factory=lambda: {"named": 0.05, "pronoun": 0.55, "place": 0.35, "back": 0.05}
     )
     skew: float = 0.75
     echo: float = 0.0

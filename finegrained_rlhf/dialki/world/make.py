@@ -62,7 +62,7 @@ class MakeDialogueWorld:
     test: int = 500
     unseen: int = 500
     answers: Literal["last", "all"] = "last"
-    world: DialogueWorldConfig = field(default_factory=lambda: DialogueWorldConfig(digression=0.2))
+    world: DialogueWorldConfig = field(default_factory=lambda: DialogueWorldConfig(digression=0.3))
 
     def __post_init__(self) -> None:
         for name in SPLITS:
