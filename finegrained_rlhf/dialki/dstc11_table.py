@@ -40,7 +40,7 @@ class Dstc11Table(ResultsTable):
         "gold. `bm25_…`: the sentence with the highest BM25 score for the words of the last turn, the last two, all. "
         "`dialki`: a BERT of two layers and width 128 from scratch, trained on the other eight tenths with the loss of "
         "the next turn and knowledge contextualization (this data set has no labels of earlier turns); "
-        "`multi_sentence`: the same BERT, each sentence read alone behind the last turn, with the loss of the next turn."
+        "`multi_sentence`: the same BERT reads sentence by sentence behind the last turn, with the next loss alone."
     )
     world: ClassVar[str] = "DSTC11"
     runs: ClassVar[tuple[str, ...]] = TRAINED
