@@ -40,6 +40,7 @@ EXPERIMENTS = {
     "wow": "train_dialki",
     "doc2dial_responses": "train_sft",
     "dstc11_dialki": "train_dialki",
+    "dialogue_world_dialki": "train_dialki",
     "dialogue_world_generator": "train_sft",
     "qrecc_t5qr": "train_conqrr",
     "qrecc_mix": "train_conqrr",
