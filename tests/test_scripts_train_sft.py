@@ -178,7 +178,7 @@ def test_every_script_explains_itself_in_at_most_40_lines(script: str, tmp_path:
     assert len(path.read_text().splitlines()) <= 40
     done = run(str(path), "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:"))
+    assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "corpus:"))
     assert "powered by Hydra" not in done.stdout
     wrong = run(str(path), "no_such_key=1", cwd=tmp_path)
     assert wrong.returncode != 0 and "no_such_key" in wrong.stderr and "Traceback" not in wrong.stderr
