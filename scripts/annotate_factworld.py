@@ -3,16 +3,7 @@
 Example: python scripts/annotate_factworld.py input=outputs/samples.jsonl output=outputs/feedback.json noise=1.0
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="annotate_factworld")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("annotate_factworld")  # under @hydra.main: Hydra's tab completion looks for these words

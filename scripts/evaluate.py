@@ -3,20 +3,7 @@
 Example: python scripts/evaluate.py checkpoint=outputs/ppo data=test.json output=results.json oracle=factworld
 """
 
-import sys
-
-import hydra
-from _app import run_app
-from _rewards import opened
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    sys.argv[1:] = opened(sys.argv[1:])
-    main()
+    main("evaluate")  # under @hydra.main: Hydra's tab completion looks for these words

@@ -3,16 +3,7 @@
 Example: python scripts/make_rewrite_world.py output_dir=outputs/rewrite_world/world seed=1
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="make_rewrite_world")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("make_rewrite_world")  # under @hydra.main: Hydra's tab completion looks for these words

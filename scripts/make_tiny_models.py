@@ -3,16 +3,7 @@
 Example: python scripts/make_tiny_models.py data=world/train.json output_dir=outputs/tiny
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="make_tiny_models")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("make_tiny_models")  # under @hydra.main: Hydra's tab completion looks for these words

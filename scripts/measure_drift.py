@@ -3,16 +3,7 @@
 Example: python scripts/measure_drift.py run=outputs/factworld/fine_grained_rlhf
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="measure_drift")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("measure_drift")  # under @hydra.main: Hydra's tab completion looks for these words

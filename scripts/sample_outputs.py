@@ -3,16 +3,7 @@
 Example: accelerate launch scripts/sample_outputs.py checkpoint=outputs/sft data=train.json output=outputs.jsonl
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="sample_outputs")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("sample_outputs")  # under @hydra.main: Hydra's tab completion looks for these words

@@ -3,16 +3,7 @@
 Example: python scripts/search.py index=outputs/bm25 input=questions.jsonl output=run.trec k=100
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="search")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("search")  # under @hydra.main: Hydra's tab completion looks for these words

@@ -3,16 +3,7 @@
 Example: python scripts/train_dialki.py data=train.jsonl validation_data=dev.jsonl model=DIR output_dir=outputs/dialki
 """
 
-import hydra
-from _app import run_app
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="train_dialki")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it."""
-    run_app(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("train_dialki")  # under @hydra.main: Hydra's tab completion looks for these words

@@ -3,22 +3,7 @@
 Example: accelerate launch scripts/train_ppo.py experiment=smoke output_dir=outputs/smoke
 """
 
-import hydra
-from _app import run_app, user_errors
-from omegaconf import DictConfig
-
-
-@hydra.main(version_base=None, config_path="../conf", config_name="train_ppo")
-def main(cfg: DictConfig) -> None:
-    """Compose the configuration and run it, or with dry_run=true say what memory it needs."""
-    if not cfg.dry_run:
-        run_app(cfg)
-        return
-    with user_errors():
-        from _dry_run import dry_run
-
-        dry_run(cfg)
-
+from finegrained_rlhf.launch.commands import main
 
 if __name__ == "__main__":
-    main()
+    main("train_ppo")  # under @hydra.main: Hydra's tab completion looks for these words

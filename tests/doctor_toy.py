@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-from _doctor import _plain, case_of, missing_keys  # noqa: E402
-from _dry_run import prepared  # noqa: E402
-from _steps import expanded, resolved, run_step  # noqa: E402
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores  # noqa: E402
+from finegrained_rlhf.launch.doctor import _plain, case_of, missing_keys  # noqa: E402
+from finegrained_rlhf.launch.dry_run import prepared  # noqa: E402
+from finegrained_rlhf.launch.steps import expanded, resolved, run_step  # noqa: E402
 from finegrained_rlhf.runtime.processes import Processes  # noqa: E402
 from finegrained_rlhf.training.doctor import CHECKS, DoctorConfig, examine, failures  # noqa: E402
 from finegrained_rlhf.training.doctor_case import Case, Finding  # noqa: E402

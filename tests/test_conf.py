@@ -14,11 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-sys.path.append(str(ROOT / "scripts"))
-
-from _steps import build, expanded, resolved  # noqa: E402
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
+from finegrained_rlhf.launch.steps import build, expanded, resolved  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")

@@ -158,7 +158,7 @@ def user_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def overrides(command: Command, user_files: Path) -> list[str]:
     """The command's overrides as the compose API takes them."""
-    from _rewards import opened
+    from finegrained_rlhf.launch.rewards import opened
 
     given, found = iter(opened(command.arguments) if command.script in _OPEN else command.arguments), []
     several = command.script == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
@@ -181,7 +181,7 @@ def test_commands_are_found() -> None:
 def test_documented_commands_compose(script: str, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ROOT / "scripts" / f"{script}.py").is_file()
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
-    from _steps import build, resolved
+    from finegrained_rlhf.launch.steps import build, resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
         for command in (command for command in COMMANDS if command.script == script and command.arguments):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-
-from _steps import expanded  # noqa: E402
-
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
+from finegrained_rlhf.launch.steps import expanded
 
 RUN = {"script": "train_ppo", "args": ["experiment=factworld_ppo", "output_dir=runs/base", "seed=3"]}
 

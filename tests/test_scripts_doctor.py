@@ -16,7 +16,6 @@ from finegrained_rlhf.core.files import read_json
 pytestmark = pytest.mark.scripts
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,8 +62,8 @@ def test_keys_without_which_nothing_can_be_read(tmp_path: Path) -> None:
     [(300.0, "two processes failed: error: .*nowhere: no model here"), (0.5, "did not finish their step within 0.5 s")],
 )
 def test_two_processes_that_end_badly(tmp_path: Path, timeout: float, told: str) -> None:
-    from _doctor import _launch
-    from _steps import resolved
+    from finegrained_rlhf.launch.doctor import _launch
+    from finegrained_rlhf.launch.steps import resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
         words = ["experiment=smoke", "prepare=null", "policy.path=nowhere"]

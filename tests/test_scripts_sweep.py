@@ -13,10 +13,8 @@ from hydra import compose, initialize_config_dir
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
 
-from _steps import expanded, resolved, run_step  # noqa: E402
-
+from finegrained_rlhf.launch.steps import expanded, resolved, run_step  # noqa: E402
 from finegrained_rlhf.runtime.processes import Processes  # noqa: E402
 
 pytestmark = pytest.mark.scripts

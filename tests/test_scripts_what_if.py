@@ -16,9 +16,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
 
-from _rewards import opened, with_reward_of_run  # noqa: E402
+from finegrained_rlhf.launch.rewards import opened, with_reward_of_run  # noqa: E402
 
 REWARD = {
     "_target_": "finegrained_rlhf.rewards.RewardConfig",

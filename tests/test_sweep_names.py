@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
 
-from _points import SharedKeys, first_point, own_overrides, point_name  # noqa: E402
+from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_overrides, point_name  # noqa: E402
 
 
 @pytest.mark.parametrize(

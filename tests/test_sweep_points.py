@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-import _point  # noqa: E402
-from _children import complaint, gpus_for, last_output, locked, run_logged  # noqa: E402
-from _point import Point, StageFailed  # noqa: E402
-from _sweep_settings import SweepSettings  # noqa: E402
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import write_json, write_text  # noqa: E402
+from finegrained_rlhf.launch.sweeps import point as _point  # noqa: E402
+from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged  # noqa: E402
+from finegrained_rlhf.launch.sweeps.point import Point, StageFailed  # noqa: E402
+from finegrained_rlhf.launch.sweeps.settings import SweepSettings  # noqa: E402
 
 PYTHON = sys.executable
 
@@ -213,8 +211,8 @@ def test_interrupted_children_end_with_all_that_they_started(tmp_path):
     grandchild = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(100)"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     parent = (
-        f"import sys; sys.path.append({str(ROOT / 'scripts')!r})\n"
-        "from pathlib import Path\nfrom _children import ended_by_signals, run_logged\n"
+        f"import sys; sys.path.append({str(ROOT)!r})\n"
+        "from pathlib import Path\nfrom finegrained_rlhf.launch.sweeps.children import ended_by_signals, run_logged\n"
         f"with ended_by_signals(): run_logged([sys.executable, '-c', {child!r}], Path('log.txt'))"
     )
     process = subprocess.Popen([PYTHON, "-c", parent], cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -231,8 +229,8 @@ def test_interrupted_children_end_with_all_that_they_started(tmp_path):
 def test_the_lock_outlives_a_killed_parent(tmp_path):
     child = "open('up', 'w'); import time; time.sleep(100)"
     parent = (
-        f"import sys; sys.path.append({str(ROOT / 'scripts')!r})\n"
-        "from pathlib import Path\nfrom _children import locked, run_logged\n"
+        f"import sys; sys.path.append({str(ROOT)!r})\n"
+        "from pathlib import Path\nfrom finegrained_rlhf.launch.sweeps.children import locked, run_logged\n"
         "with locked(Path('lock'), wait=False) as lock:\n"
         f"    run_logged([sys.executable, '-c', {child!r}], Path('log'), {{}}, [lock])"
     )

@@ -3,7 +3,7 @@
 Knows checks by name and by what they need of earlier ones. They are in `doctor_machine.py` (versions, device, memory),
 `doctor_inputs.py` (configuration, data, models), `doctor_directory.py` (where the run writes, what it goes on from,
 disk) and `doctor_step.py` (a rollout, its rewards, one training step). Who composes the configuration builds a `Case`
-of it: `scripts/_doctor.py`.
+of it: `finegrained_rlhf/launch/doctor.py`.
 """
 
 from __future__ import annotations

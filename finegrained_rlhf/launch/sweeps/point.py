@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -18,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _children import complaint, gpus_for, last_output, locked, run_logged
-from _config_files import as_yaml, read_config, write_config
-from _sweep_settings import SweepSettings
-
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.core.provenance import commit_of
+from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged
+from finegrained_rlhf.launch.sweeps.config_files import as_yaml, read_config, write_config
+from finegrained_rlhf.launch.sweeps.settings import SweepSettings
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
-SCRIPTS = Path(__file__).resolve().parent
+MODULE = "finegrained_rlhf.launch"
+"""What a child runs by `python -m`."""
 RECORD = "point.json"
 _MAY_CHANGE = ("resume", "tracking", "processes.threads")
 """Keys of training that do not decide what comes out."""
@@ -104,7 +103,7 @@ class Point:
                 self._measure(self._baseline_at(n), self._baseline(n), environment, [*held, lock])
         minutes = (time.perf_counter() - started) / 60
         self._say(f"is done, {minutes:.1f} min")
-        return {"commit": commit_of(SCRIPTS), "minutes": round(minutes, 2)}
+        return {"commit": commit_of(Path(__file__).parent), "minutes": round(minutes, 2)}
 
     def _accept_configuration(self) -> None:
         """Refuse to mix configurations; write the present one where children and the run look for it."""
@@ -176,7 +175,7 @@ class Point:
         self._child(stage, directory / "log.txt", command, environment, held)
 
     def _command(self, script: str, name: str, directory: Path) -> list[str]:
-        call = [os.path.relpath(SCRIPTS / f"{script}.py"), "--config-dir", str(directory), "--config-name", name]
+        call = ["-m", MODULE, script, "--config-dir", str(directory), "--config-name", name]
         if script == "evaluate" and self.settings.processes == 1:
             return [sys.executable, *call]
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(self.settings.processes)]

@@ -19,18 +19,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _app import user_errors
-from _children import ended_by_signals, last_output
-from _point import RECORD, SCRIPTS, Point, StageFailed
-from _points import first_point, point_name, swept_overrides, use_own_directory
-from _sweep_settings import SweepSettings
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.launch.app import user_errors
+from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
+from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
+from finegrained_rlhf.launch.sweeps.points import first_point, point_name, swept_overrides, use_own_directory
+from finegrained_rlhf.launch.sweeps.settings import SweepSettings
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""
@@ -49,7 +51,7 @@ class SweepCallback(Callback):
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
                 print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
-                done = subprocess.run([sys.executable, str(SCRIPTS / f"{script}.py"), *arguments])
+                done = subprocess.run([sys.executable, "-m", MODULE, script, *arguments])
                 if done.returncode != 0:
                     raise ConfigError(f"sweep.prepare: scripts/{script}.py ended with exit status {done.returncode}")
             write_json(root / STARTED, {"start": f"{time.time_ns()}-{os.getpid()}", "command": _command()})
@@ -73,7 +75,7 @@ class SweepCallback(Callback):
 
     @staticmethod
     def _table(config: DictConfig) -> Any:
-        from _steps import build
+        from finegrained_rlhf.launch.steps import build
 
         return build(OmegaConf.to_container(config.sweep.table, resolve=True))
 
@@ -117,7 +119,7 @@ def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, A
 
 
 def _point(cfg: DictConfig, root: Path, name: str) -> Point:
-    from _steps import build, resolved  # takes seconds to import
+    from finegrained_rlhf.launch.steps import build, resolved  # takes seconds to import
 
     config = resolved(cfg)
     settings: SweepSettings = build(config.pop("sweep"))
@@ -128,7 +130,7 @@ def _point(cfg: DictConfig, root: Path, name: str) -> Point:
 
 def _evaluation(config: Mapping[str, Any], settings: SweepSettings) -> dict[str, Any]:
     """The configuration of `evaluate.py` that points and baselines share."""
-    from _steps import resolved
+    from finegrained_rlhf.launch.steps import resolved
 
     composed = compose("evaluate", overrides=[f"oracle={settings.evaluation.oracle}"])
     measured = settings.evaluation
@@ -168,8 +170,10 @@ def _stops_the_sweep() -> Iterator[None]:
             yield
         except FineGrainedError:
             raise
-        except Exception as error:  # a mistake on the command line becomes one line there
-            sys.excepthook(type(error), error, error.__traceback__)
+        except (HydraException, OmegaConfBaseException, OSError):
+            raise
+        except Exception:
+            traceback.print_exc()
             sys.exit(1)
 
 

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _children import complaint, ended_by_signals, last_output, run_logged
-from _config_files import write_config
-from _dry_run import prepared
-from _steps import build
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.launch.dry_run import prepared
+from finegrained_rlhf.launch.steps import build
+from finegrained_rlhf.launch.sweeps.children import complaint, ended_by_signals, last_output, run_logged
+from finegrained_rlhf.launch.sweeps.config_files import write_config
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.training.doctor import DoctorConfig, as_json, examine, failures, line, verdict
@@ -194,7 +194,15 @@ def _launch(config: Mapping[str, Any], scratch: Path, timeout: float) -> dict[st
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     command += ["--num_machines", "1", "--mixed_precision", "no", "--main_process_port", str(port)]
-    command += [str(Path(__file__).with_name("train_ppo.py")), "--config-dir", str(scratch), "--config-name", "step"]
+    command += [
+        "--module",
+        "finegrained_rlhf.launch",
+        "train_ppo",
+        "--config-dir",
+        str(scratch),
+        "--config-name",
+        "step",
+    ]
     on_cpu = {"ACCELERATE_USE_CPU": "true"} if Processes().device.type != "cuda" else {}
     log = scratch / "two.log"
     try:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _rewards import with_reward_of_run
 from hydra import compose
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
@@ -27,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _steps import build, expanded, resolved, run_step
 from omegaconf import DictConfig
 
 from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.launch.steps import build, expanded, resolved, run_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import PREPARED
 

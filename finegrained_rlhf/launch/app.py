@@ -1,0 +1,161 @@
+"""One command around its job: Hydra, messages, quiet libraries, and every mistake of a user in one line.
+
+Exit status: 0 done; 1 it ran and something failed (points of a sweep, findings of the doctor, an error of ours, with
+its traceback); 2 the user's mistake, or something outside the code that is wrong; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.launch.rewards import opened
+from finegrained_rlhf.launch.sweeps.points import use_own_directory
+
+_CHOOSES_BY_REWARD = ("evaluate", "generate", "reweigh")
+"""Commands that take `reward.…=` keys of a reward that the run's `config.yaml` names."""
+INSTALL = "pip install -e '.[{extra}]' in a checkout"
+
+
+def run_command(name: str) -> None:
+    """Run a command by its name with the arguments in `sys.argv`; ends the process where something is wrong."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors on instead of printing them itself
+    if name in _CHOOSES_BY_REWARD:
+        sys.argv[1:] = opened(sys.argv[1:])
+    task: Callable[[DictConfig], None] = _TASKS.get(name, run_app)
+    with one_line_errors():
+        if name == "sweep":
+            from finegrained_rlhf.launch.sweeps.callback import as_multirun, interruptible, run_point
+
+            sys.argv[1:] = as_multirun(sys.argv[1:])
+            with interruptible():
+                _hydra(name, run_point)
+        else:
+            _hydra(name, task)
+
+
+def _hydra(name: str, task: Callable[[DictConfig], None]) -> None:
+    hydra.main(version_base=None, config_path=str(conf_directory()), config_name=name)(task)()
+
+
+def run_app(cfg: DictConfig) -> None:
+    """Run the job that a composed configuration describes; the jobs of a multirun get a directory each."""
+    use_own_directory(cfg)
+    with user_errors():
+        from finegrained_rlhf.launch.steps import (
+            run_config,  # takes seconds to import: --help and mistakes need not wait
+        )
+
+        run_config(cfg)
+
+
+def run_ppo(cfg: DictConfig) -> None:
+    """Run PPO, or with dry_run=true say what memory it needs."""
+    if cfg.dry_run is not True:
+        run_app(cfg)
+        return
+    with user_errors():
+        from finegrained_rlhf.launch.dry_run import dry_run
+
+        dry_run(cfg)
+
+
+def run_doctor(cfg: DictConfig) -> None:
+    """Examine the configuration of a run; exit status 0 where it is ready, 1 where it is not."""
+    with user_errors():
+        from finegrained_rlhf.launch.doctor import examine_config
+
+        if status := examine_config(cfg):
+            sys.exit(status)
+
+
+def run_experiment(cfg: DictConfig) -> None:
+    """Run every step of an experiment."""
+    use_own_directory(cfg)
+    with user_errors():
+        from finegrained_rlhf.launch.steps import run_pipeline
+
+        run_pipeline(cfg)
+
+
+_TASKS = {"train_ppo": run_ppo, "doctor": run_doctor, "run_experiment": run_experiment}
+
+
+def explain_command_line(error: BaseException) -> str:
+    """One line for what Hydra or omegaconf found wrong with a command line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if match := re.search(r"You must specify '([^']+)'.*Available options: (.*)", " ".join(lines)):
+        return f"give {match.group(1)}=…; expected one of {', '.join(match.group(2).split())}"
+    cause = str(error.__cause__ or "").split("\n")[0]
+    text = " ".join(lines)
+    if match := re.search(r"Could not override '([^']+)'", text):
+        if "not in struct" in cause or "No match in the defaults list" in text:
+            return f"unknown key {match.group(1)!r} (--help lists the keys)"
+    if "Could not load 'hydra/launcher/joblib'" in text:
+        return f"the launcher needs joblib: {INSTALL.format(extra='sweeps')}, or give hydra/launcher=basic"
+    if match := re.search(r"Could not find '([^']+)/([^']+)'.*Available options in '[^']+': (.*?) Config search", text):
+        return f"{match.group(1)}={match.group(2)} does not exist; expected one of {', '.join(match.group(3).split())}"
+    return " ".join([*lines[:2], cause if cause not in text else ""]).strip()
+
+
+def explain_os_error(error: OSError) -> str:
+    """One line for what the file system refused."""
+    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return f"{' -> '.join(names)}: {reason}" if names else reason
+
+
+def _say(message: str) -> None:
+    """Print an error once: other processes wait, because the launcher ends them when the main one has spoken."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(3)
+        message = f"[process {os.environ['RANK']}] {message}"
+    print(f"error: {message}", file=sys.stderr)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """A user's error, a mistake on the command line, or what the file system refused: one line and exit status 2."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FineGrainedError as error:
+        _say(str(error))
+        sys.exit(2)
+    except (HydraException, OmegaConfBaseException) as error:
+        _say(explain_command_line(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno is None:  # not of the operating system: a library's own, and perhaps a fault of ours
+            raise
+        _say(explain_os_error(error))
+        sys.exit(2)
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Messages on standard error; errors of the user in one line, Ctrl-C with exit status 130."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    for noisy in ("absl", "transformers", "accelerate", "datasets", "httpx", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # the project's own messages say what happens
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with one_line_errors():
+        try:
+            yield
+        except KeyboardInterrupt:
+            sys.exit(130)

@@ -1,0 +1,153 @@
+"""The commands by task, and the one way into each: `finegrained train-ppo`, `scripts/train_ppo.py`, `python -m`.
+
+Imports nothing heavy: Ctrl-C is one line from the first moment, and `finegrained --help` is there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Train": {
+        "train_sft": "fine-tune a policy on reference answers",
+        "train_reward_model": "train one of the four reward models on span feedback or preferences",
+        "train_ppo": "train a policy by PPO on token rewards from reward models",
+        "train_dialki": "train DIALKI to find the knowledge of a dialogue's next turn",
+        "train_conqrr": "train a query rewriter, supervised or by retrieval reward",
+    },
+    "Check a run before it starts": {
+        "doctor": "check a PPO run's configuration, data, models and machine",
+        "inspect_feedback": "say what a feedback file holds",
+    },
+    "Many runs": {
+        "sweep": "train, evaluate and compare a policy for every combination of values",
+        "run_experiment": "run an experiment of several steps",
+    },
+    "Use a trained model": {
+        "generate": "stream a policy's answers to a file of prompts, or to standard input",
+        "sample_outputs": "sample several outputs a prompt, for annotation",
+        "identify_knowledge": "find the knowledge that the next answer of a dialogue rests on",
+        "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
+        "rewrite": "rewrite questions in dialogues so that they stand alone",
+    },
+    "Measure": {
+        "evaluate": "measure a policy, or a file of outputs",
+        "evaluate_reward_model": "measure a reward model on a feedback file",
+        "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
+        "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
+        "measure_drift": "measure how far reward models agree with the oracle during a run",
+        "reweigh": "say how a run's kept rollouts rank under another reward",
+        "report": "write one HTML page about a run, or about several",
+    },
+    "Data and indexes": {
+        "make_factworld": "make a FactWorld",
+        "annotate_factworld": "annotate sampled FactWorld answers as people would",
+        "make_dialogue_world": "make a DialogueWorld",
+        "make_rewrite_world": "make a RewriteWorld",
+        "make_response_data": "make prompt files for response generation from dialogues",
+        "make_tiny_models": "build tiny models and tokenizers from a corpus",
+        "build_index": "index a corpus of passages",
+        "search": "search an index",
+        "label_passages": "label passages for the questions of dialogues",
+    },
+}
+"""What each command does, by task and name; each has a `conf/NAME.yaml` and a `scripts/NAME.py`."""
+
+NAMES = tuple(name for group in COMMANDS.values() for name in group)
+
+_COMPLETION = """_finegrained_complete()
+{
+    local word=${COMP_WORDS[COMP_CWORD]}
+    if (( COMP_CWORD == 1 )); then
+        COMPREPLY=($(compgen -W "%s --help" -- "$word"))
+        return
+    fi
+    local line="finegrained ${COMP_LINE#*"${COMP_WORDS[1]}"}"
+    local choices=$(COMP_LINE="$line" finegrained "${COMP_WORDS[1]}" -sc query=bash 2> /dev/null)
+    COMPREPLY=($(compgen -o nospace -o default -W "$choices" -- "$word"))
+}
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=}
+complete -o nospace -o default -F _finegrained_complete finegrained"""
+
+
+def main(name: str | None = None) -> None:
+    """Run a command and end the process: exit status 0 done, 1 something failed, 2 the user's mistake, 130 Ctrl-C.
+
+    Args:
+        name: of the command; None takes it from the command line, dashes or underscores.
+    """
+    try:
+        _find_modules(of_script=name is not None)
+        if name is None:
+            name = _named(sys.argv[1:])
+            sys.argv[:2] = [sys.argv[0]]
+        from finegrained_rlhf.launch.app import run_command
+
+        run_command(name)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+
+
+def conf_directory() -> Path:
+    """Where the configurations are: `conf/` of a checkout, or their copy in an installed wheel.
+
+    Raises:
+        FileNotFoundError: there is neither; the installation is incomplete.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for directory in (package.parent / "conf", package / "conf"):
+        if (directory / "app.yaml").is_file():
+            return directory
+    raise FileNotFoundError(f"no configurations: neither {package.parent / 'conf'} nor {package / 'conf'} exists")
+
+
+def _find_modules(*, of_script: bool) -> None:
+    """Let a user's own modules (`_target_: my_rewards.Politeness`) be found in the working directory.
+
+    Python looks beside a script first, where scripts/evaluate.py would hide the package of that name: last here.
+    """
+    first = sys.path[0] if of_script else None
+    if first is not None and Path(first or ".").resolve() == Path(sys.argv[0]).resolve().parent:
+        sys.path.append(sys.path.pop(0))
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _named(arguments: list[str]) -> str:
+    word = arguments[0] if arguments else "--help"
+    if word in ("--help", "-h", "help"):
+        print(overview())
+        sys.exit(0)
+    if word == "--completion":
+        print(_COMPLETION % " ".join(name.replace("_", "-") for name in NAMES))
+        sys.exit(0)
+    name = word.replace("-", "_")
+    if name not in NAMES:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0].replace('_', '-')}?" if near else "finegrained --help lists the commands"
+        print(f"error: no command {word!r}; {hint}", file=sys.stderr)
+        sys.exit(2)
+    return name
+
+
+def overview() -> str:
+    """What `finegrained --help` prints."""
+    width = max(map(len, NAMES))
+    lines = ["finegrained COMMAND KEY=VALUE …   (finegrained COMMAND --help explains the keys of a command)"]
+    for task, commands in COMMANDS.items():
+        lines += ["", task, *(f"  {name.replace('_', '-'):<{width}}  {what}" for name, what in commands.items())]
+    lines += [
+        "",
+        "Several processes: accelerate launch -m finegrained_rlhf.launch train_ppo KEY=VALUE …",
+        'Tab completion in bash: eval "$(finegrained --completion)"',
+    ]
+    return "\n".join(lines)
