@@ -96,7 +96,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError("the plot needs matplotlib: pip install 'finegrained-rlhf[plots]'") from None
+        raise ConfigError("the plot needs matplotlib: pip install -e '.[plots]' in a checkout") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -170,7 +170,7 @@ def test_mistakes_are_one_clear_error(folder: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(DataError, match=r"blind\.jsonl.*no dialogue names its gold"):
         replace(job(folder, tmp_path / "out"), data=str(tmp_path / "blind.jsonl")).run()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"plots=true needs matplotlib: pip install 'finegrained-rlhf\[plots\]'"):
+    with pytest.raises(ConfigError, match=r"plots=true needs matplotlib: pip install -e '\.\[plots\]' in a checkout"):
         job(folder, tmp_path / "out").run()
     assert not (tmp_path / "out").exists()
 

@@ -123,7 +123,7 @@ def _stop_words() -> frozenset[str]:
         from bm25s.stopwords import STOPWORDS_EN_PLUS
     except ImportError:
         raise ConfigError(
-            "the overlap needs bm25s: pip install 'finegrained-rlhf[retrieval]', or corpus=null"
+            "the overlap needs bm25s: pip install -e '.[retrieval]' in a checkout, or corpus=null"
         ) from None
     return frozenset(STOPWORDS_EN_PLUS)
 

@@ -31,7 +31,7 @@ def load_pyplot(what: str = "the figure", extra: str = "plots") -> ModuleType:
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError(f"{what} needs matplotlib: pip install 'finegrained-rlhf[{extra}]'") from None
+        raise ConfigError(f"{what} needs matplotlib: pip install -e '.[{extra}]' in a checkout") from None
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "finegrained-rlhf", "font.size": 9, "text.color": INK})
     from matplotlib import pyplot

@@ -96,13 +96,13 @@ def main(name: str | None = None) -> None:
 
 
 def conf_directory() -> Path:
-    """Where the configurations are: `conf/` of a checkout, or their copy in an installed wheel.
+    """Where the configurations are: `the copy in an installed wheel, or `conf/` of a checkout.
 
     Raises:
         FileNotFoundError: there is neither; the installation is incomplete.
     """
     package = Path(__file__).resolve().parents[1]
-    for directory in (package.parent / "conf", package / "conf"):
+    for directory in (package / "conf", package.parent / "conf"):
         if (directory / "app.yaml").is_file():
             return directory
     raise FileNotFoundError(f"no configurations: neither {package.parent / 'conf'} nor {package / 'conf'} exists")

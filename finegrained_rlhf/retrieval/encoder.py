@@ -221,7 +221,7 @@ class _SentenceTransformer:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
-            problem = f"{directory} is a sentence-transformers model: pip install 'finegrained-rlhf[retrieval]'"
+            problem = f"{directory} is a sentence-transformers model: pip install -e '.[retrieval]' in a checkout"
             raise ConfigError(problem) from None
         _refuse_pickles(directory)
         try:

@@ -176,5 +176,5 @@ def import_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise ConfigError("dense search needs faiss: pip install 'finegrained-rlhf[retrieval]'") from None
+        raise ConfigError("dense search needs faiss: pip install -e '.[retrieval]' in a checkout") from None
     return faiss

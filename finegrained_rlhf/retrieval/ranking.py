@@ -120,5 +120,5 @@ def _pytrec_eval() -> Any:
     try:
         import pytrec_eval
     except ImportError:
-        raise ConfigError("ranking metrics need pytrec_eval: pip install 'finegrained-rlhf[retrieval]'") from None
+        raise ConfigError("ranking metrics need pytrec_eval: pip install -e '.[retrieval]' in a checkout") from None
     return pytrec_eval

@@ -83,7 +83,7 @@ class WandbSink:
             import wandb
         except ImportError:
             raise ConfigError(
-                "tracking=wandb needs the wandb package: pip install 'finegrained-rlhf[tracking]'"
+                "tracking=wandb needs the wandb package: pip install -e '.[tracking]' in a checkout"
             ) from None
         if run.tracking.is_file():
             identity = str(read_json(run.tracking)["wandb_id"])
