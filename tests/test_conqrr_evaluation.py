@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytrec_eval
 from numpy.typing import NDArray
 
 from finegrained_rlhf.conqrr.canard_corpus import WriteCanardCorpus
@@ -24,7 +25,7 @@ from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.runs import read_run
+from finegrained_rlhf.retrieval.runs import read_run, write_run
 
 SAID = ("q", "a")
 
@@ -62,6 +63,27 @@ def test_by_hand() -> None:
     original = score_queries(EXAMPLES, QUERIES, RUN, RankingMetrics(form="original"))
     assert original.overall["turns"] == 5
     assert original.overall["mrr"] == pytest.approx(scores.overall["mrr"] * 4 / 5)
+
+
+def test_ndcg_counts_the_grades_of_the_judgements(tmp_path: Path) -> None:
+    """Grades 1, 4, 3 in rank order, from CAsT's files: (1 + 4 / log2 3 + 3 / 2) / (4 + 3 / log2 3 + 1 / 2) = 0.786.
+
+    With `min_relevance` 3 the first passage is no longer gold, and still counts in nDCG, as with trec_eval's `-l 3`.
+    """
+    topics, qrels, run = tmp_path / "topics.json", tmp_path / "qrels.txt", tmp_path / "run.trec"
+    topics.write_text(json.dumps([{"number": 1, "turn": [{"number": 1, "raw_utterance": "what"}]}]))
+    qrels.write_text("1_1 0 low 1\n1_1 0 high 4\n1_1 0 middle 3\n1_1 0 none 0\n")
+    found = {"1_1": hits("low", "high", "middle")}
+    write_run(run, found, "toy")
+    for level, mrr in ((1, 1.0), (3, 0.5)):
+        examples = RewriteData(str(topics), "cast", qrels=str(qrels), min_relevance=level).read().examples
+        scores = score_queries(examples, {"1_1": "what"}, found).overall
+        assert scores["ndcg@3"] == pytest.approx(0.786, abs=5e-4) and scores["mrr"] == mrr
+        with open(qrels) as judged, open(run) as ranked:
+            measures = {"ndcg_cut.3", "recip_rank"}
+            evaluator = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(judged), measures, level)
+            theirs = evaluator.evaluate(pytrec_eval.parse_run(ranked))["1_1"]
+        assert (scores["ndcg@3"], scores["mrr"]) == (theirs["ndcg_cut_3"], theirs["recip_rank"])
 
 
 def test_groups_by_hand() -> None:
