@@ -25,7 +25,7 @@ from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.runs import read_run, write_run
+from finegrained_rlhf.retrieval.runs import read_judgements, read_run, write_run
 
 SAID = ("q", "a")
 
@@ -227,6 +227,8 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert systems["ours"]["overall"]["mrr"] == 0.5 and systems["ours"]["missing"] == 1
     assert systems["ours"]["overlap"] == 1.0
     assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
+    assert result["gold"] == {"passages": 2, "not_in_index": 0}
+    assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
     assert [hit.id for hit in read_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
     assert "| ours" in capsys.readouterr().out
 
@@ -244,6 +246,29 @@ def test_what_the_job_refuses(folder: Path) -> None:
     with pytest.raises(DataError, match="ours.jsonl, record elsewhere: a query of a question that is not evaluated"):
         job(folder).run()
     assert not (folder / "scores.json").exists()
+
+
+def test_gold_must_be_in_the_index(folder: Path) -> None:
+    """An index of another corpus is no result of 0.000; one of a part of the corpus is, where that is asked for."""
+    write_jsonl(folder / "other.jsonl", [{"id": "hill", "text": "a hill"}])
+    Bm25Config().build(str(folder / "other.jsonl"), folder / "other")
+    given = {"index": str(folder / "other"), "corpus": None}
+    for choice in ("error", "count"):
+        with pytest.raises(
+            DataError, match=r"other.*2 of 2 gold passages of .*questions.jsonl are not in the index \('mill', 'red'\)"
+        ):
+            job(folder, **given, unindexed_gold=choice).run()
+    assert not (folder / "scores.json").exists() and not (folder / "runs").exists()
+    write_jsonl(folder / "part.jsonl", [{"id": "mill", "text": "Ada built the mill"}])
+    Bm25Config().build(str(folder / "part.jsonl"), folder / "part")
+    given = {"index": str(folder / "part"), "corpus": str(folder / "part.jsonl")}
+    with pytest.raises(DataError, match=r"1 of 2 gold passages.*\('red'\).*unindexed_gold=count"):
+        job(folder, **given).run()
+    result = job(folder, **given, unindexed_gold="count").run()
+    assert result["gold"] == {"passages": 2, "not_in_index": 1}
+    assert result["systems"]["rewrite"]["overall"]["mrr"] == 0.5
+    with pytest.raises(ConfigError, match="unindexed_gold: expected error or count, got 'skip'"):
+        job(folder, unindexed_gold="skip")
 
 
 def test_the_table(folder: Path) -> None:

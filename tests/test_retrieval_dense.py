@@ -267,6 +267,7 @@ def test_bad_input(plain: Path, built: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(DataError, match="holds no passage"):
         settings(plain).build(str(tmp_path / "empty.jsonl"), tmp_path / "index")
     retriever = settings(plain).open(built)
+    assert retriever.missing([IDS[0], "p999", IDS[1]]) == ["p999"]
     with pytest.raises(DataError, match="no passage with the id 'p999'"):
         retriever.score_pool(QUERIES, ["p001", "p999"])
     with pytest.raises(ConfigError, match="k: expected at least 1"):

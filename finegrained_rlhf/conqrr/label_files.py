@@ -62,9 +62,7 @@ class LabelPassages:
         if self.output is not None:
             write_labels(self.output, found.labels)
         origin = "labelled" if made else "read from the cache"
-        print(
-            f"{json.dumps(found.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else "")
-        )
+        print(f"{json.dumps(found.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else ""))
         return found
 
     def load(self) -> tuple[Labelling, Path, bool]:

@@ -127,7 +127,9 @@ def read_resolved(path: str | Path) -> dict[str, str]:
 
 def relevant_of(grades: Mapping[str, int], min_relevance: int = 1) -> tuple[str, ...]:
     """Ids of the passages whose grade is at least `min_relevance`, best grade first, equal ones by id."""
-    return tuple(passage for _, passage in sorted((-grade, key) for key, grade in grades.items() if grade >= min_relevance))
+    return tuple(
+        passage for _, passage in sorted((-grade, key) for key, grade in grades.items() if grade >= min_relevance)
+    )
 
 
 def _lines(path: str | Path) -> list[str]:
