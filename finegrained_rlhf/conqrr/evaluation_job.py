@@ -124,8 +124,8 @@ class EvaluateRewrites:
             some = ", ".join([*map(repr, missing[:3]), *(["…"] if len(missing) > 3 else [])])
             rest = "" if len(missing) == len(gold) else "; unindexed_gold=count evaluates on a part of the corpus"
             raise DataError(
-                f"{len(missing)} of {len(gold)} gold passages of {as_rewrite_data(self.data).path} are not in the index "
-                f"({some}); the index may be of another corpus{rest}",
+                f"{len(missing)} of {len(gold)} gold passages of {as_rewrite_data(self.data).path} are not in the "
+                f"index ({some}); the index may be of another corpus{rest}",
                 file=self.index,
                 field="gold",
             )
