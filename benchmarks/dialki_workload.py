@@ -21,7 +21,8 @@ from finegrained_rlhf.core.seeding import seed_everything, stable_hash
 from finegrained_rlhf.dialki.inputs import InputConfig
 from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, new_dialki
 from finegrained_rlhf.dialki.objective import LossConfig
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
 
 LOSSES = LossConfig(history=1.0, adversarial=5.0)

@@ -13,7 +13,8 @@ from transformers import BertConfig, BertModel
 from finegrained_rlhf.dialki.batches import Chosen, DialkiBatch, collate, passages_to_search
 from finegrained_rlhf.dialki.inputs import EncodedExample, InputConfig, InputEncoder
 from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, new_dialki
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
 
 THINGS = ("door", "roof", "wall", "lamp", "desk", "yard")

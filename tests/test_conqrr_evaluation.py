@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytrec_eval
 from numpy.typing import NDArray
 
 from finegrained_rlhf.conqrr.canard_corpus import WriteCanardCorpus
@@ -24,7 +25,7 @@ from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.runs import read_run
+from finegrained_rlhf.retrieval.runs import read_judgements, read_run, write_run
 
 SAID = ("q", "a")
 
@@ -62,6 +63,27 @@ def test_by_hand() -> None:
     original = score_queries(EXAMPLES, QUERIES, RUN, RankingMetrics(form="original"))
     assert original.overall["turns"] == 5
     assert original.overall["mrr"] == pytest.approx(scores.overall["mrr"] * 4 / 5)
+
+
+def test_ndcg_counts_the_grades_of_the_judgements(tmp_path: Path) -> None:
+    """Grades 1, 4, 3 in rank order, from CAsT's files: (1 + 4 / log2 3 + 3 / 2) / (4 + 3 / log2 3 + 1 / 2) = 0.786.
+
+    With `min_relevance` 3 the first passage is no longer gold, and still counts in nDCG, as with trec_eval's `-l 3`.
+    """
+    topics, qrels, run = tmp_path / "topics.json", tmp_path / "qrels.txt", tmp_path / "run.trec"
+    topics.write_text(json.dumps([{"number": 1, "turn": [{"number": 1, "raw_utterance": "what"}]}]))
+    qrels.write_text("1_1 0 low 1\n1_1 0 high 4\n1_1 0 middle 3\n1_1 0 none 0\n")
+    found = {"1_1": hits("low", "high", "middle")}
+    write_run(run, found, "toy")
+    for level, mrr in ((1, 1.0), (3, 0.5)):
+        examples = RewriteData(str(topics), "cast", qrels=str(qrels), min_relevance=level).read().examples
+        scores = score_queries(examples, {"1_1": "what"}, found).overall
+        assert scores["ndcg@3"] == pytest.approx(0.786, abs=5e-4) and scores["mrr"] == mrr
+        with open(qrels) as judged, open(run) as ranked:
+            measures = {"ndcg_cut.3", "recip_rank"}
+            evaluator = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(judged), measures, level)
+            theirs = evaluator.evaluate(pytrec_eval.parse_run(ranked))["1_1"]
+        assert (scores["ndcg@3"], scores["mrr"]) == (theirs["ndcg_cut_3"], theirs["recip_rank"])
 
 
 def test_groups_by_hand() -> None:
@@ -205,6 +227,8 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert systems["ours"]["overall"]["mrr"] == 0.5 and systems["ours"]["missing"] == 1
     assert systems["ours"]["overlap"] == 1.0
     assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
+    assert result["gold"] == {"passages": 2, "not_in_index": 0}
+    assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
     assert [hit.id for hit in read_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
     assert "| ours" in capsys.readouterr().out
 
@@ -222,6 +246,29 @@ def test_what_the_job_refuses(folder: Path) -> None:
     with pytest.raises(DataError, match="ours.jsonl, record elsewhere: a query of a question that is not evaluated"):
         job(folder).run()
     assert not (folder / "scores.json").exists()
+
+
+def test_gold_must_be_in_the_index(folder: Path) -> None:
+    """An index of another corpus is no result of 0.000; one of a part of the corpus is, where that is asked for."""
+    write_jsonl(folder / "other.jsonl", [{"id": "hill", "text": "a hill"}])
+    Bm25Config().build(str(folder / "other.jsonl"), folder / "other")
+    given = {"index": str(folder / "other"), "corpus": None}
+    for choice in ("error", "count"):
+        with pytest.raises(
+            DataError, match=r"other.*2 of 2 gold passages of .*questions.jsonl are not in the index \('mill', 'red'\)"
+        ):
+            job(folder, **given, unindexed_gold=choice).run()
+    assert not (folder / "scores.json").exists() and not (folder / "runs").exists()
+    write_jsonl(folder / "part.jsonl", [{"id": "mill", "text": "Ada built the mill"}])
+    Bm25Config().build(str(folder / "part.jsonl"), folder / "part")
+    given = {"index": str(folder / "part"), "corpus": str(folder / "part.jsonl")}
+    with pytest.raises(DataError, match=r"1 of 2 gold passages.*\('red'\).*unindexed_gold=count"):
+        job(folder, **given).run()
+    result = job(folder, **given, unindexed_gold="count").run()
+    assert result["gold"] == {"passages": 2, "not_in_index": 1}
+    assert result["systems"]["rewrite"]["overall"]["mrr"] == 0.5
+    with pytest.raises(ConfigError, match="unindexed_gold: expected error or count, got 'skip'"):
+        job(folder, unindexed_gold="skip")
 
 
 def test_the_table(folder: Path) -> None:

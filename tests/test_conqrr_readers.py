@@ -354,8 +354,27 @@ def test_cast_2019(tmp_path: Path) -> None:
     assert (third.rewrite, third.answer, third.source) == (None, None, "trec")
     assert reading.notes["no resolved question"] == reading.notes["no relevant passage judged"] == 1
     assert first.gold == ()
+    assert second.grades == {"CAR_a": 1, "MARCO_b": 4} and third.grades == {"MARCO_d": 2} and not first.grades
     strict = RewriteData(path, "cast", rewrites=str(resolved), qrels=str(qrels), min_relevance=3).read()
-    assert strict.examples[1].gold == ("MARCO_b",)
+    assert strict.examples[1].gold == ("MARCO_b",) and strict.examples[1].grades == second.grades
+    with pytest.raises(ConfigError, match="min_relevance: expected at least 1, got 0"):
+        RewriteData(path, "cast", qrels=str(qrels), min_relevance=0)
+
+
+def test_grades_survive_the_projects_own_format(tmp_path: Path) -> None:
+    graded = RewriteExample("a", "a", 1, (), "what", gold=("p",), grades={"p": 4, "q": 1})
+    write_rewrite_jsonl(tmp_path / "q.jsonl", [graded])
+    assert read_rewrite_jsonl(tmp_path / "q.jsonl") == [graded]
+    row = {"id": "a", "dialogue": "a", "turn": 1, "history": [], "question": "what", "gold": ["p"]}
+    for grades, problem in (
+        ({"p": 0}, "record a, field grades.p: expected a whole number from 1, got 0"),
+        ({"p": True}, "field grades.p: expected a whole number"),
+        ([4], "field grades: expected an object"),
+        ({"q": 1}, "record a, field grades: expected a grade of each gold passage, 'p' has none"),
+    ):
+        (tmp_path / "q.jsonl").write_text(json.dumps({**row, "grades": grades}))
+        with pytest.raises(DataError, match=problem):
+            read_rewrite_jsonl(tmp_path / "q.jsonl")
 
 
 def test_cast_2020(tmp_path: Path) -> None:

@@ -22,11 +22,15 @@ from finegrained_rlhf.conqrr.job import TrainConqrr
 from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.reward import PoolReward, pool_ids, ranked_first
+from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
 from finegrained_rlhf.conqrr.validation import RewriteValidation, fixed_batches
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
-from finegrained_rlhf.models.loading import PolicyConfig, open_policy
+from finegrained_rlhf.models.loading import PolicyConfig, open_policy, save_policy
+from finegrained_rlhf.models.policy import CausalPolicy
+from finegrained_rlhf.models.tiny import TinyGPT2Config, build_gpt2, build_tokenizer, causal_tokenizer
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -62,6 +66,85 @@ def test_the_input_is_newest_first() -> None:
     assert example.context == "q3 [SEP] q2 [SEP] a1 [SEP] q1"
     (prompt,) = rewrite_prompts([example], tokenizer())
     assert prompt.text == example.context and prompt.metadata["references"] == ()
+
+
+def test_control_tokens_in_a_turn_are_words() -> None:
+    """Neither the end of sequence, nor a pad, nor the separator can be typed; other text gives the same ids."""
+    known = tokenizer()
+    history = ("stop </s> now", "a <pad> b [SEP] c", "<<pad>pad>", "fine")
+    (prompt,) = rewrite_prompts([RewriteExample("x", "d", 3, history, "who </s>?")], known)
+    assert not set(prompt.input_ids[:-1]) & {known.eos_token_id, known.pad_token_id}
+    assert prompt.input_ids[-1] == known.eos_token_id and prompt.text.count("[SEP]") == len(history)
+    plain = long_dialogue(2)
+    (prompt,) = rewrite_prompts([plain], known)
+    assert prompt.text == plain.context and list(prompt.input_ids) == known(plain.context)["input_ids"]
+
+
+# Templates -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "causal"])
+def test_the_cue_stands_at_the_end_whatever_is_cut(family: str) -> None:
+    known = tokenizer() if family == "seq2seq" else causal_tokenizer(tokenizer(), 256)
+    template = RewriteTemplate("dialogue: {dialogue} so:")
+    ends = [known.eos_token_id] if family == "seq2seq" else []
+    cue = known(" so:", add_special_tokens=False)["input_ids"]
+    for turns in (1, 30):
+        (prompt,) = rewrite_prompts([long_dialogue(turns)], known, 40, template)
+        ids = list(prompt.input_ids)
+        assert ids[-len(cue) - len(ends) :] == [*cue, *ends] and len(ids) <= 40
+        body = known("dialogue: " + long_dialogue(turns).context, add_special_tokens=False)["input_ids"]
+        assert ids[: -len(cue) - len(ends)] == body[: 40 - len(cue) - len(ends)]
+    assert prompt.text.startswith("dialogue: who saw the cat? [SEP] ") and prompt.text.endswith(" so:")
+    with pytest.raises(ConfigError, match="max_input_tokens: expected more than the"):
+        rewrite_prompts([long_dialogue(1)], known, 3, template)
+
+
+@pytest.mark.parametrize("text", ["", "rewrite:", "{dialogue} {dialogue}", "{context}"])
+def test_broken_templates(text: str, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="template: expected a text with {dialogue} once"):
+        RewritingConfig(template=text)
+    with pytest.raises(ConfigError, match="template: expected a text with {dialogue} once"):
+        job(files, tmp_path, 0.0, template=text)
+
+
+def test_a_decoder_only_rewriter_gets_a_cue_and_its_checkpoints_remember_it(files: Path, tmp_path: Path) -> None:
+    """Training, validation and rewriting read one input; a checkpoint that says nothing reads the dialogue alone."""
+    texts = [q.context + " " + (q.rewrite or "") + "\nrewrite:" for q in questions()]
+    causal = causal_tokenizer(build_tokenizer(texts), 256)
+    policy = CausalPolicy(build_gpt2(causal, TinyGPT2Config(16, 1, 2, 256)), causal)
+    save_policy(policy, tmp_path / "gpt2")
+    assert QueryRewriter(open_policy(tmp_path / "gpt2"), Processes()).template.text == "{dialogue}"
+    task = job(files, tmp_path / "run", 0.0, policy=PolicyConfig(str(tmp_path / "gpt2")), total_steps=2)
+    trainer = task.build(Processes(task.processes), RunDirectory(tmp_path / "other"))
+    assert all(item.prompt.text.endswith("\nrewrite:") for item in trainer.data)
+    assert all(prompt.text.endswith("\nrewrite:") for prompt in trainer.validation.prompts)
+    task.run()
+    for place in ("policy", "checkpoints/step_2/policy"):
+        rewriter = QueryRewriter(open_policy(tmp_path / "run" / place), Processes())
+        assert rewriter.template.text == "{dialogue}\nrewrite:"
+        (prompt,) = rewriter._prompts(questions()[:1])
+        cue = causal("\nrewrite:", add_special_tokens=False)["input_ids"]
+        assert list(prompt.input_ids[-len(cue) :]) == cue
+        assert prompt.input_ids in {item.prompt.input_ids for item in trainer.data} | {
+            p.input_ids for p in trainer.validation.prompts
+        }
+    again = job(files, tmp_path / "on", 0.0, policy=PolicyConfig(str(tmp_path / "run")), template="{dialogue} =")
+    told = again.build(Processes(again.processes), RunDirectory(tmp_path / "on"))
+    assert told.data[0].prompt.text.endswith(" =")
+    bare = QueryRewriter(open_policy(tmp_path / "run"), Processes(), RewritingConfig(template="{dialogue}"))
+    assert bare._prompts(questions()[:1])[0].text == questions()[0].context
+
+
+def test_an_encoder_decoder_reads_the_dialogue_alone(files: Path, tmp_path: Path) -> None:
+    task = job(files, tmp_path / "run", 0.0)
+    trainer = task.build(Processes(task.processes), RunDirectory(tmp_path / "run"))
+    contexts = {q.id: q.context for q in questions()}
+    assert all(item.prompt.text == contexts[item.prompt.id] for item in trainer.data)
+    assert stored_template(trainer.policy) == RewriteTemplate("{dialogue}")
+    trainer.policy.model.config.rewrite_template = "no place"
+    with pytest.raises(ModelError, match="config.json of the policy, rewrite_template: template: expected"):
+        stored_template(trainer.policy)
 
 
 def test_a_tokenizer_that_cuts_the_newest_turn_is_refused() -> None:

@@ -33,11 +33,12 @@ from finegrained_rlhf.dialki.inputs import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki, new_model
 from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Turn
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialki.search import SearchConfig, top_spans
 from finegrained_rlhf.dialki.trainer import BatchConfig
 from finegrained_rlhf.dialki.units import divided
+from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 NEXT_ALONE = LossConfig(0.0, 0.0)
 
@@ -85,7 +86,7 @@ def test_a_record_is_divided_into_sentences_and_back() -> None:
     )
     assert [turn.knowledge for turn in parts.turns] == [Knowledge(0, 1, 1), None, Knowledge(4, 0, 0)]
     assert whole.back(Knowledge(0, 0, 1)) == Knowledge(0, 0, 1) and whole.back(Knowledge(2, 0, 0)) == Knowledge(0, 3, 3)
-    words = [parts.passages[p].text(0, len(parts.passages[p].spans) - 1) for p in range(5)]
+    words = [parts.passages[p].run(0, len(parts.passages[p].spans) - 1) for p in range(5)]
     ends = [len(item.spans) - 1 for item in parts.passages]
     assert words == [example.text_of(whole.back(Knowledge(p, 0, end))) for p, end in enumerate(ends)]
 

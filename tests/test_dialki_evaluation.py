@@ -28,8 +28,8 @@ from finegrained_rlhf.dialki.model import DialkiModel
 from finegrained_rlhf.dialki.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.reading import DialogueData
-from finegrained_rlhf.dialki.records import Knowledge, Turn
 from finegrained_rlhf.dialki.scores import KnowledgeScore, score_answer
+from finegrained_rlhf.dialogue.records import Knowledge, Turn
 from finegrained_rlhf.runtime.processes import ProcessConfig
 
 

@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.batches import (
     targets,
 )
 from finegrained_rlhf.dialki.inputs import ROLE_TOKENS, EncodedExample, InputConfig, InputEncoder, InputReport
-from finegrained_rlhf.dialki.records import Knowledge
+from finegrained_rlhf.dialogue.records import Knowledge
 
 
 class Counting:

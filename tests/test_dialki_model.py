@@ -18,8 +18,8 @@ from finegrained_rlhf.dialki.batches import DialkiBatch, InputGroup, collate
 from finegrained_rlhf.dialki.heads import MASKED, Contextualizer, HistoryScores, NextScores
 from finegrained_rlhf.dialki.inputs import InputConfig
 from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, load_dialki, new_dialki
-from finegrained_rlhf.dialki.records import Knowledge
 from finegrained_rlhf.dialki.search import SearchConfig
+from finegrained_rlhf.dialogue.records import Knowledge
 
 
 @pytest.fixture(scope="module")

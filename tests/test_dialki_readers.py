@@ -12,7 +12,8 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.reading import DialogueData
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 # Records ----------------------------------------------------------------------------------------------------------
 
@@ -38,8 +39,8 @@ def test_a_record_gives_the_words_of_its_gold() -> None:
         ({"passages": (Passage("a", "", ()),)}, r"passages\[0\].spans"),
         ({"passages": (Passage("a", "", ("one", "\n")),)}, r"passages\[0\].spans\[1\]"),
         ({"passages": (PASSAGES[0], PASSAGES[0])}, r"passages\[1\].id"),
-        ({"passages": (Passage("a", "", ("one", "two"), (1,)),)}, r"passages\[0\].sentences"),
-        ({"passages": (Passage("a", "", ("one", "two"), (0, 2)),)}, r"passages\[0\].sentences"),
+        ({"passages": (Passage("a", "", ("one", "two"), (1,)),)}, r"passages\[0\].sentence_starts"),
+        ({"passages": (Passage("a", "", ("one", "two"), (0, 2)),)}, r"passages\[0\].sentence_starts"),
         ({"gold": (Knowledge(0, 1, 2),)}, r"gold\[0\]"),
         ({"gold": (Knowledge(0, 1, 0),)}, r"gold\[0\]"),
         ({"gold": (Knowledge(0, 1, 1), Knowledge(0, 1, 1))}, "gold"),
@@ -262,7 +263,7 @@ def test_dstc11_counts_equal_those_of_the_files(shared_data: Path) -> None:
     )
     reading = DialogueData(str(path), "dstc11").read()
     seeking = [(log, label) for log, label in zip(logs, labels, strict=True) if label["target"]]
-    assert reading.dialogues == len(logs) == 3300 and len(reading.examples) == len(seeking) == 1692
+    assert reading.entries == len(logs) == 3300 and len(reading.examples) == len(seeking) == 1692
     assert reading.skipped == {"turn seeks no knowledge": 1608}
     per_turn = Counter(len(label["knowledge"]) for _, label in seeking)
     assert reading.report()["gold"] == {str(number): count for number, count in sorted(per_turn.items())}

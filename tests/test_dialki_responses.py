@@ -13,10 +13,11 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialki.readers.jsonl import write_dialogues
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialki.respond import GenerateResponses, response_metrics
 from finegrained_rlhf.dialki.response_data import MakeResponseData
 from finegrained_rlhf.dialki.responses import KNOWLEDGE_INPUTS, ResponseInput
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.models.tiny import TinyT5Config
 from finegrained_rlhf.models.tiny_files import make_tiny_models

@@ -12,8 +12,9 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialki.lexical import best_passage, best_span, bm25, words
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, score_answer, summaries, summary
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.
 

@@ -20,10 +20,11 @@ from finegrained_rlhf.dialki.job import TrainDialki
 from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki
 from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 

@@ -21,8 +21,10 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval import sharded
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
 from finegrained_rlhf.retrieval.bm25 import Bm25Config, Bm25Index
+from finegrained_rlhf.retrieval.jobs import SearchIndex
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.runs import read_run
 from finegrained_rlhf.retrieval.tokenization import WordConfig
 
 PLAIN = Bm25Config(stemmer="none", stop_words="none")
@@ -134,8 +136,23 @@ def test_remembered_passages_are_forgotten_and_read_again(
         assert np.array_equal(found.score_pool(queries, ids[start : start + 10]), whole[:, start : start + 10])
 
 
+def test_ids_with_spaces_from_the_corpus_to_the_run(tmp_path: Path) -> None:
+    """Such ids are found, scored, searched from Python and by the job, and written to a TREC run that reads back."""
+    write_corpus(tmp_path / "c.jsonl", {"Grand Canyon 3": "a deep red canyon", "sea": "a blue sea"})
+    (tmp_path / "c.tsv").write_text("Red Sea\ta red sea\n")
+    PLAIN.build(str(tmp_path), tmp_path / "index")
+    index = PLAIN.open(tmp_path / "index")
+    assert index.search(["canyon"], 1)[0][0].id == "Grand Canyon 3" and index.missing(["Red Sea", "Red"]) == ["Red"]
+    assert index.score_pool(["red"], ["Red Sea", "sea"])[0].argmax() == 0
+    SearchIndex(str(tmp_path / "index"), ["canyon", "red sea"], output=str(tmp_path / "run.trec")).run()
+    found = read_run(tmp_path / "run.trec")
+    assert found["2"][0].id == "Red Sea" and found["1"][0].id == "Grand Canyon 3"
+
+
 def test_errors(toy: tuple[Bm25Index, dict[str, str]], tmp_path: Path) -> None:
     found, passages = toy
+    known = list(passages)[:3]
+    assert found.missing([known[0], "nobody", known[2], "none", "nobody"]) == ["nobody", "none"]
     with pytest.raises(DataError, match=r"no passage with the id 'nobody' \(2 missing\)"):
         found.score_pool(["x"], ["p1", "nobody", "none", "p2"])
     with pytest.raises(ConfigError, match="k: expected at least 1, got 0"):

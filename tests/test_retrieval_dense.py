@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,20 @@ def test_long_texts_are_cut_and_prefixes_stand_before(plain: Path) -> None:
     prefixed = encoder.encode(["mill"], "query")
     assert np.abs(prefixed - encoder.encode(["query : mill"], "passage")).max() < 1e-6
     assert np.abs(prefixed - encoder.encode(["mill"], "passage")).max() > 1e-3
+
+
+def test_control_tokens_in_a_text_are_words(plain: Path) -> None:
+    """`[SEP]` in a passage ends nothing; other texts have the vectors they had."""
+    encoder = settings(plain).encoder.load()
+    ids: list[list[int]] = []
+    backend: Any = encoder._backend
+    model = backend._model
+    model.register_forward_pre_hook(lambda _, given: ids.extend(given[0].tolist()) or None)
+    texts = ["a red [SEP] mill", "a [MASK] mill", "a red mill"]
+    vectors = encoder.encode(texts, "passage")
+    special = {backend.tokenizer.sep_token_id, backend.tokenizer.mask_token_id}
+    assert len(ids) == 3 and all(sum(token in special for token in row) == 1 for row in ids)  # the end alone
+    assert np.abs(vectors[2:] - reference(plain, texts[2:])).max() < 1e-6
 
 
 def test_dot_similarity_keeps_lengths(plain: Path) -> None:
@@ -267,6 +282,7 @@ def test_bad_input(plain: Path, built: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(DataError, match="holds no passage"):
         settings(plain).build(str(tmp_path / "empty.jsonl"), tmp_path / "index")
     retriever = settings(plain).open(built)
+    assert retriever.missing([IDS[0], "p999", IDS[1]]) == ["p999"]
     with pytest.raises(DataError, match="no passage with the id 'p999'"):
         retriever.score_pool(QUERIES, ["p001", "p999"])
     with pytest.raises(ConfigError, match="k: expected at least 1"):

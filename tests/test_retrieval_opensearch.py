@@ -87,6 +87,7 @@ def test_scores_of_a_pool(fake: FakeServer, retriever: OpenSearchRetriever) -> N
 
 
 def test_unknown_ids_and_depths(retriever: OpenSearchRetriever) -> None:
+    assert retriever.missing([IDS[0], "p999", IDS[1]]) == ["p999"]
     with pytest.raises(DataError, match="no passage with the id 'p999' \\(1 missing\\)"):
         retriever.score_pool(QUERIES, ["p001", "p999"])
     for k in (0, 10_001):

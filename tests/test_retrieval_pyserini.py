@@ -139,6 +139,7 @@ def test_build_and_use(pyserini: Path, corpus: str, tmp_path: Path) -> None:
 def test_bad_input(pyserini: Path, corpus: str, tmp_path: Path) -> None:
     config().build(corpus, tmp_path / "index")
     retriever = config().open(tmp_path / "index")
+    assert retriever.missing([IDS[0], "p999", IDS[1]]) == ["p999"]
     with pytest.raises(DataError, match="no passage with the id 'p999'"):
         retriever.score_pool(QUERIES, ["p001", "p999"])
     with pytest.raises(ConfigError, match="k: expected at least 1"):

@@ -16,10 +16,12 @@ from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
 from finegrained_rlhf.retrieval.runs import (
     in_trec_order,
+    read_id,
     read_judgements,
     read_run,
     write_judgements,
     write_run,
+    written_id,
 )
 
 RUN = {
@@ -150,6 +152,37 @@ def test_runs_survive_their_file(tmp_path: Path) -> None:
     assert (tmp_path / "shuffled.trec").read_bytes() == (tmp_path / "run.trec").read_bytes()
 
 
+ODD_IDS = [
+    "a b", " a", "a\u00a0b", "a\u2003b\tc\nd", "100 %", "a%20b", "%", "Müller & Söhne", "quoted:", "quoted:a",
+    "quoted:a%20b", "quoted:quoted:a%2520b", "quoted:a b", "quoted:%E4", "\x1ca\x85", "https://a.org/x%20y_p3", "Q0",
+]  # fmt: skip
+
+
+def test_ids_with_white_space_survive_their_files(tmp_path: Path) -> None:
+    """Every id comes back, no two share a column, and trec_eval counts the written files as we count in memory."""
+    columns = [written_id(id) for id in ODD_IDS]
+    assert [read_id(column) for column in columns] == ODD_IDS
+    assert len(set(columns)) == len(ODD_IDS) and all(column.split() == [column] for column in columns)
+    run = {turn: [Hit(id, float(i)) for i, id in enumerate(ODD_IDS)][::-1] for turn in ("t 1", "t")}
+    gold = {"t 1": {"a b": 2, "100 %": 1}, "t": {"a%20b": 1, "quoted:a%20b": 1}}
+    write_run(tmp_path / "run", run, "toy")
+    write_judgements(tmp_path / "qrels", gold)
+    assert read_run(tmp_path / "run") == run and read_judgements(tmp_path / "qrels") == gold
+    with open(tmp_path / "run", encoding="utf-8") as found, open(tmp_path / "qrels", encoding="utf-8") as judged:
+        evaluator = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(judged), {"recip_rank", "ndcg_cut.10"})
+        theirs = evaluator.evaluate(pytrec_eval.parse_run(found))
+    for turn, values in RankingMetrics().of_turns(run, gold, list(gold)).items():
+        assert values["mrr"] == theirs[written_id(turn)]["recip_rank"]
+        assert values["ndcg@10"] == theirs[written_id(turn)]["ndcg_cut_10"]
+
+
+def test_files_without_white_space_in_ids_read_as_they_stand(tmp_path: Path) -> None:
+    """Columns that `written_id` would not have written, among them percent signs of web addresses, are ids."""
+    ids = ["a%20b", "https://a.org/x%20y_p3", "quoted:abc", "quoted:a%2", "quoted:a%C3", "%"]
+    (tmp_path / "qrels").write_text("".join(f"t 0 {id} 1\n" for id in ids))
+    assert list(read_judgements(tmp_path / "qrels")["t"]) == ids
+
+
 def test_judgements_survive_their_file(tmp_path: Path) -> None:
     gold = {"t1": {"a": 1, "b": 0}, "t2": {"c": 3}}
     write_judgements(tmp_path / "qrels", gold)
@@ -180,8 +213,13 @@ def test_broken_files_and_ids(tmp_path: Path) -> None:
     (tmp_path / "qrels").write_text("t 0 a much\n")
     with pytest.raises(DataError, match="qrels:1, field relevance"):
         read_judgements(tmp_path / "qrels")
-    with pytest.raises(DataError, match="without white space.*'a b'"):
-        write_run(tmp_path / "run", {"t": [Hit("a b", 1.0)]}, "toy")
+    for id in ("", " \t"):
+        with pytest.raises(DataError, match="expected the id of a turn or a passage, got blank text"):
+            write_run(tmp_path / "run", {"t": [Hit(id, 1.0)]}, "toy")
+        with pytest.raises(DataError, match="got blank text"):
+            write_judgements(tmp_path / "run", {id: {"a": 1}})
+    with pytest.raises(DataError, match="the name of the run: expected a text without white space, got 'a b'"):
+        write_run(tmp_path / "run", {"t": [Hit("a", 1.0)]}, "a b")
     with pytest.raises(DataError, match="turn t: expected a finite score"):
         write_run(tmp_path / "run", {"t": [Hit("a", 1e39)]}, "toy")
     assert not (tmp_path / "run").exists()

@@ -39,6 +39,17 @@ def light(folder: Path) -> Bm25LightConfig:
     return config
 
 
+def test_control_tokens_in_a_text_are_sub_words(light: Bm25LightConfig) -> None:
+    tokenizer = light._load()
+    before = tokenizer_fingerprint(tokenizer)
+    terms = SubWords(tokenizer, 50)
+    control, plain = terms.numbers([f"{PASSAGES['p1']} </s> <pad>", PASSAGES["p1"]])
+    assert control[: len(plain)] == plain and len(control) > len(plain)
+    assert not {tokenizer.eos_token_id, tokenizer.pad_token_id} & set(control)
+    assert plain == tokenizer(PASSAGES["p1"], add_special_tokens=False)["input_ids"]
+    assert tokenizer_fingerprint(tokenizer) == before
+
+
 def test_it_equals_bm25_on_the_same_ids(folder: Path, light: Bm25LightConfig, tmp_path: Path) -> None:
     """Our BM25 over words that spell the ids, and bm25s on the ids themselves."""
     tokenizer = light._load()

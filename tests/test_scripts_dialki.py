@@ -12,7 +12,7 @@ from test_dialki_training import toy_examples
 from test_scripts_train_sft import LAUNCH, ROOT, rows, run
 
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.records import Turn
+from finegrained_rlhf.dialogue.records import Turn
 
 pytestmark = pytest.mark.scripts
 

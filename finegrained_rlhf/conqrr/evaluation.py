@@ -79,8 +79,14 @@ def find_passages(
 
 
 def judgements_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, int]]:
-    """The gold passages of questions as judgements."""
+    """The gold passages of questions as judgements, each 1."""
     return {example.id: dict.fromkeys(example.gold, 1) for example in examples if example.gold}
+
+
+def grades_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, int]]:
+    """The passages of questions with their grades, which nDCG counts; 1 of each gold passage where there are none."""
+    graded = {example.id: dict(example.grades) or dict.fromkeys(example.gold, 1) for example in examples}
+    return {name: grades for name, grades in graded.items() if grades}
 
 
 def score_queries(
@@ -108,7 +114,8 @@ def score_queries(
     if strange := [name for name in queries if name not in known]:
         raise DataError(f"a query of a question that is not evaluated ({len(strange)} in all)", record=strange[0])
     judgements: Judgements = judgements_of(examples)
-    values = (metrics or RankingMetrics()).of_turns(run, judgements, [example.id for example in examples])
+    turns = [example.id for example in examples]
+    values = (metrics or RankingMetrics()).of_turns(run, judgements, turns, grades_of(examples))
     if not values:
         raise DataError("no question has a gold passage: there is nothing to evaluate", field="gold")
     counted = [example for example in examples if example.id in values]

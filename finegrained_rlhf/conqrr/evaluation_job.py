@@ -5,12 +5,12 @@ Knows files of questions and rewrites, indexes and corpora. Does not know a metr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from finegrained_rlhf.conqrr.evaluation import QueryScores, find_passages, score_queries
+from finegrained_rlhf.conqrr.evaluation import QueryScores, find_passages, grades_of, score_queries
 from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
@@ -18,11 +18,13 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.protocol import RetrieverConfig
+from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.record import read_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import write_run
+from finegrained_rlhf.retrieval.runs import write_judgements, write_run
+
+UnindexedGold = Literal["error", "count"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class EvaluateRewrites:
         corpus: the passages, for the overlap of queries with gold passages; null leaves it out.
         k: passages a query.
         metrics: which, and how turns without gold count.
-        runs: directory for a TREC run of each system; null writes none.
+        unindexed_gold: what becomes of gold passages that the index does not have: `error`, or `count`, for an index
+            of a part of the corpus that was judged: they count as not found, and the results say how many they are.
+            An index without any of them is an error either way.
+        runs: directory for a TREC run of each system and `qrels.txt`, the judgements with their grades; null writes
+            none.
         progress: show bars.
     """
 
@@ -53,6 +59,7 @@ class EvaluateRewrites:
     corpus: str | None = None
     k: int = 100
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
+    unindexed_gold: UnindexedGold = "error"
     runs: str | None = None
     progress: bool = True
 
@@ -63,6 +70,8 @@ class EvaluateRewrites:
             raise ConfigError(f"rewrites: {twice[0]!r} is the name of a baseline; give another one")
         if not self.baselines and not self.rewrites:
             raise ConfigError("give baselines=[…] or rewrites.NAME=FILE: there is nothing to evaluate")
+        if self.unindexed_gold not in get_args(UnindexedGold):
+            raise ConfigError(f"unindexed_gold: expected error or count, got {self.unindexed_gold!r}")
         if self.k < max(self.metrics.recall_at, default=1):
             raise ConfigError(
                 f"k: expected at least {max(self.metrics.recall_at)}, the depth of a metric, got {self.k}"
@@ -72,15 +81,20 @@ class EvaluateRewrites:
         """Search, score, write the results, print a table.
 
         Raises:
-            DataError: a broken file; questions without any gold passage.
+            DataError: a broken file; questions without any gold passage; gold passages that are not in the index.
             ConfigError: the index was built with other settings.
         """
         reading = as_rewrite_data(self.data).read()
         examples = reading.examples
         queries: dict[str, dict[str, str]] = {kind: _without_model(examples, kind) for kind in self.baselines}
         queries |= {name: read_rewrites(path) for name, path in self.rewrites.items()}
-        retriever, texts = self.retriever.open(Path(self.index)), self._gold_texts(examples)
+        retriever = self.retriever.open(Path(self.index))
+        gold = list(dict.fromkeys(passage for example in examples for passage in example.gold))
+        unindexed = self._unindexed(retriever, gold)
+        texts = self._gold_texts(set(gold).difference(unindexed))
         stop_words = frozenset[str]() if texts is None else _stop_words()
+        if self.runs is not None:
+            write_judgements(Path(self.runs) / "qrels.txt", grades_of(examples))
         scores: dict[str, QueryScores] = {}
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
@@ -94,6 +108,7 @@ class EvaluateRewrites:
         result = {
             "data": reading.report(),
             "retriever": {"kind": record.kind, "settings": dict(record.settings), "passages": record.corpus.passages},
+            "gold": {"passages": len(gold), "not_in_index": len(unindexed)},
             "k": self.k,
             "metrics": asdict(self.metrics),
             "systems": {name: found.to_json() for name, found in scores.items()},
@@ -102,10 +117,23 @@ class EvaluateRewrites:
         print(f"{overall_table(result)}\nresults: {self.output}")
         return result
 
-    def _gold_texts(self, examples: Sequence[RewriteExample]) -> dict[str, str] | None:
+    def _unindexed(self, retriever: Retriever, gold: Sequence[str]) -> list[str]:
+        """The gold passages that the index does not have, where they may be missing."""
+        missing = retriever.missing(gold)
+        if missing and (self.unindexed_gold == "error" or len(missing) == len(gold)):
+            some = ", ".join([*map(repr, missing[:3]), *(["…"] if len(missing) > 3 else [])])
+            rest = "" if len(missing) == len(gold) else "; unindexed_gold=count evaluates on a part of the corpus"
+            raise DataError(
+                f"{len(missing)} of {len(gold)} gold passages of {as_rewrite_data(self.data).path} are not in the "
+                f"index ({some}); the index may be of another corpus{rest}",
+                file=self.index,
+                field="gold",
+            )
+        return missing
+
+    def _gold_texts(self, wanted: Collection[str]) -> dict[str, str] | None:
         if self.corpus is None:
             return None
-        wanted = {passage for example in examples for passage in example.gold}
         return {name: passage.contents for name, passage in Corpus(self.corpus).find(wanted).items()}
 
 

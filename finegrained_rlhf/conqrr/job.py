@@ -17,6 +17,7 @@ from finegrained_rlhf.conqrr.label_files import read_labels
 from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.reward import PoolReward
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
 from finegrained_rlhf.conqrr.validation import RewriteValidation, SelectBy
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
@@ -62,7 +63,10 @@ class TrainConqrr:
         label_share: share of the human rewrites that cross-entropy may use, 0 to 1; it is masked for the rest.
         label_seed: of that choice; the same in every run to be compared, and in the labelling of passages.
         shuffled_rewards: a control: rewards that say nothing.
-        max_input_tokens: longest input in tokens; older turns are cut off.
+        template: what stands around the dialogue in the policy's input, a text with `{dialogue}`. None: what the
+            starting policy was trained with; where it does not say, `{dialogue}` alone for an encoder–decoder, and for
+            a decoder-only policy with a line behind it that begins with `rewrite:`. The checkpoints remember it.
+        max_input_tokens: longest input in tokens, template included; older turns are cut off.
         validate_every: training steps between validations.
         checkpoint_every: training steps between checkpoints.
         keep_checkpoints: how many of the latest stay, beside that of step 0.
@@ -94,6 +98,7 @@ class TrainConqrr:
     label_share: float = 1.0
     label_seed: int = 0
     shuffled_rewards: bool = False
+    template: str | None = None
     max_input_tokens: int = MAX_INPUT_TOKENS
     validate_every: int = 500
     checkpoint_every: int = 500
@@ -120,6 +125,8 @@ class TrainConqrr:
             raise ConfigError("labels and index: expected both or neither")
         if self.validation_labels is not None and self.index is None:
             raise ConfigError("validation_labels: expected an index too")
+        if self.template is not None:
+            RewriteTemplate(self.template)
         labelled_share([], self.label_share, self.label_seed)
         self.loop_config()
 
@@ -166,12 +173,13 @@ class TrainConqrr:
         """Load policy, questions, labels and index. Every process draws the same new adapters."""
         seed_everything(self.seed, "models")
         policy = self.policy.load(processes.device)
+        template = template_for_training(policy, self.template)
         labels, scorer = self._labels(), None
         if self.index is not None:
             scorer = self.retriever.open(Path(self.index))
         questions, held_out = self._questions()
-        data = self._training(questions, labels, policy)
-        validation = self._validation(held_out, labels, scorer, policy)
+        data = self._training(questions, labels, policy, template)
+        validation = self._validation(held_out, labels, scorer, policy, template)
         check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
         reward = None
         if scorer is not None and self.training.alpha > 0:
@@ -208,7 +216,11 @@ class TrainConqrr:
         return questions, held_out[: self.validation_examples]
 
     def _training(
-        self, questions: Sequence[RewriteExample], labels: dict[str, PassageLabel], policy: Policy
+        self,
+        questions: Sequence[RewriteExample],
+        labels: dict[str, PassageLabel],
+        policy: Policy,
+        template: RewriteTemplate,
     ) -> list[Imitation]:
         alpha = self.training.alpha
         labelled = labelled_share(questions, self.label_share, self.label_seed) if alpha < 1 else frozenset[str]()
@@ -219,6 +231,7 @@ class TrainConqrr:
             rewarded=labels.keys() if alpha > 0 else (),
             max_input_tokens=self.max_input_tokens,
             max_rewrite_tokens=self.training.max_new_tokens,
+            template=template,
         )
         data = useful(found, alpha)
         logger.info(
@@ -242,11 +255,12 @@ class TrainConqrr:
         labels: dict[str, PassageLabel],
         scorer: PoolScorer | None,
         policy: Policy,
+        template: RewriteTemplate,
     ) -> RewriteValidation:
         of_use = [q for q in questions if q.rewrite is not None or q.id in labels]
         if self.validates and not of_use:
             raise ConfigError("no validation question has a rewrite or a passage label")
-        prompts = rewrite_prompts(of_use, policy.tokenizer, self.max_input_tokens)
+        prompts = rewrite_prompts(of_use, policy.tokenizer, self.max_input_tokens, template)
         reward = None if scorer is None else PoolReward(scorer, labels)
         return RewriteValidation(prompts, reward, self.validation_pool, self.selects_by)
 

@@ -29,7 +29,7 @@ class RewriteData:
         format: `jsonl` (the project's own), `qrecc`, `canard` or `cast` (TREC CAsT 2019 and 2020).
         rewrites: `cast` only: the resolved questions of 2019.
         qrels: `cast` only: the judgements.
-        min_relevance: `cast` only: the lowest grade that counts as relevant.
+        min_relevance: `cast` only: the lowest grade that makes a passage gold, at least 1; nDCG counts every grade.
         unknown: `canard` only: keep "I don't know." as an answer, or drop it.
         part: `canard` only: all, train, dev or test; a tenth of the dialogues is dev, two tenths are test.
     """
@@ -49,6 +49,8 @@ class RewriteData:
             raise ConfigError(f"unknown must be keep or drop, got {self.unknown!r}")
         if self.part not in PARTS:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
+        if self.min_relevance < 1:
+            raise ConfigError(f"min_relevance: expected at least 1, got {self.min_relevance}")
         mine = {"cast": ("rewrites", "qrels", "min_relevance"), "canard": ("unknown", "part")}
         for owner, names in mine.items():
             for name in names:

@@ -5,7 +5,8 @@ Knows what a turn is made of and how it becomes a policy's input. Does not know 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import DataError
 
@@ -30,6 +31,8 @@ class RewriteExample:
         gold: ids of the passages that answer it; empty where they are not known.
         source: where the dialogue comes from (QReCC: quac, nq, trec), "" where it is not known.
         topic_shift: whether the question leaves the topic of the turn before it; None where it is not known.
+        grades: how relevant judged passages are, 1 or more, by id, where the data has grades: of every gold passage,
+            and of passages that are too little relevant to be gold. nDCG uses them; empty: each gold passage counts 1.
     """
 
     id: str
@@ -42,12 +45,18 @@ class RewriteExample:
     gold: tuple[str, ...] = ()
     source: str = ""
     topic_shift: bool | None = None
+    grades: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.question.strip():
             raise DataError("expected a question, got blank text", record=self.id, field="question")
         if self.turn < 1:
             raise DataError(f"expected a turn from 1, got {self.turn}", record=self.id, field="turn")
+        if low := [passage for passage, grade in self.grades.items() if grade < 1]:
+            raise DataError(f"expected grades from 1, got {self.grades[low[0]]}", record=self.id, field="grades")
+        if self.grades and (without := [passage for passage in self.gold if passage not in self.grades]):
+            problem = f"expected a grade of each gold passage, {without[0]!r} has none"
+            raise DataError(problem, record=self.id, field="grades")
 
     @property
     def turns(self) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ import numpy as np
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS, rewrite_prompts
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_rewriting
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
@@ -34,6 +36,8 @@ class RewritingConfig:
         max_input_tokens: longest input; older turns are cut off.
         max_new_tokens: longest rewrite, end of sequence included.
         batch_size: questions decoded at once.
+        template: what stands around the dialogue, a text with `{dialogue}`; None: what the policy was trained with,
+            the dialogue alone where its checkpoint does not say.
     """
 
     beams: int = 1
@@ -41,11 +45,14 @@ class RewritingConfig:
     max_input_tokens: int = MAX_INPUT_TOKENS
     max_new_tokens: int = MAX_REWRITE_TOKENS
     batch_size: int = 64
+    template: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("beams", "max_new_tokens", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.template is not None:
+            RewriteTemplate(self.template)
         if self.alpha and self.beams == 1:
             raise ConfigError("alpha: greedy decoding has no length normalisation; set beams above 1 too")
 
@@ -57,10 +64,14 @@ class QueryRewriter:
         policy: in evaluation mode, on its device.
         processes: gives the precision.
         config: how rewrites are decoded.
+
+    Raises:
+        ModelError: the policy's checkpoint names a template that is none.
     """
 
     def __init__(self, policy: Policy, processes: Processes, config: RewritingConfig | None = None) -> None:
         self.policy, self.processes, self.config = policy, processes, config or RewritingConfig()
+        self.template = template_for_rewriting(policy, self.config.template)
 
     @classmethod
     def load(cls, checkpoint: str, processes: Processes, config: RewritingConfig | None = None) -> QueryRewriter:
@@ -80,7 +91,7 @@ class QueryRewriter:
         """
         if self.config.beams > 1:
             return [self.text(best(found, self.config.alpha)) for found in self.search(examples, done)]
-        prompts = rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens)
+        prompts = self._prompts(examples)
         texts: list[str] = []
         batches = TextGenerator(self.policy, processes=self.processes).stream(
             prompts, max_new_tokens=self.config.max_new_tokens, batch_size=self.config.batch_size
@@ -95,7 +106,7 @@ class QueryRewriter:
         self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each question; `best` chooses. Arguments as in `rewrite`."""
-        prompts = rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens)
+        prompts = self._prompts(examples)
         check_vocabulary(self.policy, [prompt.input_ids for prompt in prompts])
         found: list[list[Hypothesis]] = []
         for start in range(0, len(prompts), self.config.batch_size):
@@ -105,6 +116,9 @@ class QueryRewriter:
             if done is not None:
                 done(len(batch))
         return found
+
+    def _prompts(self, examples: Sequence[RewriteExample]) -> list[Prompt]:
+        return rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens, self.template)
 
     def text(self, hypothesis: Hypothesis) -> str:
         """A hypothesis as text, decoded as rollouts are."""

@@ -18,7 +18,8 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs import EncodedExample
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 HistoryLabels = Literal["all", "agent", "half", "none"]
 """Whose knowledge labels are trained on: all turns', the agent's, a random half of the agent's, nobody's (3.3.5)."""

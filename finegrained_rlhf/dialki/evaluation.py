@@ -22,11 +22,12 @@ from finegrained_rlhf.dialki.inference import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.inputs import EncodedExample
 from finegrained_rlhf.dialki.plots import draw_gates, draw_lengths
-from finegrained_rlhf.dialki.readers.base import Reading
+from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
-from finegrained_rlhf.dialki.records import ROLES, DialogueExample, Role
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, DOCUMENT_EDGES, KnowledgeScore, score_answer, summaries
+from finegrained_rlhf.dialogue.records import ROLES, Role
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.generation import progress_bar
 
@@ -269,7 +270,7 @@ class EvaluateDialki:
         print(f"{markdown_table(table, list(table[0]))}-> {output}")
 
 
-def _read(reading: Reading, cut: InputReport) -> dict[str, Any]:
+def _read(reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
     """What was read and what did not fit, ready for JSON."""
     unlabelled = sum(not example.gold for example in reading.examples)
     return {"read": reading.report(), "without_gold": unlabelled, "inputs": cut.to_json()}

@@ -19,8 +19,9 @@ from finegrained_rlhf.dialki.heads import NextScores, Vectors
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.inputs import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.model import DialkiModel, M, load_dialki
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.search import BestSpans, best_spans, passages_above
+from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.processes import Processes
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.input_report import InputReport
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Role, Turn
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.units import Units, Whole, check_units, divided
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
 
 ROLE_TOKENS: dict[Role, str] = {"user": "<user>", "agent": "<agent>"}
 """The special tokens that begin a turn; the hidden state there stands for the turn."""

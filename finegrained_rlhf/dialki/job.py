@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.model import DialkiConfig, load_model, new_model, read_record
 from finegrained_rlhf.dialki.objective import LossConfig
-from finegrained_rlhf.dialki.readers.base import Reading
+from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.scores import summaries
@@ -235,7 +235,7 @@ class TrainDialki:
         processes.barrier()
 
 
-def _told(what: str, reading: Reading, cut: InputReport) -> dict[str, Any]:
+def _told(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
     """Say what was read and what did not fit; the same for JSON."""
     skipped = sum(reading.skipped.values())
     logger.info("%s data: %s%s", what, cut, f", {skipped} turns skipped by the reader" if skipped else "")

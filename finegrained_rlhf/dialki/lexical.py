@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge
 
 _WORD = re.compile(r"\w+")
 

@@ -6,11 +6,12 @@ Knows the readers. Does not know tokens: what is cut off by a token limit is cou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.readers.base import Reading
-from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.readers.doc2dial import DOCUMENTS, read_doc2dial
 from finegrained_rlhf.dialki.readers.dstc11 import Part, read_dstc11
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
 from finegrained_rlhf.dialki.readers.wow import read_wow
@@ -21,7 +22,7 @@ FORMATS: tuple[Format, ...] = ("jsonl", "doc2dial", "wow", "dstc11")
 
 @dataclass(frozen=True)
 class DialogueData:
-    """Where dialogues come from.
+    """Where dialogues come from: a `Source[DialogueExample]`.
 
     Attributes:
         path: the file; the directory for `dstc11`.
@@ -50,7 +51,16 @@ class DialogueData:
                 if owner != self.format and getattr(self, name) != getattr(type(self), name):
                     raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")
 
-    def read(self) -> Reading:
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that are read, by the field that names them; a directory for `dstc11`."""
+        documents = self.documents
+        if self.format == "doc2dial" and documents is None:
+            documents = str(Path(self.path).parent / DOCUMENTS)
+        named = {"path": self.path, "documents": documents, "seen_in": self.seen_in}
+        return {name: Path(value) for name, value in named.items() if value is not None}
+
+    def read(self) -> DialogueReading:
         """Read the examples.
 
         Raises:

@@ -19,9 +19,10 @@ from finegrained_rlhf.dialki.identify import dialogue_of
 from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.response_data import find_knowledge, found_scores, places_of
 from finegrained_rlhf.dialki.responses import KnowledgeInput, ResponseInput, has_response
+from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1
 from finegrained_rlhf.text.templates import squeeze

@@ -17,9 +17,10 @@ from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge
+from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses import KnowledgeInput, ResponseInput, has_response
 from finegrained_rlhf.dialki.scores import score_answer, summary
+from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.generation import progress_bar

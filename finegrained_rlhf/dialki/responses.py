@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage
+from finegrained_rlhf.dialogue.tokens import plain_title
 from finegrained_rlhf.feedback import records as feedback
 from finegrained_rlhf.text.templates import squeeze
 
 KnowledgeInput = Literal["none", "document", "span", "passage", "span_and_passage"]
 KNOWLEDGE_INPUTS: tuple[KnowledgeInput, ...] = get_args(KnowledgeInput)
-_TITLE_MARKERS = ("<parent_title>", "<text>")
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,15 @@ class ResponseInput:
         if self.knowledge == "span":
             return tuple(
                 feedback.Passage(
-                    _title(passage), tuple(example.text_of(place) for place in places if _at(example, place) is passage)
+                    plain_title(passage.title),
+                    tuple(example.text_of(place) for place in places if _at(example, place) is passage),
                 )
                 for passage in _passages_of(example, places)
             )
         whole = example.passages if self.knowledge == "document" else _passages_of(example, places)
-        return tuple(feedback.Passage(_title(passage), passage.spans) for passage in whole if passage != NO_PASSAGE)
+        return tuple(
+            feedback.Passage(plain_title(passage.title), passage.spans) for passage in whole if passage != NO_PASSAGE
+        )
 
     def _check(self, example: DialogueExample, places: Sequence[Knowledge]) -> None:
         if self.needs_places and not places:
@@ -125,16 +129,8 @@ def dialogue_text(example: DialogueExample, max_turns: int | None = None) -> str
 
 def passage_text(passage: Passage) -> str:
     """`TITLE: TEXT`, without a title the text alone."""
-    title, text = _title(passage), squeeze(" ".join(passage.spans))
+    title, text = plain_title(passage.title), squeeze(" ".join(passage.spans))
     return f"{title}: {text}" if title else text
-
-
-def _title(passage: Passage) -> str:
-    """A title without the markers between its levels, which are special tokens of DIALKI's encoder alone."""
-    title = passage.title
-    for marker in _TITLE_MARKERS:
-        title = title.replace(marker, "/")
-    return squeeze(title).strip("/ ")
 
 
 def _at(example: DialogueExample, place: Knowledge) -> Passage:

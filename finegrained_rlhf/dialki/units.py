@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage
 
 Units = Literal["passages", "sentences"]
 
@@ -45,17 +46,15 @@ class Whole:
 def divided(example: DialogueExample) -> tuple[DialogueExample, Whole]:
     """The record with one passage for each sentence of its passages, and the way back.
 
-    A sentence is what `Passage.sentences` says: a span, or a subsection of Doc2Dial (thesis, section 3.3.3). It keeps
-    the title of its passage. Gold that crosses sentences becomes one entry for each part, a turn's label its first part
-    (the thesis: knowledge rarely exceeds the boundaries of subsections).
+    A sentence is what `Passage.sentence_starts` says: a span, or a subsection of Doc2Dial (thesis, section 3.3.3). It
+    keeps the title of its passage. Gold that crosses sentences becomes one entry for each part, a turn's label its
+    first part (the thesis: knowledge rarely exceeds the boundaries of subsections).
     """
     owners: list[int] = []
     firsts: list[int] = []
     passages: list[Passage] = []
     for p, passage in enumerate(example.passages):
-        starts = passage.sentences or range(len(passage.spans))
-        ends = (*starts[1:], len(passage.spans))
-        for first, end in zip(starts, ends, strict=True):
+        for first, end in passage.sentence_bounds:
             owners.append(p)
             firsts.append(first)
             name = f"{p}.{first}:{passage.id}"

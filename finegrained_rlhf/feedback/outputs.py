@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.records import Passage, QAExample, derived_id, require, require_text
+from finegrained_rlhf.feedback.records import Passage, QAExample, derived_id
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,6 @@ class OutputRecord:
     def of(cls, example: QAExample, outputs: Iterable[str]) -> OutputRecord:
         """The record of `outputs` sampled for `example`."""
         return cls(example.id, example.question, example.passages, example.references, example.text, tuple(outputs))
-
-
-def text_list(value: Any, field: str) -> list[str]:
-    """`value` as a list of strings (blank ones allowed)."""
-    require(isinstance(value, list), f"expected a list of texts, got {type(value).__name__}", field)
-    return [require_text(item, f"{field}[{i}]", empty=True) for i, item in enumerate(value)]
-
-
-def get_field(row: Mapping[str, Any], key: str, prefix: str = "") -> Any:
-    """`row[key]`, or a DataError that names the field and the ones that are there."""
-    if key not in row:
-        present = ", ".join(map(str, row)) or "none"
-        raise DataError(f"missing field (fields present: {present})", field=f"{prefix}{key}")
-    return row[key]
 
 
 def passages_of_lists(value: Any, field: str = "passages") -> tuple[Passage, ...]:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.checks import require, require_text
 
 C1_TYPES = ("Irrelevant", "Redundant", "Incoherent")
 """Error types of category C1 (relevance), marked per sub-sentence."""
@@ -24,24 +24,6 @@ PAIR_ORDER = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 """Which two predictions (from 0) each of the six preferences compares."""
 TIE, FIRST, SECOND = 0, 1, 2
 """Values of a preference."""
-
-
-def require(condition: bool, problem: str, field: str) -> None:
-    """Raise `DataError(problem, field=field)` unless `condition` holds."""
-    if not condition:
-        raise DataError(problem, field=field)
-
-
-def require_text(value: object, field: str, empty: bool = False) -> str:
-    """`value` as a string that can be written as UTF-8; blank strings only where `empty` allows them."""
-    if not isinstance(value, str):
-        raise DataError(f"expected text, got {type(value).__name__}", field=field)
-    require(empty or bool(value.strip()), "expected some text, got an empty string", field)
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(f"holds a lone surrogate at character {error.start}", field=field) from None
-    return value
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,13 @@ class Bm25Index:
         scores = pool_scores(self._query_terms(list(asked)), [self._known[id] for id in pool])
         return scores[np.ix_([asked[query] for query in queries], [pool[id] for id in ids])]
 
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Ids that are not in the corpus (see `Retriever`)."""
+        left = list(dict.fromkeys(ids))
+        for shard in self._shards:
+            left = [id for id, row in zip(left, shard.ids.find(left).tolist(), strict=True) if row < 0]
+        return left
+
     def _remember(self, ids: Iterable[str]) -> None:
         """Read the weights of passages that are not known yet."""
         if len(self._known) > _REMEMBERED:

@@ -162,6 +162,11 @@ class DenseRetriever:
         vectors = self._encoder.encode(queries, "query")
         return dot_products(vectors, passages)[:, [columns[id] for id in ids]]
 
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Ids that are not in the corpus (see `Retriever`)."""
+        different = list(dict.fromkeys(ids))
+        return [id for id, row in zip(different, self._store.find(different).tolist(), strict=True) if row < 0]
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The k best passages of each query among the candidates; equal scores are ordered by id, descending.
 

@@ -23,6 +23,7 @@ from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.models.encoders import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.text.special_tokens import literal_texts
 
 TextKind = Literal["query", "passage"]
 
@@ -91,8 +92,10 @@ class _Backend(Protocol):
         dimension: of the vectors.
         prompts: the prefixes that the directory itself has, by kind of text.
         max_length: longest text in tokens.
+        tokenizer: of the texts.
     """
 
+    tokenizer: Any
     dimension: int
     prompts: dict[str, str]
     max_length: int
@@ -112,6 +115,7 @@ class SentenceEncoder:
         self.config = config
         self._device, self._backend = device, backend
         self.dimension = backend.dimension
+        self._literal = literal_texts(backend.tokenizer)
         self._prefixes: dict[TextKind, str] = {
             "query": backend.prompts.get("query", "") if config.query_prefix is None else config.query_prefix,
             "passage": (
@@ -124,7 +128,7 @@ class SentenceEncoder:
         self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
-        """Vectors of texts; a text that occurs twice is encoded once.
+        """Vectors of texts; a text that occurs twice is encoded once. Control tokens in a text are read as words.
 
         Args:
             texts: N texts; blank ones have a vector as well.
@@ -140,7 +144,7 @@ class SentenceEncoder:
         if not places:
             return np.zeros((0, self.dimension), dtype=np.float32)
         with torch.inference_mode(), self._autocast:
-            encoded = self._backend.encode(list(places), self._prefixes[kind])
+            encoded = self._backend.encode(list(map(self._literal, places)), self._prefixes[kind])
         vectors = encoded.float().cpu()
         if not bool(torch.isfinite(vectors).all()):
             raise ModelError(f"{self.config.path}: gives vectors with NaN or infinite numbers")
@@ -177,19 +181,19 @@ class _PlainEncoder:
 
     def __init__(self, directory: Path, config: EncoderConfig, device: torch.device) -> None:
         self._model = open_encoder(directory).to(device)
-        self._tokenizer = load_tokenizer(directory)
+        self.tokenizer = load_tokenizer(directory)
         self._pooling, self._batch_size, self._device = config.pooling or "mean", config.batch_size, device
-        self.max_length = input_limit(self._model.config, self._tokenizer, config.max_length)
+        self.max_length = input_limit(self._model.config, self.tokenizer, config.max_length)
         self.dimension = int(self._model.config.hidden_size)
         self.prompts: dict[str, str] = {}
 
     def encode(self, texts: list[str], prefix: str) -> Tensor:
         """fp32 [N, dimension] on the CPU, computed in batches of similar length."""
         prefixed = [prefix + text for text in texts]
-        ids = self._tokenizer(prefixed, truncation=True, max_length=self.max_length)["input_ids"]
+        ids = self.tokenizer(prefixed, truncation=True, max_length=self.max_length)["input_ids"]
         vectors = torch.empty(len(texts), self.dimension)
         for places in length_groups([len(row) for row in ids], self._batch_size, batch_overhead(self._device)):
-            padded = self._tokenizer.pad({"input_ids": [ids[i] for i in places]}, return_tensors="pt")
+            padded = self.tokenizer.pad({"input_ids": [ids[i] for i in places]}, return_tensors="pt")
             mask = send(padded["attention_mask"], self._device)
             hidden = self._model(send(padded["input_ids"], self._device), attention_mask=mask).last_hidden_state
             vectors[places] = pooled(hidden.float(), mask, self._pooling).cpu()
@@ -236,6 +240,7 @@ class _SentenceTransformer:
             reason = str(error).strip().split("\n")[0]
             raise ModelError(f"{directory}: cannot be opened as a sentence-transformers model ({reason})") from None
         self._model = model.eval()
+        self.tokenizer = model.tokenizer
         self._batch_size = config.batch_size
         own = getattr(model, "max_seq_length", None)
         self.max_length = config.max_length if own is None else min(config.max_length, int(own))

@@ -189,12 +189,19 @@ class OpenSearchRetriever:
         picked = np.ix_([rows[query] for query in queries], [columns[id] for id in ids])
         return scores[picked].reshape(len(queries), len(ids))
 
-    def _require(self, ids: Sequence[str]) -> None:
-        """Every id must be in the index; those that were seen are not asked for again."""
-        unknown = [id for id in ids if id not in self._known]
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Ids that are not in the index (see `Retriever`); those that were seen are not asked for again.
+
+        Raises:
+            SearchServerError: the server fails.
+        """
+        unknown = [id for id in dict.fromkeys(ids) if id not in self._known]
         for hits in self._searches([_search(None, len(part), part) for part in _parts(unknown, _MOST_IDS)]):
             self._known.update(hit.id for hit in hits)
-        if missing := [id for id in unknown if id not in self._known]:
+        return [id for id in unknown if id not in self._known]
+
+    def _require(self, ids: Sequence[str]) -> None:
+        if missing := self.missing(ids):
             raise DataError(f"no passage with the id {missing[0]!r} ({len(missing)} missing)")
 
     def _searches(self, bodies: Sequence[Mapping[str, Any]]) -> list[list[Hit]]:

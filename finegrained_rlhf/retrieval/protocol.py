@@ -52,6 +52,10 @@ class PoolScorer(Protocol):
 class Retriever(PoolScorer, Protocol):
     """Searches a corpus."""
 
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Those of some ids that no passage of the corpus has, in their order; repeats may be left out."""
+        ...
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best passages for each query.
 

@@ -145,11 +145,16 @@ class PyseriniRetriever:
         picked = np.ix_([rows[query] for query in queries], [columns[id] for id in ids])
         return scores[picked].reshape(len(queries), len(ids))
 
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Ids that are not in the index (see `Retriever`); those that were seen are not looked up again."""
+        unknown = [id for id in dict.fromkeys(ids) if id not in self._known]
+        missing = [id for id in unknown if self._reader.doc(id) is None]
+        self._known.update(set(unknown).difference(missing))
+        return missing
+
     def _require(self, ids: Sequence[str]) -> None:
-        unknown = [id for id in ids if id not in self._known]
-        if missing := [id for id in unknown if self._reader.doc(id) is None]:
+        if missing := self.missing(ids):
             raise DataError(f"no passage with the id {missing[0]!r} ({len(missing)} missing)")
-        self._known.update(unknown)
 
 
 def _write_collection(corpus: Corpus, directory: Path, passages: int, progress: bool) -> list[str]:

@@ -6,7 +6,8 @@ dialogue: groups of turns (topic shift, length of the context) are given as ids.
 - `mrr`: 1 / rank of the first gold passage, 0 where none is in the run. The whole run counts, however deep it is.
 - `recall@k`: share of the gold passages among the first k.
 - `hit_rate@k`: 1 where at least one gold passage is among the first k. It is the thesis's R@k.
-- `ndcg@k`: Σ rel_i / log2(i + 1) over the first k ranks i, divided by the same sum of the best possible order.
+- `ndcg@k`: Σ rel_i / log2(i + 1) over the first k ranks i, divided by the same sum of the best possible order. rel_i is
+  the grade of the passage; the other metrics know only gold or not.
 """
 
 from __future__ import annotations
@@ -56,13 +57,17 @@ class RankingMetrics:
         recall = [f"{name}@{depth}" for name in ("recall", "hit_rate") for depth in self.recall_at]
         return ("mrr", *recall, *(f"ndcg@{depth}" for depth in self.ndcg_at))
 
-    def of_turns(self, run: Run, judgements: Judgements, turns: Iterable[str]) -> dict[str, dict[str, float]]:
+    def of_turns(
+        self, run: Run, judgements: Judgements, turns: Iterable[str], grades: Judgements | None = None
+    ) -> dict[str, dict[str, float]]:
         """The metrics of each turn that counts.
 
         Args:
             run: the hits of each turn; a turn without hits may be absent.
             judgements: a turn without gold may be absent.
             turns: ids of all turns that are evaluated.
+            grades: what nDCG counts, where that is more than the gold of `judgements`, as trec_eval's `-l` makes it:
+                grades below the level count in nDCG and nowhere else. None: `judgements`.
 
         Returns:
             Metric name → value in [0, 1] by turn, in the order of `turns`.
@@ -76,7 +81,8 @@ class RankingMetrics:
         known = set(order)
         if len(known) < len(order):
             raise DataError(f"{len(order) - len(known)} turns to evaluate occur twice; expected every id once")
-        for what, given in (("run", run), ("judgements", judgements)):
+        grades = judgements if grades is None else grades
+        for what, given in (("run", run), ("judgements", judgements), ("grades", grades)):
             if strange := sorted(set(given) - known):
                 problem = f"a turn of the {what} is not among those to evaluate ({len(strange)} in all)"
                 raise DataError(problem, record=strange[0])
@@ -86,18 +92,28 @@ class RankingMetrics:
             for turn in order
             if (self.form == "original" or turn in gold) and (self.missing == "zero" or run.get(turn))
         ]
-        scored = self._trec_eval(run, judgements, [turn for turn in counted if turn in gold and run.get(turn)])
+        wanted = [turn for turn in counted if turn in gold and run.get(turn)]
+        scored = self._trec_eval(run, judgements, grades, wanted)
         return {turn: scored.get(turn) or dict.fromkeys(self.names, 0.0) for turn in counted}
 
-    def _trec_eval(self, run: Run, judgements: Judgements, turns: Sequence[str]) -> dict[str, dict[str, float]]:
+    def _trec_eval(
+        self, run: Run, judgements: Judgements, grades: Judgements, turns: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
+        """The values of turns that have gold and hits: nDCG by the grades, the rest by the judgements."""
         wanted = {"mrr": "recip_rank"}
         for name in self.names[1:]:
             kind, depth = name.split("@")
             wanted[name] = f"{_OF_TREC_EVAL[kind]}_{depth}"
-        measures = {"recip_rank", *(".".join(key.rsplit("_", 1)) for key in wanted.values() if key != "recip_rank")}
-        judged = {turn: dict(judgements[turn]) for turn in turns}
         found = {turn: {hit.id: hit.score for hit in in_trec_order(run[turn])} for turn in turns}
-        values = _pytrec_eval().RelevanceEvaluator(judged, measures).evaluate(found) if turns else {}
+        values: dict[str, dict[str, float]] = {turn: {} for turn in turns}
+        for judged, graded in ((judgements, False), (grades, True)):
+            keys = [key for key in wanted.values() if key.startswith("ndcg") == graded]
+            measures = {key if key == "recip_rank" else ".".join(key.rsplit("_", 1)) for key in keys}
+            if not measures or not turns:
+                continue
+            relevance = {turn: dict(judged.get(turn, {})) for turn in turns}
+            for turn, of_turn in _pytrec_eval().RelevanceEvaluator(relevance, measures).evaluate(found).items():
+                values[turn] |= of_turn
         return {turn: {name: values[turn][key] for name, key in wanted.items()} for turn in turns}
 
 

@@ -5,12 +5,18 @@ Knows hits, files and trec_eval's order. Knows no retriever and no metric.
 trec_eval ignores the rank column of a run: it compares scores in single precision, and equal ones by document id,
 descending in the bytes of UTF-8. Runs are brought into that order before they are written and after they are read, so
 that what a file says is what is counted.
+
+White space separates the columns, so an id that holds some is written as `quoted:` and the id with white space and `%`
+percent-encoded (`a b` as `quoted:a%20b`), the same in runs and in judgements, and read back as it was. trec_eval breaks
+ties among such ids by their written form. Ids without white space stand as they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -23,6 +29,9 @@ Run = Mapping[str, Sequence[Hit]]
 
 Judgements = Mapping[str, Mapping[str, int]]
 """How relevant which passages are to each turn, by the ids of turn and passage; gold is 1 or more."""
+
+_QUOTED = "quoted:"
+_SPACE = re.compile(r"\s")
 
 
 def in_trec_order(hits: Sequence[Hit]) -> list[Hit]:
@@ -53,15 +62,15 @@ def write_run(path: str | Path, run: Run, name: str) -> None:
     A turn without hits leaves no line.
 
     Raises:
-        DataError: an id or the name is blank or holds white space, which separates the columns; or `in_trec_order`'s.
+        DataError: an id is blank, the name of the run is blank or holds white space; or `in_trec_order`'s.
     """
-    _check_word(name, "the name of the run")
+    if not name or name.split() != [name]:
+        raise DataError(f"the name of the run: expected a text without white space, got {name!r}")
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         for turn, hits in run.items():
-            _check_word(turn, "the id of a turn")
+            column = written_id(turn)
             for rank, hit in enumerate(_ordered(hits, turn), 1):
-                _check_word(hit.id, "the id of a passage")
-                stream.write(f"{turn} Q0 {hit.id} {rank} {hit.score!r} {name}\n")
+                stream.write(f"{column} Q0 {written_id(hit.id)} {rank} {hit.score!r} {name}\n")
 
 
 def read_run(path: str | Path) -> dict[str, list[Hit]]:
@@ -73,7 +82,7 @@ def read_run(path: str | Path) -> dict[str, list[Hit]]:
     found: dict[str, list[Hit]] = {}
     for number, (turn, _, passage, _, score, _) in _lines(path, "turn Q0 passage rank score name"):
         try:
-            found.setdefault(turn, []).append(Hit(passage, float(score)))
+            found.setdefault(read_id(turn), []).append(Hit(read_id(passage), float(score)))
         except ValueError:
             raise DataError(f"expected a number, got {score!r}", file=f"{path}:{number}", field="score") from None
     try:
@@ -86,14 +95,13 @@ def write_judgements(path: str | Path, judgements: Judgements) -> None:
     """Write qrels, lines `turn 0 passage relevance`, atomically. A turn without judgements leaves no line.
 
     Raises:
-        DataError: an id is blank or holds white space.
+        DataError: an id is blank.
     """
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         for turn, passages in judgements.items():
-            _check_word(turn, "the id of a turn")
+            column = written_id(turn)
             for passage, relevance in passages.items():
-                _check_word(passage, "the id of a passage")
-                stream.write(f"{turn} 0 {passage} {relevance}\n")
+                stream.write(f"{column} 0 {written_id(passage)} {relevance}\n")
 
 
 def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
@@ -104,6 +112,7 @@ def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
     """
     found: dict[str, dict[str, int]] = {}
     for number, (turn, _, passage, relevance) in _lines(path, "turn 0 passage relevance"):
+        turn, passage = read_id(turn), read_id(passage)
         of_turn = found.setdefault(turn, {})
         if passage in of_turn:
             raise DataError(f"{passage} is judged twice for {turn}", file=f"{path}:{number}", field="passage")
@@ -113,6 +122,30 @@ def read_judgements(path: str | Path) -> dict[str, dict[str, int]]:
             problem = f"expected a whole number, got {relevance!r}"
             raise DataError(problem, file=f"{path}:{number}", field="relevance") from None
     return found
+
+
+def written_id(id: str) -> str:
+    """The id of a turn or passage as a column of a TREC file.
+
+    Raises:
+        DataError: it is blank.
+    """
+    if not id.strip():
+        raise DataError(f"expected the id of a turn or a passage, got blank text {id!r}")
+    return _quoted(id) if _SPACE.search(id) or read_id(id) != id else id
+
+
+def read_id(column: str) -> str:
+    """The id that `written_id` made a column of; any other column is an id as it stands."""
+    if not column.startswith(_QUOTED):
+        return column
+    id = unquote(column.removeprefix(_QUOTED), errors="replace")
+    needed = _SPACE.search(id) or read_id(id) != id
+    return id if needed and _quoted(id) == column else column
+
+
+def _quoted(id: str) -> str:
+    return _QUOTED + re.sub(r"[%\s]", lambda match: quote(match[0], safe=""), id)
 
 
 def _ordered(hits: Sequence[Hit], turn: str) -> list[Hit]:
@@ -138,8 +171,3 @@ def _lines(path: str | Path, form: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError("no such file", file=path) from None
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
-
-
-def _check_word(text: str, what: str) -> None:
-    if not text or text.split() != [text]:
-        raise DataError(f"{what}: expected a text without white space, as TREC's formats need, got {text!r}")

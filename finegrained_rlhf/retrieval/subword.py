@@ -24,7 +24,8 @@ from finegrained_rlhf.retrieval.sharded import Bm25Constants, build_index
 class SubWords:
     """Sub-word numbers of texts.
 
-    Special tokens are not added, and unknown ones are left out: what a tokenizer does not know matches nothing.
+    Special tokens are not added, those written in a text are cut into sub-words, and unknown ones are left out: what a
+    tokenizer does not know matches nothing.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -47,6 +48,7 @@ class SubWords:
             truncation=True,
             max_length=self._max_length,
             return_attention_mask=False,
+            split_special_tokens=True,
         )["input_ids"]
         unknown = self._tokenizer.unk_token_id
         return [[number for number in numbers if number != unknown] for numbers in encoded]

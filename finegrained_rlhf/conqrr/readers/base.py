@@ -84,6 +84,7 @@ class PublishedTurn:
         gold: ids of the passages that answer it.
         documents: documents of those passages, or what the dialogue is known to be about at this turn.
         source: where the dialogue comes from.
+        grades: of judged passages, as in `RewriteExample`.
     """
 
     turn: int
@@ -94,6 +95,7 @@ class PublishedTurn:
     gold: tuple[str, ...] = ()
     documents: frozenset[str] = frozenset()
     source: str = ""
+    grades: Mapping[str, int] = field(default_factory=dict)
 
 
 def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) -> list[RewriteExample]:
@@ -134,6 +136,7 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
                 gold=turn.gold,
                 source=turn.source,
                 topic_shift=shift,
+                grades=turn.grades,
             )
         )
     return examples

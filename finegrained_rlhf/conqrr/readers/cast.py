@@ -43,20 +43,21 @@ def read_cast(
     """Read a file of topics; one example a turn, with ids `TOPIC_TURN` as in the judgements.
 
     The rewrite is `manual_rewritten_utterance` (2020) or the line of `rewrites` (2019). Gold passages are the relevant
-    ones of `qrels`; without it, the canonical result that the topics of 2020 name. Topics are about many pages, so
-    topic shifts stay unknown.
+    ones of `qrels`, whose grades are kept; without it, the canonical result that the topics of 2020 name. Topics are
+    about many pages, so topic shifts stay unknown.
 
     Args:
         path: the topics.
         rewrites: resolved questions, `TOPIC_TURN<tab>QUESTION` a line.
         qrels: judgements, `TOPIC_TURN 0 PASSAGE GRADE` a line.
-        min_relevance: the lowest grade (of 0 to 4) that counts as relevant.
+        min_relevance: the lowest grade (of 0 to 4, at least 1) that makes a passage gold, as trec_eval's `-l`; lower
+            grades above 0 still count in nDCG.
 
     Raises:
         DataError: naming file, record (topic, or line from 0) and field.
     """
     resolved = {} if rewrites is None else read_resolved(rewrites)
-    relevant = None if qrels is None else read_relevant(qrels, min_relevance)
+    judged = None if qrels is None else read_judgements(qrels)
     topics = read_json(path)
     if not isinstance(topics, list):
         raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
@@ -70,7 +71,7 @@ def read_cast(
             name = str(as_turn(get_field(topic, "number"), "number"))
             require(name not in seen, f"topic {name} occurs twice", "number")
             seen.add(name)
-            examples += examples_of(name, _turns(name, topic, resolved, relevant, notes), notes)
+            examples += examples_of(name, _turns(name, topic, resolved, judged, min_relevance, notes), notes)
         except DataError as error:
             raise error.at(file=path, record=name) from None
     return finish(examples, len(topics), {}, notes, path)
@@ -80,7 +81,8 @@ def _turns(
     name: str,
     topic: Mapping[str, Any],
     resolved: Mapping[str, str],
-    relevant: Mapping[str, tuple[str, ...]] | None,
+    judged: Mapping[str, Mapping[str, int]] | None,
+    min_relevance: int,
     notes: Counter[str],
 ) -> list[PublishedTurn]:
     turns: list[PublishedTurn] = []
@@ -93,14 +95,16 @@ def _turns(
         rewrite = optional_text(item.get("manual_rewritten_utterance"), f"{field}.manual_rewritten_utterance")
         rewrite = rewrite or resolved.get(f"{name}_{number}")
         notes[NO_REWRITE] += rewrite is None
-        if relevant is not None:
-            gold = relevant.get(f"{name}_{number}", ())
+        grades: dict[str, int] = {}
+        if judged is not None:
+            grades = {key: grade for key, grade in judged.get(f"{name}_{number}", {}).items() if grade > 0}
+            gold = relevant_of(grades, min_relevance)
             notes[UNJUDGED] += not gold
         else:
             results = (optional_text(item.get(key), f"{field}.{key}") for key in RESULTS)
             gold = tuple(result for result in results if result is not None)[:1]
         history = tuple(text for turn in turns for text in (turn.question, ""))
-        turns.append(PublishedTurn(number, history, question, rewrite, gold=gold, source="trec"))
+        turns.append(PublishedTurn(number, history, question, rewrite, gold=gold, source="trec", grades=grades))
     return turns
 
 
@@ -121,18 +125,11 @@ def read_resolved(path: str | Path) -> dict[str, str]:
     return found
 
 
-def read_relevant(path: str | Path, min_relevance: int = 1) -> dict[str, tuple[str, ...]]:
-    """Ids of the relevant passages by `TOPIC_TURN`, best grade first.
-
-    Raises:
-        DataError: as `read_judgements`.
-    """
-    relevant = {}
-    for name, grades in read_judgements(path).items():
-        found = sorted((-grade, passage) for passage, grade in grades.items() if grade >= min_relevance)
-        if found:
-            relevant[name] = tuple(passage for _, passage in found)
-    return relevant
+def relevant_of(grades: Mapping[str, int], min_relevance: int = 1) -> tuple[str, ...]:
+    """Ids of the passages whose grade is at least `min_relevance`, best grade first, equal ones by id."""
+    return tuple(
+        passage for _, passage in sorted((-grade, key) for key, grade in grades.items() if grade >= min_relevance)
+    )
 
 
 def _lines(path: str | Path) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import as_turn, optional_text, require_unique
+from finegrained_rlhf.conqrr.readers.base import as_object, as_turn, optional_text, require_unique
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
@@ -23,7 +23,7 @@ KEYS = tuple(entry.name for entry in fields(RewriteExample))
 def read_rewrite_jsonl(path: str | Path) -> list[RewriteExample]:
     """Read a file of questions in dialogues.
 
-    `rewrite`, `answer`, `gold`, `source` and `topic_shift` may be absent; null is the same as absent.
+    `rewrite`, `answer`, `gold`, `source`, `topic_shift` and `grades` may be absent; null is the same as absent.
 
     Raises:
         DataError: naming file, record (its id, or its number from 0) and field.
@@ -65,7 +65,17 @@ def parse_rewrite(row: Mapping[str, Any]) -> RewriteExample:
         gold=tuple(gold),
         source=optional_text(row.get("source"), "source") or "",
         topic_shift=shift,
+        grades=_grades(row.get("grades")),
     )
+
+
+def _grades(value: Any) -> dict[str, int]:
+    """Grades by passage; null is none."""
+    found = as_object({} if value is None else value, "grades")
+    for passage, grade in found.items():
+        whole = isinstance(grade, int) and not isinstance(grade, bool) and grade >= 1
+        require(whole, f"expected a whole number from 1, got {grade!r}", f"grades.{passage}")
+    return dict(found)
 
 
 def write_rewrite_jsonl(path: str | Path, examples: Iterable[RewriteExample]) -> None:
@@ -76,4 +86,4 @@ def write_rewrite_jsonl(path: str | Path, examples: Iterable[RewriteExample]) ->
 def rewrite_row(example: RewriteExample) -> dict[str, Any]:
     """The JSON object of one example."""
     needed = {"id", "dialogue", "turn", "history", "question"}
-    return {key: value for key, value in asdict(example).items() if key in needed or value not in (None, (), "")}
+    return {key: value for key, value in asdict(example).items() if key in needed or value not in (None, (), "", {})}

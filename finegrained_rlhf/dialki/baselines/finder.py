@@ -15,8 +15,9 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, TokenScores, windows_to_search
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, WindowEncoder
 from finegrained_rlhf.dialki.inference import Finder, Found
-from finegrained_rlhf.dialki.records import NO_PASSAGE, Knowledge
+from finegrained_rlhf.dialki.records import NO_PASSAGE
 from finegrained_rlhf.dialki.search import passages_above, top_spans
+from finegrained_rlhf.dialogue.records import Knowledge
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,6 @@ def answer_texts(tokenizer: object, answers: Sequence[tuple[WindowedExample, Tok
         for (number, text, first, last), offsets in zip(pieces, read["offset_mapping"], strict=True):
             texts[number].append(text[offsets[first][0] : offsets[last][1]].strip())
     return [
-        " ".join(words) if answer.first >= 0 else NO_PASSAGE.text(0, 0)
+        " ".join(words) if answer.first >= 0 else NO_PASSAGE.text
         for words, (_, answer) in zip(texts, answers, strict=True)
     ]

@@ -16,7 +16,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.inputs import Ids, InputConfig, InputEncoder, PassageTokens
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage
 
 TITLE = -1
 """The span of a token that belongs to a title."""

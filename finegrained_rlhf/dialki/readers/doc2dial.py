@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.dialki.readers.base import Reading, as_index, as_list, as_object, finish
-from finegrained_rlhf.dialki.records import ROLES, DialogueExample, Knowledge, Passage, Turn
-from finegrained_rlhf.feedback.outputs import get_field
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import ROLES, Knowledge, Passage, Turn
+from finegrained_rlhf.dialogue.tokens import full_title
 
 DOCUMENTS = "doc2dial_doc.json"
 NO_ANSWER = "no agent turn follows"
@@ -48,7 +49,7 @@ def read_doc2dial(
     documents: str | Path | None = None,
     seen_in: str | Path | None = None,
     keep_unlabelled: bool = False,
-) -> Reading:
+) -> DialogueReading:
     """Read a dialogue file of Doc2Dial.
 
     Args:
@@ -81,7 +82,7 @@ def read_doc2dial(
                 examples += _examples(dialogue, document, unseen, keep_unlabelled, skipped, notes)
             except DataError as error:
                 raise error.at(file=path, record=str(dialogue.get("dial_id", name))) from None
-    return finish(examples, dialogues, skipped, notes, path)
+    return DialogueReading.of(examples, dialogues, skipped, notes, path)
 
 
 def _by_domain(path: Path, key: str) -> list[tuple[str, str, Any]]:
@@ -136,6 +137,8 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
     require(len(sections) > 0, "the document has no span with text", "spans")
     passages, places = [], {}
     for p, (title, members) in enumerate(sections.items()):
+        # The original gives the document's id as title and the rest as a pseudo-span, which then competes with the real
+        # ones. Here all of it is title.
         heading = full_title(name, parents[title], title)
         starts = _starts([subsections[key] for key, _ in members])
         passages.append(Passage(str(p), heading, tuple(words for _, words in members), starts))
@@ -167,16 +170,6 @@ def _parent_titles(item: Mapping[str, Any], field: str) -> list[str]:
         where = f"{field}.parent_titles[{i}]"
         titles.append(require_text(get_field(as_object(parent, where), "text", f"{where}."), where, empty=True).strip())
     return titles
-
-
-def full_title(document: str, parents: Sequence[str], section: str) -> str:
-    """`DOCUMENT <parent_title> PARENT … <text> SECTION`: the markers are special tokens of the model.
-
-    The original gives the document's id as title and `<parent_title> … <text>` as a pseudo-span, which then competes
-    with the real spans. Here all of it is title.
-    """
-    above = [f"<parent_title> {title}" for title in dict.fromkeys(parents) if title]
-    return " ".join([document, *above, "<text>", section.strip()]).strip()
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.readers.base import Reading, as_list, as_object, finish
-from finegrained_rlhf.dialki.records import DialogueExample, Knowledge, Passage, Role, Turn
-from finegrained_rlhf.feedback.outputs import get_field
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
 
 Part = Literal["all", "train", "dev", "test"]
 PARTS: tuple[Part, ...] = ("all", "train", "dev", "test")
@@ -28,7 +28,7 @@ _SPEAKERS: Mapping[str, Role] = {"U": "user", "S": "agent"}
 _Entity = tuple[str, str]
 
 
-def read_dstc11(path: str | Path, part: Part = "all") -> Reading:
+def read_dstc11(path: str | Path, part: Part = "all") -> DialogueReading:
     """Read the turns of a directory that seek knowledge; their last turn is the user's.
 
     Args:
@@ -64,7 +64,7 @@ def read_dstc11(path: str | Path, part: Part = "all") -> Reading:
                 examples.append(_example(i, turns, label, knowledge))
         except DataError as error:
             raise error.at(file=path / "labels.json", record=i) from None
-    return finish(examples, len(logs), skipped, {}, path)
+    return DialogueReading.of(examples, len(logs), skipped, {}, path)
 
 
 def part_of(turns: tuple[Turn, ...]) -> Part:

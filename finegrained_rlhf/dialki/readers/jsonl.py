@@ -12,19 +12,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import (
+    as_flag,
+    as_index,
+    as_list,
+    as_object,
+    get_field,
+    require,
+    require_text,
+    text_list,
+)
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.dialki.readers.base import Reading, as_flag, as_index, as_list, as_object, finish
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage, Turn
-from finegrained_rlhf.feedback.outputs import get_field, text_list
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 
 KEYS = frozenset(("id", "turns", "passages", "gold", "response", "unseen", "no_passage", "source"))
 FIRST = "agent turn without a user turn before it"
 
 
-def read_dialogue_jsonl(path: str | Path, segmenter: Segmenter | None = None) -> Reading:
+def read_dialogue_jsonl(path: str | Path, segmenter: Segmenter | None = None) -> DialogueReading:
     """Read a file of dialogues.
 
     Args:
@@ -42,7 +51,7 @@ def read_dialogue_jsonl(path: str | Path, segmenter: Segmenter | None = None) ->
             examples += parse_dialogue(row, i, segmenter, skipped)
         except DataError as error:
             raise error.at(file=path, record=row["id"] if isinstance(row.get("id"), str) else i) from None
-    return finish(examples, len(rows), skipped, {}, path)
+    return DialogueReading.of(examples, len(rows), skipped, {}, path)
 
 
 def parse_dialogue(

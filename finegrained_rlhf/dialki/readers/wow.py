@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.dialki.readers.base import Reading, as_list, as_object, finish
-from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample, Knowledge, Passage, Turn
-from finegrained_rlhf.feedback.outputs import get_field, text_list
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 LOST = "checked sentence is in no candidate passage"
 TWICE = "wizard turn after a wizard turn"
@@ -26,7 +26,7 @@ _Titled = Mapping[str, tuple[str, ...]]
 _Choice = tuple[tuple[str, ...], str]  # titles to look under, best first, and the sentence
 
 
-def read_wow(path: str | Path, unseen: bool | None = None) -> Reading:
+def read_wow(path: str | Path, unseen: bool | None = None) -> DialogueReading:
     """Read a file of Wizard of Wikipedia.
 
     The chosen topic opens the first user turn, as in the original; where the wizard speaks first, it is a user turn of
@@ -54,7 +54,7 @@ def read_wow(path: str | Path, unseen: bool | None = None) -> Reading:
             examples += _examples(as_object(row, "(record)"), i, unseen, skipped, notes)
         except DataError as error:
             raise error.at(file=path, record=i) from None
-    return finish(examples, len(rows), skipped, notes, path)
+    return DialogueReading.of(examples, len(rows), skipped, notes, path)
 
 
 def _examples(

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.records import Knowledge, Passage, Turn
 from finegrained_rlhf.dialki.world import lexicon
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 
 MIN_PASSAGES, MAX_PASSAGES = 6, 10
 

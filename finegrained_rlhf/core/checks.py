@@ -1,0 +1,69 @@
+"""Checks of values that come from files: each gives the value back, or raises a `DataError` that names the field.
+
+Knows JSON's types. Does not know records, formats or where a value is stored: readers add file and record
+(`DataError.at`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+
+
+def require(condition: bool, problem: str, field: str) -> None:
+    """Raise `DataError(problem, field=field)` unless `condition` holds."""
+    if not condition:
+        raise DataError(problem, field=field)
+
+
+def require_text(value: object, field: str, empty: bool = False) -> str:
+    """`value` as a string that can be written as UTF-8; blank strings only where `empty` allows them."""
+    if not isinstance(value, str):
+        raise DataError(f"expected text, got {type(value).__name__}", field=field)
+    require(empty or bool(value.strip()), "expected some text, got an empty string", field)
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"holds a lone surrogate at character {error.start}", field=field) from None
+    return value
+
+
+def get_field(row: Mapping[str, Any], key: str, prefix: str = "") -> Any:
+    """`row[key]`, or a DataError that names the field and the ones that are there."""
+    if key not in row:
+        present = ", ".join(map(str, row)) or "none"
+        raise DataError(f"missing field (fields present: {present})", field=f"{prefix}{key}")
+    return row[key]
+
+
+def text_list(value: Any, field: str) -> list[str]:
+    """`value` as a list of strings (blank ones allowed)."""
+    require(isinstance(value, list), f"expected a list of texts, got {type(value).__name__}", field)
+    return [require_text(item, f"{field}[{i}]", empty=True) for i, item in enumerate(value)]
+
+
+def as_object(value: Any, field: str) -> Mapping[str, Any]:
+    """`value` as a JSON object."""
+    require(isinstance(value, Mapping), f"expected an object, got {type(value).__name__}", field)
+    return value
+
+
+def as_list(value: Any, field: str) -> list[Any]:
+    """`value` as a JSON list."""
+    require(isinstance(value, list), f"expected a list, got {type(value).__name__}", field)
+    return value
+
+
+def as_index(value: Any, field: str) -> int:
+    """`value` as a whole number of 0 or more."""
+    right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    require(right, f"expected a whole number of 0 or more, got {value!r}", field)
+    return int(value)
+
+
+def as_flag(value: Any, field: str) -> bool | None:
+    """`value` as true, false or null."""
+    require(value is None or isinstance(value, bool), f"expected true, false or null, got {value!r}", field)
+    return value

@@ -1,0 +1,1 @@
+"""What systems that work on dialogues and passages share: turns, passages, knowledge, and the marks between them."""
