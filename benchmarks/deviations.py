@@ -91,7 +91,7 @@ def value_target(trace: RewardTrace, values: Tensor, mask: Tensor) -> str:
     """The code's value target against the thesis's."""
     rewards = masked_whiten(trace.total, mask, shift_mean=False)
     _, ours = generalised_advantages(rewards, values, mask, discount=1.0, lambda_=LAMBDA)
-    return relative(truncated_returns(rewards, values, mask, discount=1.0), ours, mask, "value targets")
+    return relative(truncated_returns(rewards, mask, discount=1.0), ours, mask, "value targets")
 
 
 def relative(theirs: Tensor, ours: Tensor, mask: Tensor, what: str) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.text.templates import (
     PassageText,
     completeness_input,
@@ -152,7 +153,8 @@ class InputEncoder:
     """Turns words into ids: `<s> before context after (</s> segment)* </s>`.
 
     The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
-    separator is always exactly one known token. A piece is tokenised once: by all samples of a prompt, and by all
+    separator is always exactly one known token; `</s>` or `<mask>` written in a piece are characters like any other. A
+    piece is tokenised once: by all samples of a prompt, and by all
     encoders whose tokenizers are equal, as those of several reward models usually are.
 
     Args:
@@ -191,8 +193,7 @@ class InputEncoder:
             self._cache.clear()
         missing = list(dict.fromkeys(piece for piece in pieces if piece not in self._cache))
         if missing:
-            ids = self.tokenizer(missing, add_special_tokens=False, return_attention_mask=False, verbose=False)
-            self._cache.update(zip(missing, map(tuple, ids["input_ids"]), strict=True))
+            self._cache.update(zip(missing, map(tuple, plain_token_ids(self.tokenizer, missing)), strict=True))
 
     def _assemble(self, item: InputParts) -> EncodedInput:
         before, context, after, *segments = (self._cache[piece] for piece in _pieces(item))

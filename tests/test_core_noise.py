@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from finegrained_rlhf.core.noise import uniform_noise
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.training.order import number_occurrences
 
 
 def test_a_cell_depends_on_its_names_alone() -> None:
@@ -67,8 +69,14 @@ def test_splitmix_is_the_published_one() -> None:
     assert _splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
+def test_the_first_draw_of_a_prompt_keeps_its_name() -> None:
+    first, second, other = (Prompt("a", "", (), occurrence=n) for n in (1, 2, 3))
+    assert first.draw == "a" and len({first.draw, second.draw, other.draw, Prompt("a2", "", ()).draw}) == 4
+    assert number_occurrences([first, Prompt("b", "", ()), first, first]) == [first, Prompt("b", "", ()), second, other]
+
+
 def test_lengths_must_agree() -> None:
-    with pytest.raises(ValueError, match="2 prompt ids but 1 sample"):
+    with pytest.raises(ValueError, match="2 names but 1 sample"):
         uniform_noise(0, 0, ["a", "b"], [0], positions=1)
 
 

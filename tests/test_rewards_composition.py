@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -297,12 +298,29 @@ def test_running_normalisation_stands_still_in_validation_and_survives_a_resume(
     assert not torch.equal(before.total, composer().compose(drawn, {"relevance": SEGMENTS}).total)
 
 
+def test_validations_are_standardised_by_the_first_one() -> None:
+    """By hand: 2, 3, −4 have mean 1/3 and variance 86/9; later values and training change neither."""
+    ours, drawn = composer(completeness=RUNNING), rollout()
+    ours.fix_moments({"completeness": [whole(2.0, 3.0, -4.0)], "relevance": [SEGMENTS]})
+    ours.compose(drawn, {"completeness": whole(90.0, 50.0, -70.0)})
+    ours.fix_moments({"completeness": [whole(9.0, 5.0, 7.0)]})
+    again = composer(completeness=RUNNING)
+    again.load_state(json.loads(json.dumps(ours.state())))
+    for one in (ours, again):
+        used = one.used_values({"completeness": whole(5.0, 1 / 3, 0.0)})["completeness"]
+        std = (86 / 9) ** 0.5
+        assert [value for (value,) in used] == pytest.approx([(5 - 1 / 3) / std, 0.0, -1 / 3 / std])
+    older = composer(completeness=RUNNING)
+    older.load_state({"completeness": [3.0, 1 / 3, 86 / 3]})  # as checkpoints held it before
+    assert older.used_values({"completeness": whole(5.0, 0.0, 0.0)})["completeness"][0] == pytest.approx(used[0])
+
+
 def test_running_normalisation_counts_over_processes() -> None:
     ours = RewardComposer(RewardConfig({"a": Fixed(SEGMENTS)}, {"a": 1.0}, {"a": RUNNING}), reduce=lambda t: 2 * t)
     ours.compose(rollout(), {"a": SEGMENTS})
     alone = RunningMoments()
     alone.update(torch.tensor([1.0, -1.0, 0.5]))
-    count, mean, m2 = ours.state()["a"]
+    count, mean, m2 = ours.state()["a"]["running"]
     assert (count, mean) == (6, pytest.approx(alone.mean))
     assert m2 == pytest.approx(2 * alone.m2)
 

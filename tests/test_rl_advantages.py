@@ -67,32 +67,40 @@ def test_padding_is_zero_and_its_content_never_matters() -> None:
     junk_r, junk_v = torch.where(real, r_t, 1e6), torch.where(real, v_t, -1e6)
     again = generalised_advantages(junk_r, junk_v, mask, **settings)
     assert torch.equal(again[0], advantages) and torch.equal(again[1], returns)
-    assert torch.equal(
-        truncated_returns(junk_r, junk_v, mask, discount=0.9), truncated_returns(r_t, v_t, mask, discount=0.9)
-    )
+    assert torch.equal(truncated_returns(junk_r, mask, discount=0.9), truncated_returns(r_t, mask, discount=0.9))
     wider = [torch.nn.functional.pad(x, (0, 3), value=5) for x in (r_t, v_t)]
     more = generalised_advantages(*wider, torch.nn.functional.pad(mask, (0, 3)), **settings)
     assert torch.equal(more[0][:, :7], advantages) and not more[0][:, 7:].any()
 
 
 def test_truncated_returns_by_hand() -> None:
-    # T = 2 is the last real token: G_2 = V(s_2) = 8, G_1 = 2 + 0.5·8 = 6, G_0 = 1 + 0.5·2 + 0.25·8 = 4.
+    # Three real tokens, γ = 0.5: G_2 = 100, G_1 = 2 + 50 = 52, G_0 = 1 + 26 = 27.
     r_t = torch.tensor([[1.0, 2.0, 100.0, 9.0], [5.0, 5.0, 5.0, 5.0]])
-    v_t = torch.tensor([[3.0, 3.0, 8.0, 9.0], [7.0, 1.0, 1.0, 1.0]])
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
-    returns = truncated_returns(r_t, v_t, mask, discount=0.5)
-    assert returns.tolist() == [[4.0, 6.0, 8.0, 0.0], [7.0, 0.0, 0.0, 0.0]]
+    returns = truncated_returns(r_t, mask, discount=0.5)
+    assert returns.tolist() == [[27.0, 52.0, 100.0, 0.0], [5.0, 0.0, 0.0, 0.0]]
+
+
+def test_the_last_tokens_reward_enters_every_target() -> None:
+    """Rewards of whole responses lie there: a target without it would teach the value model nothing of them."""
+    r_t, mask = torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.long)
+    paid = r_t.clone()
+    paid[0, 3] = 100.0
+    gained = truncated_returns(paid, mask, discount=0.5) - truncated_returns(r_t, mask, discount=0.5)
+    assert gained.tolist() == [[12.5, 25.0, 50.0, 100.0]]
 
 
 def test_truncated_returns_against_the_formula() -> None:
-    r_t, v_t, mask, lengths = ragged(3)
-    discount = 0.9
-    returns = truncated_returns(r_t, v_t, mask, discount=discount)
+    """Σ_{t'=t}^{T−1} γ^{t'−t} r_{t'} + γ^{T−t} V(s_T) as a double loop, the value after the end being 0."""
+    r_t, _, mask, lengths = ragged(3)
+    discount, value_at_the_end = 0.9, 0.0
+    returns = truncated_returns(r_t, mask, discount=discount)
     for row, length in enumerate(lengths):
-        last = length - 1
         for t in range(length):
-            total = sum(discount ** (k - t) * float(r_t[row, k]) for k in range(t, last))
-            assert float(returns[row, t]) == pytest.approx(total + discount ** (last - t) * float(v_t[row, last]))
+            total = discount ** (length - t) * value_at_the_end
+            for k in range(t, length):
+                total += discount ** (k - t) * float(r_t[row, k])
+            assert float(returns[row, t]) == pytest.approx(total)
         assert not returns[row, length:].any()
 
 
@@ -103,7 +111,7 @@ def test_no_rows_and_empty_rows() -> None:
     one = torch.ones(1, 2)
     advantages, _ = generalised_advantages(one, one, torch.zeros(1, 2).long(), discount=1.0, lambda_=0.95)
     assert not advantages.any()
-    assert not truncated_returns(one, one, torch.zeros(1, 2).long(), discount=1.0).any()
+    assert not truncated_returns(one, torch.zeros(1, 2).long(), discount=1.0).any()
 
 
 def test_wrong_input_is_refused() -> None:
@@ -118,4 +126,4 @@ def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match="mask must be an integer"):
         generalised_advantages(x, x, x, **call)
     with pytest.raises(ValueError, match=r"mask must be \[R, T\]"):
-        truncated_returns(x[0], x[0], mask[0], discount=1.0)
+        truncated_returns(x[0], mask[0], discount=1.0)

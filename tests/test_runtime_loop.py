@@ -325,6 +325,13 @@ def test_two_processes_end_where_one_does_and_nothing_hangs(tmp_path: Path, whol
 
     broken = both({"output": str(tmp_path / "run"), "fail_at": [6, "rank1"]})
     assert broken.returncode != 0 and "rank 1 broke" in broken.stderr
+    apart = both({"output": str(tmp_path / "apart"), "fail_at": [6, "apart"]})
+    assert apart.returncode != 0
+    assert (
+        "step 8: process 1 does not hold the trained parameters of process 0 (1 of 4 differ, first 0.bias)"
+        in apart.stderr
+    )
+    assert sorted(p.name for p in (tmp_path / "apart/checkpoints").iterdir()) == ["step_0", "step_4"]
     done = both({"output": str(tmp_path / "run")})
     assert done.returncode == 0, done.stderr
     ours, theirs = rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl")

@@ -88,6 +88,17 @@ def test_two_processes_give_the_parameters_of_one(smoke, tmp_path):
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
+def test_two_processes_train_the_adapters_of_one(tmp_path):
+    """Adapters are drawn anew at the start: with other ones a process would train another model."""
+    lora = ["policy=lora", "total_steps=2", "seed=5"]
+    for name, processes in (("one", 1), ("two", 2)):
+        finished = run(command(tmp_path / name, *lora, processes=processes))
+        assert finished.returncode == 0, finished.stderr
+    start, one, two = (weights(tmp_path / n, step) for n, step in (("one", 0), ("one", 2), ("two", 2)))
+    assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-4
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
+
+
 def test_prompts_that_do_not_divide_by_the_processes(tmp_path):
     uneven = ["total_steps=1", "rollout.prompts_per_step=3", "validate_every=1", "checkpoint_every=1"]
     for name, processes in (("one", 1), ("two", 2)):

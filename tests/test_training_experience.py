@@ -95,9 +95,10 @@ def test_statistics_are_reduced() -> None:
 
 
 def test_the_truncated_target_by_hand() -> None:
-    result = experience(replace(PLAIN, value_target="truncated"))
-    torch.testing.assert_close(result.returns, torch.tensor([[1.9, 2.0, 1.0], [0.4, 0.0, 0.0]]))
-    torch.testing.assert_close(result.advantages, experience(PLAIN).advantages)
+    """The rewards still to come; neither λ nor the values enter."""
+    result = experience(replace(PLAIN, lambda_=0.5, value_target="truncated"))
+    torch.testing.assert_close(result.returns, torch.tensor([[3.0, 3.1, 2.1], [-0.6, -1.0, 0.0]]))
+    torch.testing.assert_close(result.advantages, experience(replace(PLAIN, lambda_=0.5)).advantages)
 
 
 def test_beta_zero_means_no_penalty() -> None:

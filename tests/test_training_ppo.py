@@ -23,6 +23,7 @@ from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import ComponentConfig
 from finegrained_rlhf.rollout.engine import rollout_in_batches
+from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
@@ -125,6 +126,34 @@ def test_metrics_are_what_was_rolled_out(tmp_path: Path) -> None:
         assert trainer.train_step(3)[f"time/{phase}_s"] > 0
 
 
+def test_a_prompt_drawn_twice_in_a_step_is_answered_anew(tmp_path: Path) -> None:
+    """Seven prompts a step of five: two come twice, and two processes, which hold one of the two each, agree."""
+    options: dict[str, Any] = {"prompts_per_step": 7, "max_new_tokens": 12}
+
+    def responses(trainer: PPOTrainer) -> list[tuple[str, int, str]]:
+        rolled: list[Any] = []
+        decode = trainer.engine.decode
+        trainer.engine.decode = lambda *a, **k: rolled.append(decode(*a, **k)) or rolled[-1]
+        trainer.train_step(1)
+        rows = zip(rolled[0].row_prompts(), rolled[0].sample_index.tolist(), rolled[0].texts, strict=True)
+        return [(prompt.id, sample, text) for prompt, sample, text in rows]
+
+    drawn = responses(make_trainer(tmp_path / "one", **options))
+    first, second = {}, {}
+    for name, sample, text in drawn:
+        (second if (name, sample) in first else first)[name, sample] = text
+    assert len(second) == 8 and len(first) == 20
+    assert sum(second[key] != first[key] for key in second) >= 6
+    once = responses(make_trainer(tmp_path / "once", prompts_per_step=5, max_new_tokens=12))
+    assert {(name, sample): text for name, sample, text in once} == first  # the first draw is what it was
+    owners = [policy("t5") for _ in range(2)]
+    parts = run_together(
+        2,
+        lambda processes: responses(make_trainer(tmp_path / "two", owner=owners.pop(), processes=processes, **options)),
+    )
+    assert [row for part in parts for row in part] == drawn
+
+
 def test_samples_show_every_segment(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer.train_step(1)
@@ -161,6 +190,50 @@ def test_samples_hold_every_number_of_every_token(tmp_path: Path) -> None:
         ]
         advantages = [sum(0.95 ** (j - i) * deltas[j] for j in range(i, len(deltas))) for i in range(len(deltas))]
         assert tokens["advantage"] == pytest.approx(advantages, abs=1e-4)
+
+
+class Said(LengthScorer):
+    """Gives what it is told, a little more to every further response."""
+
+    raw = 0.0
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        values = [(self.raw + 0.5 * int(prompt.id[1:]),) for prompt in prompts]
+        return SegmentScores([((0, len(r)),) for r in responses], values, whole_response=True)
+
+
+def test_the_best_raw_reward_is_exported_under_running_normalisation(tmp_path: Path) -> None:
+    """The moments move with training; the same responses must have the same score at step 0, 5 and 15."""
+    scorer = Said()
+    trainer = make_trainer(
+        tmp_path, scorers={"said": scorer}, settings={"said": ComponentConfig("running")}, validation=5
+    )
+    raw = {0: 4.0, 5: 11.2, 10: 16.0, 15: 4.0}  # on average over five prompts 5, 12.2, 17 and 5
+    scores, step_of = {}, trainer.train_step
+
+    def train_step(step: int) -> dict[str, float]:
+        scorer.raw = 3.0 * step
+        return step_of(step)
+
+    def validate(step: int) -> dict[str, float]:
+        scorer.raw = raw[step]
+        metrics = validated(step)
+        assert metrics["reward/said/raw"] == pytest.approx(raw[step] + 1.0)
+        scores[step] = metrics["score"]
+        return metrics
+
+    validated = trainer.validate
+    trainer.train_step, trainer.validate = train_step, validate
+    config = LoopConfig(total_steps=15, checkpoint_every=5, validate_every=5)
+    result = run_loop(trainer, trainer.run, config, Processes())
+    assert scores[0] == pytest.approx(scores[15], abs=1e-9)
+    assert scores[0] < scores[5] < scores[10] and result.best_step == 10
+    resumed = make_trainer(
+        tmp_path, scorers={"said": scorer}, settings={"said": ComponentConfig("running")}, validation=5
+    )
+    resumed.load_state(tmp_path / "checkpoints" / "step_15")
+    scorer.raw = 16.0
+    assert resumed.validate(16)["score"] == pytest.approx(scores[10], abs=1e-9)
 
 
 def test_validation_keeps_its_first_responses_and_changes_nothing(tmp_path: Path) -> None:
@@ -333,7 +406,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[st
 
     def fresh(name: str) -> PPOTrainer:
         owner = open_policy(tmp_path / "start", lora=LoraConfig(rank=2) if lora else None)
-        if lora:  # new adapters are drawn at random; a run draws them from its seed
+        if lora:  # a job seeds the drawing of new adapters; here both runs are given the same ones
             with torch.no_grad():
                 for n, p in owner.model.named_parameters():
                     if ".lora_A" in n:
@@ -418,6 +491,7 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step
     """Shares of unequal size, and processes without any prompt."""
     options: dict[str, Any] = {
         "prompts_per_step": prompts_per_step,
+        "training_prompts": 6,
         "settings": {"words": ComponentConfig("running")},
         "validation": 5,
         "lr": 1e-3,

@@ -1,7 +1,8 @@
 """Sampling noise that depends on names, not on order.
 
 A rollout must not change when batches are cut differently or spread over more processes. Each uniform number is
-therefore a hash of (seed, step, prompt id, sample number, position) and of nothing else.
+therefore a hash of (seed, step, name of the draw, sample number, position) and of nothing else. The name is the id of
+the prompt, with the number of the occurrence where a step draws one prompt more than once (`Prompt.draw`).
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniform_noise(
-    seed: int, step: int, prompt_ids: Sequence[str], sample_index: Sequence[int], positions: int
+    seed: int, step: int, names: Sequence[str], sample_index: Sequence[int], positions: int
 ) -> NDArray[np.float64]:
     """One uniform number in (0, 1) for each response row and position.
 
     Args:
         seed: of the run.
         step: training step, or any number that tells draws apart.
-        prompt_ids: R prompt ids, one a row.
+        names: of the R draws, one a row.
         sample_index: R sample numbers within the prompt.
         positions: T, how many positions.
 
     Returns:
         float64 [R, T].
     """
-    if len(prompt_ids) != len(sample_index):
-        raise ValueError(f"{len(prompt_ids)} prompt ids but {len(sample_index)} sample numbers")
+    if len(names) != len(sample_index):
+        raise ValueError(f"{len(names)} names but {len(sample_index)} sample numbers")
     keys = np.array(
-        [stable_hash(seed, step, name, sample) for name, sample in zip(prompt_ids, sample_index, strict=True)],
+        [stable_hash(seed, step, name, sample) for name, sample in zip(names, sample_index, strict=True)],
         dtype=np.uint64,
     ).reshape(-1, 1)
     counters = np.arange(1, positions + 1, dtype=np.uint64).reshape(1, -1)

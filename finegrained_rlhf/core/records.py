@@ -21,16 +21,23 @@ class Prompt:
     """One input of the policy.
 
     Attributes:
-        id: unique within a data set; sampling noise is derived from it.
+        id: unique within a data set; sampling noise is derived from it and from `occurrence`.
         text: the task text exactly as tokenised.
         input_ids: token ids of `text`, special tokens included.
         metadata: what scorers may need beside the text (`question`, `passages`, `references`).
+        occurrence: how often the step has drawn this prompt so far, this draw included; from 1.
     """
 
     id: str
     text: str
     input_ids: tuple[int, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    occurrence: int = 1
+
+    @property
+    def draw(self) -> str:
+        """The name of this draw, from which its noise follows: the id, and from the second occurrence on its number."""
+        return self.id if self.occurrence == 1 else f"{self.id}\0{self.occurrence}"
 
 
 @dataclass(frozen=True)

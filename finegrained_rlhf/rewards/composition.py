@@ -11,8 +11,9 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
-from finegrained_rlhf.core.stats import Reduce, RunningMoments
+from finegrained_rlhf.core.stats import Reduce
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
+from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
 
@@ -25,8 +26,10 @@ class ComponentConfig:
     """How one component enters the sum.
 
     Attributes:
-        normalisation: `none` uses the scorer's values (the paper's choice); `running` divides by the standard deviation
-            and subtracts the mean of all values this component gave so far, over all processes.
+        normalisation: `none` uses the scorer's values (the paper's choice); `running` subtracts the mean and divides by
+            the standard deviation of all values this component gave in training so far, over all processes. Validation
+            takes mean and standard deviation of the run's first validation instead, so that equal responses have equal
+            scores throughout and the best checkpoint can be chosen.
         aggregation: `sum` lets every segment count in full (the paper); `mean` divides by the number of segments;
             `budget` rescales the values of a response until their absolute values add up to `budget`. With the last
             two a longer response does not earn more by its length alone.
@@ -93,9 +96,8 @@ class RewardComposer:
 
     def __init__(self, config: RewardConfig, reduce: Reduce = lambda tensor: tensor) -> None:
         self.config = config
-        self._reduce = reduce
-        self._moments = {
-            name: RunningMoments() for name in config.components if self.settings(name).normalisation == "running"
+        self._normalisers = {
+            name: Normaliser(reduce) for name in config.components if self.settings(name).normalisation == "running"
         }
 
     def setup(self, device: torch.device) -> None:
@@ -137,7 +139,8 @@ class RewardComposer:
         Args:
             rollout: R responses.
             scores: of the same responses, by component name.
-            train: True lets `running` normalisers take the values in first.
+            train: True standardises `running` components by the running moments, which take the values in first; False
+                by the fixed moments of the first validation (`fix_moments`).
 
         Returns:
             The trace; `total` is exactly the sum of the `weighted` tensors in the order of the components.
@@ -171,7 +174,7 @@ class RewardComposer:
 
         Args:
             scores: by component name.
-            train: True lets `running` normalisers take the values in first.
+            train: as in `compose`.
 
         Raises:
             ConfigError: a budget is set for a component that gives one value a response, of which only the sign would
@@ -197,26 +200,35 @@ class RewardComposer:
             ConfigError: a component is normalised by what a training run has seen, which is not known here.
         """
         for name in scores:
-            if self.settings(name).normalisation != "none" and not self._moments[name].count:
+            if self.settings(name).normalisation != "none" and not self._normalisers[name].seen:
                 raise ConfigError(f"reward.settings.{name}.normalisation: running moments exist in a training run only")
         used = self.used_values(scores)
         parts = [[float(self.config.weights[name]) * sum(row) for row in rows] for name, rows in used.items()]
         return [sum(column) for column in zip(*parts, strict=True)]
 
+    def fix_moments(self, scores: Mapping[str, Sequence[SegmentScores]]) -> None:
+        """Fix the moments by which validations standardise; only the first call of a run does anything.
+
+        Every process must call this.
+
+        Args:
+            scores: all batches of a validation (this process's share), by component name.
+        """
+        for name, normaliser in self._normalisers.items():
+            normaliser.fix([row for batch in scores.get(name, ()) for row in batch.values])
+
     def _normalise(self, name: str, scores: SegmentScores, train: bool) -> Sequence[tuple[float, ...]]:
-        moments = self._moments.get(name)
-        if moments is None:
+        normaliser = self._normalisers.get(name)
+        if normaliser is None:
             return scores.values
-        if train:
-            moments.update(torch.tensor([value for row in scores.values for value in row]), self._reduce)
-        return [tuple((value - moments.mean) / moments.std for value in row) for row in scores.values]
+        return normaliser.train(scores.values) if train else normaliser.validate(scores.values)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: the running moments."""
-        return {name: [m.count, m.mean, m.m2] for name, m in self._moments.items()}
+        """What a checkpoint must keep: the moments of normalised components."""
+        return {name: normaliser.state() for name, normaliser in self._normalisers.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-        for name, (count, mean, m2) in state.items():
-            if name in self._moments:
-                self._moments[name] = RunningMoments(count, mean, m2)
+        for name, kept in state.items():
+            if name in self._normalisers:
+                self._normalisers[name].load_state(kept)

@@ -49,27 +49,31 @@ def generalised_advantages(
     return advantages, (advantages + values) * real
 
 
-def truncated_returns(r_t: Tensor, v_t: Tensor, mask: Tensor, *, discount: float) -> Tensor:
-    """The thesis's value target Σ_{t'=t}^{T−1} γ^{t'−t} r_{t'} + γ^{T−t} V_old(s_T).
+def truncated_returns(r_t: Tensor, mask: Tensor, *, discount: float) -> Tensor:
+    """The thesis's value target G_t = Σ_{t'=t}^{T−1} γ^{t'−t} r_{t'} + γ^{T−t} V_old(s_T), with T = |y|.
 
-    s_T is the state before the last real token, whose own reward the formula leaves to V_old(s_T). Source: thesis
-    appendix A.1.1.
+    The formula is that of Schulman et al. (2017), eq. 10: the T tokens are the actions 0 … T−1 and s_T is the state
+    after the last of them. The episode is over there, so V_old(s_T) is 0, as in `generalised_advantages`, and what is
+    left is the discounted sum of the rewards, the last token's included. (Read with the thesis's own numbering of
+    tokens from 1, the sum would end before the last token, on which the rewards of whole responses lie.)
+    Source: thesis section 6.2 ("Learning algorithm").
 
     Args:
         r_t: fp [R, T] reward after the action at t.
-        v_t: fp [R, T] value of the state before the action at t.
         mask: int [R, T], a prefix of ones in each row.
         discount: γ.
 
     Returns:
         [R, T], 0 at padding.
+
+    Raises:
+        ValueError: shapes or dtypes.
     """
-    check_token_tensors(mask, r_t=r_t, v_t=v_t)
-    last = mask.sum(dim=1) - 1
-    return_tp1 = torch.zeros_like(v_t[:, 0])
+    check_token_tensors(mask, r_t=r_t)
+    rewards = r_t * mask.to(r_t.dtype)
+    return_tp1 = torch.zeros_like(rewards[:, 0])
     columns = []
     for t in reversed(range(mask.shape[1])):
-        return_t = torch.where(last == t, v_t[:, t], r_t[:, t] + discount * return_tp1)
-        return_tp1 = torch.where(mask[:, t].bool(), return_t, torch.zeros_like(return_t))
+        return_tp1 = (rewards[:, t] + discount * return_tp1) * mask[:, t]
         columns.append(return_tp1)
     return torch.stack(columns[::-1], dim=1)

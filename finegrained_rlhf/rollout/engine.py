@@ -71,7 +71,7 @@ class RolloutEngine(Protocol):
             decodings: for example `[Greedy(), Sample(5, top_k=20)]`.
             max_new_tokens: longest response, end of sequence included.
             seed: of the run.
-            step: tells draws of one prompt apart. Noise is a function of (seed, step, prompt id, sample, position).
+            step: tells draws of one prompt apart. Noise is a function of (seed, step, `Prompt.draw`, sample, position).
         """
 
 

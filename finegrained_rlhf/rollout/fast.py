@@ -251,5 +251,5 @@ def _noise(
     for decoding in decodings:
         numbers += [drawn + sample for sample in range(decoding.samples)]
         drawn += decoding.samples if isinstance(decoding, Sample) else 0
-    names = [prompt.id for prompt in prompts for _ in numbers]
+    names = [prompt.draw for prompt in prompts for _ in numbers]
     return uniform_noise(seed, step, names, numbers * len(prompts), limit)

@@ -105,7 +105,7 @@ class GenerateEngine:
             start = ids.shape[1]
         processors = LogitsProcessorList()
         if isinstance(decoding, Sample):
-            names = [prompt.id for prompt in memory.prompts for _ in range(n)]
+            names = [prompt.draw for prompt in memory.prompts for _ in range(n)]
             numbers = [first_sample + sample for _ in memory.prompts for sample in range(n)]
             noise = torch.from_numpy(uniform_noise(seed, step, names, numbers, max_new_tokens))
             processors.append(_NamedNoise(decoding, noise.to(policy.device), start))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.runtime.agreement import check_agreement
 from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, LoopState, reporting_full_disk
 from finegrained_rlhf.runtime.loop_types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.processes import Processes
@@ -49,6 +50,7 @@ def run_loop(
         DiskFullError: there was no room to write.
         CheckpointError: no whole checkpoint is left to resume from.
         ConfigError: `resume` names no checkpoint, or the run directory holds something else.
+        ConsistencyError: before the first step, or where a checkpoint is due, the processes hold different parameters.
     """
     return _Loop(trainable, run, config, processes, sinks or MetricSinks()).run()
 
@@ -70,6 +72,7 @@ class _Loop:
                 return self._already_done(state)
             if start.checkpoint is not None:
                 self.trainable.load_state(start.checkpoint)
+            check_agreement(self.trainable.optimizer.named, self.processes, max(state.step, 0))
             if self.processes.is_main:
                 with reporting_full_disk(f"files in {self.run_directory.path}"):
                     make_ready(self.run_directory, self.store, start, self.config.export)
@@ -168,6 +171,7 @@ class _Loop:
         return replace(state, stop_reason=state.stop_reason or self.trainable.stop_reason)
 
     def _checkpoint(self, state: LoopState) -> None:
+        check_agreement(self.trainable.optimizer.named, self.processes, state.step)
         if self.processes.is_main:
 
             def write(directory: Path) -> None:

@@ -1,6 +1,6 @@
 """What the training loop takes and gives: its configuration, the trainer's side of the contract, and the result.
 
-Knows no file and no model.
+Knows optimizers. Knows no file and no model.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.runtime.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,14 @@ class Trainable(Protocol):
 
     Attributes:
         stop_reason: set by a step or a validation, alike in all processes, to end training early.
+        optimizer: over the trained parameters, which are to have the same bits in all processes.
     """
 
     stop_reason: str | None
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Over the trained parameters."""
 
     def train_step(self, step: int) -> Mapping[str, float]:
         """Do training step `step` (from 1) and return its metrics, alike in all processes."""

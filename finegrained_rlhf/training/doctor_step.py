@@ -27,7 +27,7 @@ from finegrained_rlhf.training.doctor_machine import fits
 from finegrained_rlhf.training.experience import check_components_add_up
 from finegrained_rlhf.training.measure import StepMetrics
 from finegrained_rlhf.training.micro_batches import micro_batches
-from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo_checks import largest_kl
 from finegrained_rlhf.training.ppo_job import PPOJob
 from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses
@@ -56,7 +56,7 @@ def responses(case: Case) -> Iterator[Finding]:
         return
     trainer = case.trainer = case.sample.build(case.processes, RunDirectory(case.sample.output_dir).create())
     sampling = trainer.rollout_config
-    prompts = items_of_step(trainer.data.train, 1, sampling.prompts_per_step, trainer.seed)
+    prompts = number_occurrences(items_of_step(trainer.data.train, 1, sampling.prompts_per_step, trainer.seed))
     with case.processes.autocast():
         batches = rollout_in_batches(
             trainer.engine,

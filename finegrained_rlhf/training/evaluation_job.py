@@ -16,6 +16,7 @@ from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.training.evaluation import Evaluation, evaluate_policy, evaluate_responses
 from finegrained_rlhf.training.generation import Answering, open_generator, output_record
@@ -202,5 +203,5 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
     for candidate in (Path(directory), Path(directory) / "policy"):
         if any((candidate / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
             tokenizer = load_tokenizer(candidate)
-            return [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
+            return [len(ids) for ids in plain_token_ids(tokenizer, texts)]
     raise ModelError(f"{directory}: no tokenizer here (expected tokenizer.json)")

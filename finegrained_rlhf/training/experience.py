@@ -59,7 +59,7 @@ def make_experience(
         rewards, values, mask, discount=config.discount, lambda_=config.lambda_
     )
     if config.value_target == "truncated":
-        returns = truncated_returns(rewards, values, mask, discount=config.discount)
+        returns = truncated_returns(rewards, mask, discount=config.discount)
     if config.whiten_advantages:
         advantages = masked_whiten(advantages, mask, by_root_std=root, reduce=reduce)
     return Experience(rollout, trace, reference_logprobs, values * mask, rewards, advantages, returns)

@@ -15,12 +15,13 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout
+from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.text.alignment import AlignmentAudit
@@ -28,7 +29,7 @@ from finegrained_rlhf.training.experience import make_experience
 from finegrained_rlhf.training.hacking import hacking_warnings
 from finegrained_rlhf.training.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
-from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo_checks import check_finite, check_ratio, check_start
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
@@ -111,13 +112,13 @@ class PPOTrainer:
         """Roll out, score, update. Returns the metrics of this step, the same on every process."""
         timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
         count = self.rollout_config.prompts_per_step
-        prompts = items_of_step(self.data.train, step, count, self.seed)
+        prompts = number_occurrences(items_of_step(self.data.train, step, count, self.seed))
         mine = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
                 rollout = self._rollout(mine, [self.rollout_config.decoding()], step)
             with timer.phase("rewards"):
-                trace = self._rewards(rollout, train=True)
+                trace = self.composer.compose(rollout, self._scores(rollout))
             with timer.phase("scoring"):
                 batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)
@@ -156,10 +157,9 @@ class PPOTrainer:
         return join_rollouts(batches, self.models.policy.pad_id)
 
     @torch.no_grad()
-    def _rewards(self, rollout: Rollout, train: bool) -> RewardTrace:
+    def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
         with self.processes.autocast():
-            scores = self.composer.score(rollout.row_prompts(), rollout.texts)
-        return self.composer.compose(rollout, scores, train=train)
+            return self.composer.score(rollout.row_prompts(), rollout.texts)
 
     def _micro_batches(self, rollout: Rollout) -> list[MicroBatch]:
         return micro_batches(rollout, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
@@ -236,8 +236,13 @@ class PPOTrainer:
 
     # The loop's interface ----------------------------------------------------------------------------------------
 
+    @property
+    def optimizer(self) -> Optimizer:
+        """Of policy and value model together."""
+        return self.models.optimizer
+
     def validate(self, step: int) -> dict[str, float]:
-        """Greedy responses to the validation prompts; `score` is their mean total reward."""
+        """Greedy responses to the validation prompts; `score` is their mean total reward, on one scale for the run."""
         prompts = self.data.validation
         if not prompts:
             return {}
@@ -247,9 +252,12 @@ class PPOTrainer:
             self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt // self.processes.count, 1
         )
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
-        for batch in batches:
-            rollout = self._rollout(batch, [Greedy()], step)
-            trace = self._rewards(rollout, train=False)
+        answered = [
+            (rollout, self._scores(rollout)) for rollout in (self._rollout(b, [Greedy()], step) for b in batches)
+        ]
+        self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
+        for rollout, scores in answered:
+            trace = self.composer.compose(rollout, scores, train=False)
             describe_responses(rollout, trace, self.models.policy.eos_ids, metrics)
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in measured.items():
@@ -263,7 +271,7 @@ class PPOTrainer:
         """Write the first validation prompts' greedy responses like a training step's."""
         prompts = self.data.validation[: self.validation_samples]
         rollout = self._rollout([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
-        trace = self._rewards(rollout, train=False)
+        trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         experience = self._experience(scored, trace)
         self._write_samples(self.run.validation_samples_path(step), experience, self.validation_samples)

@@ -114,7 +114,8 @@ class PPOJob:
         return result
 
     def build(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
-        """Load data, models and scorers. Every process draws the same new layers."""
+        """Load data, models and scorers. Every process draws the same new adapters and layers."""
+        seed_everything(self.seed, "adapters")
         policy = self.policy.load(processes.device)
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()

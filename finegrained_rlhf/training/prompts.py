@@ -14,6 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.feedback.records import QAExample
+from finegrained_rlhf.text.plain_text import plain_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def encode_prompts(
     too_long: TooLong = "truncate",
     metadata: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Prompt]:
-    """Tokenise texts as the policy reads them, special tokens included.
+    """Tokenise texts as the policy reads them: its own special tokens around them, none inside.
 
     Args:
         items: (id, text) pairs.
@@ -49,7 +50,7 @@ def encode_prompts(
     if not pairs:
         return []
     texts = [text for _, text in pairs]
-    full = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+    full = plain_token_ids(tokenizer, texts, add_special_tokens=True)
     long = [i for i, ids in enumerate(full) if len(ids) > max_tokens]
     if long and too_long == "refuse":
         raise DataError(
@@ -60,7 +61,7 @@ def encode_prompts(
         )
     if long:
         logger.warning("%d of %d prompts are longer than %d tokens: cut off", len(long), len(pairs), max_tokens)
-        cut = tokenizer([texts[i] for i in long], truncation=True, max_length=max_tokens)["input_ids"]
+        cut = plain_token_ids(tokenizer, [texts[i] for i in long], add_special_tokens=True, max_length=max_tokens)
         for i, ids in zip(long, cut, strict=True):
             full[i] = ids
     notes = metadata if metadata is not None else [{}] * len(pairs)

@@ -7,6 +7,7 @@ nor how validation responses are measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.training.inference import TextGenerator
 from finegrained_rlhf.training.measure import PhaseTimer, StepMetrics
-from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
 from finegrained_rlhf.training.ppo_checks import check_finite
 from finegrained_rlhf.training.self_critical_config import ResponseReward, ResponseValidation, SelfCriticalConfig
@@ -102,7 +103,9 @@ class SelfCriticalTrainer:
     def train_step(self, step: int) -> dict[str, float]:
         """Roll out, score, update. Returns the metrics of this step, the same on every process."""
         timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
-        batch = items_of_step(self.data, step, self.config.batch_size, self.seed)
+        drawn = items_of_step(self.data, step, self.config.batch_size, self.seed)
+        names = number_occurrences([e.prompt for e in drawn])
+        batch = [replace(e, prompt=prompt) for e, prompt in zip(drawn, names, strict=True)]
         mine = [batch[i] for i in self.processes.share(len(batch))]
         with timer.phase("total"):
             scored = None

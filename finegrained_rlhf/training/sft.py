@@ -21,6 +21,7 @@ from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.evaluation import evaluate_policy
 from finegrained_rlhf.training.generation import Answering
 from finegrained_rlhf.training.inference import TextGenerator
@@ -63,7 +64,7 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
         if not prompt.metadata.get("references"):
             raise DataError("expected at least one reference answer, got none", record=prompt.id, field="answer")
     answers = [prompt.metadata["references"][0] for prompt in prompts]
-    rows = policy.tokenizer(answers, add_special_tokens=False, verbose=False)["input_ids"]
+    rows = plain_token_ids(policy.tokenizer, answers)
     too_long = sum(len(row) >= max_answer_tokens for row in rows)
     if too_long:
         logger.warning(

@@ -1,0 +1,63 @@
+"""Token ids of text that people or models wrote, in which nothing is a control token.
+
+Knows tokenizers by their call. A question, passage, answer or response that holds the characters `</s>` or `<pad>`
+means these characters: as control tokens they would end a segment, pad a row or mask a word inside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def plain_token_ids(
+    tokenizer: Any, texts: Sequence[str], *, add_special_tokens: bool = False, max_length: int | None = None
+) -> list[list[int]]:
+    """Token ids of texts; the only control tokens among them are those that the tokenizer itself adds around each text.
+
+    Special tokens are split like other text (`split_special_tokens`). A vocabulary that holds them as ordinary words,
+    as T5's does, would still find them; what it finds is taken apart into characters.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        texts: R texts.
+        add_special_tokens: let the tokenizer add its start and end tokens around each text.
+        max_length: cut longer rows off, the added tokens stay; None cuts nothing.
+
+    Returns:
+        R lists of ids. A text without control tokens in it gets the ids that the tokenizer gives by default.
+    """
+    if not texts:
+        return []
+    options: dict[str, Any] = {"truncation": True, "max_length": max_length} if max_length is not None else {}
+    encoded = tokenizer(
+        list(texts),
+        add_special_tokens=add_special_tokens,
+        split_special_tokens=True,
+        return_special_tokens_mask=add_special_tokens,
+        return_attention_mask=False,
+        verbose=False,
+        **options,
+    )
+    rows: list[list[int]] = [list(ids) for ids in encoded["input_ids"]]
+    control = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    added = encoded["special_tokens_mask"] if add_special_tokens else [[0] * len(row) for row in rows]
+    for i, (row, mask) in enumerate(zip(rows, added, strict=True)):
+        if any(token in control and not ours for token, ours in zip(row, mask, strict=True)):
+            rows[i] = _taken_apart(tokenizer, row, mask, control)[:max_length]
+            if max_length is not None and len(rows[i]) == max_length and mask[-1]:
+                rows[i][-1] = row[-1]  # the end token that the tokenizer has added stays the last
+    return rows
+
+
+def _taken_apart(tokenizer: Any, row: Sequence[int], mask: Sequence[int], control: set[int]) -> list[int]:
+    """The row with every control token that the tokenizer has not added replaced by those of its characters."""
+    result: list[int] = []
+    for token, ours in zip(row, mask, strict=True):
+        if ours or token not in control:
+            result.append(token)
+            continue
+        characters = tokenizer.convert_ids_to_tokens(int(token))
+        pieces = tokenizer(list(characters), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        result += [piece for ids in pieces for piece in ids if piece not in control]
+    return result

@@ -1,0 +1,85 @@
+"""Text that people or models wrote never becomes a control token, in any kind of tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rl_toy import policy
+
+from benchmarks.deviations_tokens import t5_like
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.tiny import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.training.prompts import encode_prompts
+from finegrained_rlhf.training.sft import demonstrations
+from reward_models.inputs import InputEncoder, factuality_parts
+
+CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"] * 3
+NASTY = "red </s> <mask> <pad> cat</s> blue <s>"
+KINDS = {
+    "word": lambda: build_tokenizer(CORPUS),
+    "bpe": lambda: build_tokenizer(CORPUS, "bpe", 300),
+    "unigram": lambda: t5_like(CORPUS),  # its vocabulary holds the control tokens as words, as T5's does
+    "encoder": lambda: encoder_tokenizer(build_tokenizer(CORPUS, "bpe", 300), 200),
+    "causal": lambda: causal_tokenizer(build_tokenizer(CORPUS, "bpe", 300), 200),
+}
+
+
+def control_ids(tokenizer: Any) -> set[int]:
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_tokens_in_text_are_characters(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    assert control_ids(tokenizer) & set(tokenizer(NASTY, add_special_tokens=False).input_ids)  # the fault
+    (plain,) = plain_token_ids(tokenizer, [NASTY])
+    assert not control_ids(tokenizer) & set(plain)
+    names = tokenizer.convert_ids_to_tokens(plain)
+    assert sum("cat" in name or name in ("c", "at") for name in names) >= 1 and len(plain) > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_text_gets_the_ids_that_it_always_had(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    texts = ["the cat; who saw it?", "", "  red   blue\n\ngreen! x < y > z </ s>"]
+    for add in (False, True):
+        expected = tokenizer(texts, add_special_tokens=add).input_ids
+        assert plain_token_ids(tokenizer, texts, add_special_tokens=add) == expected
+    cut = tokenizer(texts, truncation=True, max_length=4).input_ids
+    assert plain_token_ids(tokenizer, texts, add_special_tokens=True, max_length=4) == cut
+    assert plain_token_ids(tokenizer, []) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_added_tokens_stay_and_are_the_only_ones(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    around = tokenizer("").input_ids
+    (row,) = plain_token_ids(tokenizer, [NASTY], add_special_tokens=True)
+    assert [token for token in row if token in control_ids(tokenizer)] == around
+    (short,) = plain_token_ids(tokenizer, [NASTY], add_special_tokens=True, max_length=6)
+    assert len(short) == 6 and [token for token in short if token in control_ids(tokenizer)] == around
+
+
+@pytest.mark.parametrize("kind", ["unigram", "encoder"])
+def test_a_reward_model_sees_its_own_separators_alone(kind: str) -> None:
+    from feedback_samples import LAKE
+
+    tokenizer = KINDS[kind]()
+    encoder = InputEncoder(tokenizer, 400)
+    parts = factuality_parts(f"who {NASTY}", (LAKE,), [NASTY, f"the cat {NASTY}"])
+    (found,) = encoder.encode([parts])
+    control = [place for place, token in enumerate(found.ids) if token in control_ids(tokenizer)]
+    assert control == [0, *found.separators, len(found.ids) - 1]
+    assert {found.ids[place] for place in found.separators} == {encoder.sep_id}
+
+
+def test_prompts_and_demonstrations_hold_one_end_of_sequence() -> None:
+    owner = policy("t5")
+    (prompt,) = encode_prompts([("a", NASTY)], owner.tokenizer, 100)
+    assert [token for token in prompt.input_ids if token in control_ids(owner.tokenizer)] == [owner.eos_ids[0]]
+    taught = Prompt("a", "who", prompt.input_ids, {"references": (NASTY,)})
+    (demonstration,) = demonstrations([taught], owner, 100)
+    assert [t for t in demonstration.answer_ids if t in control_ids(owner.tokenizer)] == [owner.eos_ids[0]]
+    assert demonstration.answer_ids[-1] == owner.eos_ids[0]

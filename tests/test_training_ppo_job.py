@@ -1,0 +1,39 @@
+"""A PPO job draws what is new in its models from its seed, in every process alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from doctor_toy import case_maker, make_smoke
+from torch import Tensor
+
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_smoke(tmp_path_factory.mktemp("job") / "smoke")
+
+
+def trained(smoke: Path, scratch: Path, generator: int, *overrides: str) -> dict[str, Tensor]:
+    """The parameters of a run that is built where torch's generator stands elsewhere, as in another process."""
+    job = case_maker(smoke, scratch)(*overrides).job
+    assert job is not None
+    torch.manual_seed(generator)
+    trainer = job.build(Processes(), RunDirectory(scratch / str(generator)).create())
+    return {name: parameter.detach().clone() for name, parameter in trainer.optimizer.named.items()}
+
+
+@pytest.mark.parametrize("value", ["separate", "shared"])
+def test_new_adapters_and_heads_follow_from_the_seed_alone(smoke: Path, tmp_path: Path, value: str) -> None:
+    words = ["policy=lora", "policy.lora.rank=4", f"value={value}", *["value.path=null"][: value == "shared"]]
+    first, second = (trained(smoke, tmp_path, generator, *words) for generator in (1, 2))
+    other = trained(smoke, tmp_path, 3, *words, "seed=1")
+    adapters = [name for name in first if ".lora_A" in name]
+    assert len(adapters) >= 4
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert all(not torch.equal(first[name], other[name]) for name in adapters)
