@@ -3,6 +3,7 @@
 Steps are named, so that one experiment can change another's; null leaves one out. A step is a script with arguments,
 composed and run in this process, or a job of its own:
 `{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
+An argument that is a mapping gives one KEY=VALUE for each of its keys whose value is not null.
 `{like: STEP, …}` is that step of the same experiment with some keys replaced and some arguments changed or added.
 """
 
@@ -13,7 +14,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,14 +143,25 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _unlike(name: str, steps: Mapping[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """A step with what it takes from the step that it is like; of arguments with one key the last is kept."""
     step = dict(steps[name])
+    if "args" in step:
+        step["args"] = list(_arguments(step["args"]))
     model = step.pop("like", None)
     if model is None:
         return step
     if steps.get(model) is None or model in (*seen, name):
         raise ConfigError(f"step {name}: like {model!r}: expected another step of the experiment that is not left out")
     base = _unlike(model, steps, (*seen, name))
-    args = {str(arg).partition("=")[0]: arg for arg in [*base.get("args", []), *step.get("args", [])]}
+    args = {arg.partition("=")[0]: arg for arg in [*base.get("args", []), *step.get("args", [])]}
     return {**base, **step, **({"args": list(args.values())} if args else {})}
+
+
+def _arguments(args: Iterable[Any]) -> Iterator[str]:
+    """A step's arguments as texts; what is null in a mapping is left out, so that the script's own value holds."""
+    for arg in args:
+        if isinstance(arg, Mapping):
+            yield from (f"{key}={value}" for key, value in arg.items() if value is not None)
+        else:
+            yield str(arg)
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:
