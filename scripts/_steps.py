@@ -10,6 +10,7 @@ An argument that is a mapping gives one KEY=VALUE for each of its keys whose val
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import re
@@ -29,6 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.results_table import Results
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 _NOT_THE_JOBS = ("prepare", "settings")
@@ -102,7 +104,13 @@ def run_pipeline(cfg: DictConfig) -> None:
             minutes = (time.perf_counter() - started) / 60
             run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
     if cfg.collect is not None:
-        _run_job(build(resolved(cfg)["collect"]), processes)
+        _run_job(collector(resolved(cfg)), processes)
+
+
+def collector(whole: Mapping[str, Any]) -> Any:
+    """The job that collects an experiment's results; a results file also gets the resolved configuration."""
+    job = build(whole["collect"])
+    return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job
 
 
 def _claim(directory: Path, now: dict[str, Any]) -> None:

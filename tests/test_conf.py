@@ -18,10 +18,11 @@ ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 sys.path.append(str(ROOT / "scripts"))
 
-from _steps import build, expanded, resolved  # noqa: E402
+from _steps import build, collector, expanded, resolved  # noqa: E402
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
+from finegrained_rlhf.runtime.results_table import Results  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
@@ -149,7 +150,9 @@ def test_every_step_of_an_experiment_binds(experiment: str) -> None:
     for _, step in steps:
         build_step(step)
     if config["collect"] is not None:
-        assert hasattr(build(config["collect"]), "run")
+        job = collector(config)
+        assert isinstance(job, Results) and job.configuration == config
+        assert job.made_by("it")["configuration"]["settings"] == config["settings"]
 
 
 def options() -> list[tuple[str, str, str]]:
