@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
-from finegrained_rlhf.launch.steps import build, expanded, resolved  # noqa: E402
+from finegrained_rlhf.core.files import read_json  # noqa: E402
+from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
+from finegrained_rlhf.runtime.results_table import Results  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
@@ -144,7 +148,9 @@ def test_every_step_of_an_experiment_binds(experiment: str) -> None:
     for _, step in steps:
         build_step(step)
     if config["collect"] is not None:
-        assert hasattr(build(config["collect"]), "run")
+        job = collector(config)
+        assert isinstance(job, Results) and job.configuration == config
+        assert job.made_by("it")["configuration"]["settings"] == config["settings"]
 
 
 def options() -> list[tuple[str, str, str]]:
@@ -246,6 +252,72 @@ def test_customization_trains_as_the_other_tables_do() -> None:
             config.pop(key, None)
         config["reward"].pop("weights")
     assert point == table
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, dict):
+        return {prefix: config}
+    return {k: v for key, item in config.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()}
+
+
+@functools.cache
+def ppo_steps(experiment: str) -> dict[str, dict[str, Any]]:
+    """The resolved configuration of every PPO step of an experiment of steps, flat, by its run directory's name."""
+    cfg = compose("run_experiment", overrides=[f"experiment={experiment}", "seeds=null"])
+    steps = [step for _, step in expanded(resolved(cfg)["steps"]) if step.get("script") == "train_ppo"]
+    configs = [resolved(compose("train_ppo", overrides=list(step["args"]))) for step in steps]
+    return {Path(config["output_dir"]).name: flat(config) for config in configs}
+
+
+RLHF = {"fine_grained_rlhf": "factworld_ppo", "preference_rlhf": "factworld_preference"}
+FILES = {"output_dir", "data", "validation_data", "policy.path", "value.path"}
+
+
+def rlhf_steps() -> list[tuple[str, str]]:
+    return [
+        (experiment, system)
+        for experiment in experiments_of_steps()
+        if experiment.startswith("factworld") and experiment != "factworld_grid"
+        for system in RLHF
+        if (OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml").get("steps") or {}).get(system, 0) is not None
+        and experiment != "factworld_models"
+    ]
+
+
+@pytest.mark.parametrize(("experiment", "system"), rlhf_steps())
+def test_pipelines_train_with_the_settings_of_the_pages_commands(experiment: str, system: str) -> None:
+    """`train_ppo.py experiment=factworld_ppo` and `factworld_preference` hold the one set of settings."""
+    step = ppo_steps(experiment)[system]
+    page = flat(resolved(filled(compose("train_ppo", overrides=[f"experiment={RLHF[system]}"]))))
+    differ = {key for key in step.keys() | page.keys() if step.get(key) != page.get(key)}
+    cadence = {"validate_every", "samples_every"} if experiment in ("factworld_demo", "factworld_table") else set()
+    assert {
+        key for key in differ if not (key in FILES or re.fullmatch(r"reward\.components\.\w+\.path", key))
+    } == cadence
+
+
+@pytest.mark.parametrize("system", sorted(RLHF))
+def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
+    chosen = read_json(ROOT / "docs/results/factworld_grid.json")["summary"][system]
+    job = job_of("train_ppo", [f"experiment={RLHF[system]}"])
+    assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
+
+
+def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
+    """Numbers that the committed tables were made with."""
+    demo, table, grid = (ppo_steps(f"factworld_{name}") for name in ("demo", "systems", "grid"))
+    names = ("optimizer.lr", "ppo.kl.beta", "ppo.lambda_", "total_steps", "validate_every", "samples_every")
+    found = {(name, system): [runs[system][key] for key in names] for name, runs in (("demo", demo), ("table", table))
+             for system in RLHF}  # fmt: skip
+    assert found == {
+        ("demo", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 10, 25],
+        ("demo", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 10, 25],
+        ("table", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 5, 10],
+        ("table", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 5, 10],
+    }
+    assert len(grid) == 24 and {run["optimizer.lr"] for run in grid.values()} == {3e-5, 1e-4, 3e-4}
+    assert {run["ppo.kl.beta"] for run in grid.values()} == {0.03, 0.1, 0.3, 1.0}
+    assert {(run["total_steps"], run["validate_every"]) for run in grid.values()} == {(60, 10)}
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,13 @@ def test_like_a_step_that_is_like_another():
 def test_like_nothing_is_one_error_that_names_the_step(steps: dict[str, Any]):
     with pytest.raises(ConfigError, match="step [ab]: like '(missing|run|a|b)': expected another step"):
         steps_of(steps)
+
+
+def test_a_mapping_gives_arguments_and_null_leaves_one_to_the_script():
+    steps = {
+        "run": {"script": "train_ppo", "args": ["seed=1", {"total_steps": None, "samples_every": 5, "a.b": "{x}"}]},
+        "more": {"like": "run", "each": {"x": [7]}, "args": [{"total_steps": 3, "samples_every": None}]},
+    }
+    found = {name: step["args"] for name, step in expanded(steps)}
+    assert found["run"] == ["seed=1", "samples_every=5", "a.b={x}"]
+    assert found["more"] == ["seed=1", "samples_every=5", "a.b=7", "total_steps=3"]

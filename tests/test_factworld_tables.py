@@ -10,11 +10,16 @@ from xml.etree import ElementTree
 import pytest
 import tables_toy as toy
 
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+
+from _steps import collector  # noqa: E402
+
 from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.figures import band
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.tables import spread_table, summarise_rows
+from finegrained_rlhf.runtime.results_table import command_line
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.tasks.factworld.tables import best_of, dynamics
 from finegrained_rlhf.tasks.factworld.tables.ablation import AblationTable
@@ -117,9 +122,39 @@ def test_differences_are_taken_seed_by_seed():
 
 def test_spread_as_a_table():
     summary = {"ours": summarise_rows([{"x": 1.0}, {"x": 3.0}], ["x"]), "theirs": {}}
-    lines = spread_table(summary, "system", ["x"]).splitlines()
+    lines = spread_table(summary, "system", ["x"], [4, 5]).splitlines()
     assert [cell.strip() for cell in lines[2].split("|")] == ["", "ours", "2.000 ± 1.414", ""]
     assert [cell.strip() for cell in lines[3].split("|")] == ["", "theirs", "–", ""]
+
+
+def test_one_seed_has_no_spread(experiment: Path, tmp_path: Path):
+    for kind in (CompatTable, DynamicsTable, SystemsTable):
+        made = kind(str(experiment), str(tmp_path / "table.json"), "python …", [1])
+        page = made.page(made.run())
+        assert "±" not in page and " in 1 of 1)" not in page and "\n## Seed 1\n" in page
+    pages = [path for path in RESULTS.glob("*.md") if len(read_json(path.with_suffix(".json")).get("seeds", [])) == 1]
+    assert pages and not [path.name for path in pages if "±" in path.read_text(encoding="utf-8")]
+
+
+def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(experiment, tmp_path, monkeypatch):
+    output = tmp_path / "table.json"
+    collect = {
+        "_target_": "finegrained_rlhf.tasks.factworld.tables.compat.CompatTable",
+        "directory": str(experiment),
+        "seeds": [1, 2],
+        "output": str(output),
+        "command": "python scripts/run_experiment.py experiment=factworld_compat",
+    }
+    whole = {"output_dir": str(experiment), "settings": {"noise": 0.5}, "steps": {}, "collect": collect}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "scripts/run_experiment.py"), "experiment=x", "seeds=[1, 2]"])
+    collector(whole).run()
+    found = read_json(output)
+    assert found["configuration"] == whole
+    assert found["command_line"] == "python scripts/run_experiment.py experiment=x 'seeds=[1, 2]'"
+    assert found["command"] == collect["command"] and found["commit"]
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/scripts/run_experiment.py"])
+    assert command_line() == "python run_experiment.py"
 
 
 # Curves ----------------------------------------------------------------------------------------------------------

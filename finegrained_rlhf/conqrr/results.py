@@ -12,8 +12,8 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.runtime.results_table import Results
 
 COLUMNS = {"mrr": "MRR", "hit_rate@10": "R@10", "hit_rate@100": "R@100"}
 """The thesis's metrics and what its tables call them; R@k is whether a gold passage is among the first k."""
@@ -26,7 +26,7 @@ _GROUPING_TITLES = {
 
 
 @dataclass(frozen=True)
-class RewriteTable:
+class RewriteTable(Results):
     """A job: evaluations in one results file with a page.
 
     Attributes:
@@ -59,8 +59,7 @@ class RewriteTable:
             if not isinstance(found[name], dict) or not found[name].get("systems"):
                 raise DataError("expected results of evaluate_rewrites.py", file=path, field="systems")
         result = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
+            **self.made_by(self.command),
             "evaluations": found,
         }
         write_json(self.output, result)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finegrained_rlhf.core.tables import cell, markdown_table, spread_table, summarise_rows
+from finegrained_rlhf.core.tables import cell, markdown_table, spread_heading, spread_table, summarise_rows
 
 Row = Mapping[str, Any]
 _RELATIONS = {"<": operator.lt, ">": operator.gt}
@@ -142,7 +142,7 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
 
 
 def differences_page(found: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str]) -> str:
-    """A table of `differences`: the mean, and in how many seeds it points that way."""
+    """A table of `differences`: the mean, and of several seeds in how many it points that way."""
     rows = [{"system": system, **{c: _difference(d) for c, d in by.items()}} for system, by in found.items()]
     return markdown_table(rows, ["system", *columns])
 
@@ -151,6 +151,8 @@ def _difference(found: Mapping[str, float]) -> str:
     if found["mean"] == 0:
         return "0"
     side = "higher" if found["mean"] > 0 else "lower"
+    if found["seeds"] == 1:
+        return f"{found['mean']:+.3f}"
     return f"{found['mean']:+.3f} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
 
 
@@ -164,9 +166,10 @@ def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str]
 
 def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
     """What `compared` found, and every run."""
+    seeds = result["seeds"]
     return (
-        f"## Mean ± standard deviation over seeds\n\n{spread_table(result['summary'], 'system', columns)}\n"
-        f"## Difference from {baseline}, mean over seeds\n\n"
+        f"## {spread_heading(seeds)}\n\n{spread_table(result['summary'], 'system', columns, seeds)}\n"
+        f"## Difference from {baseline}{', mean over seeds' if len(seeds) > 1 else ''}\n\n"
         f"{differences_page(result['differences']['systems'], columns)}\n"
         f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
     )

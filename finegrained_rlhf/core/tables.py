@@ -41,16 +41,28 @@ def summarise_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
     return summary
 
 
-def spread_table(summary: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, columns: Sequence[str]) -> str:
-    """A Markdown table of mean ± standard deviation.
+def spread_heading(seeds: Sequence[int]) -> str:
+    """The heading over a `spread_table`."""
+    return f"Seed {seeds[0]}" if len(seeds) == 1 else "Mean ± standard deviation over seeds"
+
+
+def spread_table(
+    summary: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, columns: Sequence[str], seeds: Sequence[int]
+) -> str:
+    """A Markdown table of mean ± standard deviation; of one seed, which has no spread, the value alone.
 
     Args:
         summary: what `summarise_rows` gave, by what stands in the first column.
         name: heading of the first column.
         columns: of the summaries; one without a column shows a dash.
+        seeds: that the summaries are over.
     """
+
+    def text(found: Mapping[str, float]) -> str:
+        return f"{found['mean']:.3f}" if len(seeds) == 1 else f"{found['mean']:.3f} ± {found['std']:.3f}"
+
     rows = [
-        {name: key, **{column: f"{found['mean']:.3f} ± {found['std']:.3f}" for column, found in columns_of.items()}}
+        {name: key, **{column: text(found) for column, found in columns_of.items()}}
         for key, columns_of in summary.items()
     ]
     return markdown_table(rows, [name, *columns])

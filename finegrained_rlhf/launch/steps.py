@@ -3,17 +3,19 @@
 Steps are named, so that one experiment can change another's; null leaves one out. A step is a script with arguments,
 composed and run in this process, or a job of its own:
 `{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
+An argument that is a mapping gives one KEY=VALUE for each of its keys whose value is not null.
 `{like: STEP, …}` is that step of the same experiment with some keys replaced and some arguments changed or added.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.results_table import Results
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 _NOT_THE_JOBS = ("prepare", "settings")
@@ -101,7 +104,13 @@ def run_pipeline(cfg: DictConfig) -> None:
             minutes = (time.perf_counter() - started) / 60
             run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
     if cfg.collect is not None:
-        _run_job(build(resolved(cfg)["collect"]), processes)
+        _run_job(collector(resolved(cfg)), processes)
+
+
+def collector(whole: Mapping[str, Any]) -> Any:
+    """The job that collects an experiment's results; a results file also gets the resolved configuration."""
+    job = build(whole["collect"])
+    return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job
 
 
 def _claim(directory: Path, now: dict[str, Any]) -> None:
@@ -142,14 +151,25 @@ def expanded(steps: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _unlike(name: str, steps: Mapping[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """A step with what it takes from the step that it is like; of arguments with one key the last is kept."""
     step = dict(steps[name])
+    if "args" in step:
+        step["args"] = list(_arguments(step["args"]))
     model = step.pop("like", None)
     if model is None:
         return step
     if steps.get(model) is None or model in (*seen, name):
         raise ConfigError(f"step {name}: like {model!r}: expected another step of the experiment that is not left out")
     base = _unlike(model, steps, (*seen, name))
-    args = {str(arg).partition("=")[0]: arg for arg in [*base.get("args", []), *step.get("args", [])]}
+    args = {arg.partition("=")[0]: arg for arg in [*base.get("args", []), *step.get("args", [])]}
     return {**base, **step, **({"args": list(args.values())} if args else {})}
+
+
+def _arguments(args: Iterable[Any]) -> Iterator[str]:
+    """A step's arguments as texts; what is null in a mapping is left out, so that the script's own value holds."""
+    for arg in args:
+        if isinstance(arg, Mapping):
+            yield from (f"{key}={value}" for key, value in arg.items() if value is not None)
+        else:
+            yield str(arg)
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:

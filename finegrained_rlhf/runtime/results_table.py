@@ -5,9 +5,11 @@ Knows files and the directories of seeds; does not know what a row says.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +21,41 @@ from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
-class ResultsTable(ABC):
+class Results:
+    """A job that writes a results file, and what the file says of how it was made.
+
+    Attributes:
+        configuration: the resolved configuration of the experiment whose results these are, for the file; the script
+            that runs the experiment gives it.
+    """
+
+    configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
+
+    def made_by(self, command: str) -> dict[str, Any]:
+        """Fields of the results file: `command`, `command_line`, `commit`, `configuration`.
+
+        Args:
+            command: of the committed file, as its page shows it; `command_line` is that of this process.
+        """
+        return {
+            "command": command,
+            "command_line": command_line(),
+            "commit": commit_of(Path(__file__).parent),
+            "configuration": self.configuration,
+        }
+
+
+def command_line() -> str:
+    """The command line of this process; its script is named from the working directory, or by its name."""
+    script = Path(sys.argv[0])
+    if script.is_absolute():
+        here = script.is_relative_to(Path.cwd())
+        script = script.relative_to(Path.cwd()) if here else Path(script.name)
+    return shlex.join(["python", script.as_posix(), *sys.argv[1:]])
+
+
+@dataclass(frozen=True)
+class ResultsTable(Results, ABC):
     """Collects an experiment of several seeds into a results file, its page and its figure.
 
     Attributes:
@@ -57,8 +93,7 @@ class ResultsTable(ABC):
         roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
         measured = self.measure(roots)
         result: dict[str, Any] = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
+            **self.made_by(self.command),
             "seeds": list(self.seeds),
             **self.conditions(roots),
             "seconds": {name: _seconds(roots, runs) for name, runs in self._timed().items()},

@@ -14,8 +14,8 @@ import yaml
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.runtime.results_table import Results
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.tasks.factworld.results import RATES, exported_validation, mean_error
 
@@ -23,7 +23,7 @@ COLUMNS = ("system", "lr", "beta", *RATES, "mean_error", "best_step", "steps", "
 
 
 @dataclass(frozen=True)
-class FactWorldGrid:
+class FactWorldGrid(Results):
     """Collects the runs `SYSTEM_lr…_beta…` below a directory.
 
     Attributes:
@@ -51,8 +51,7 @@ class FactWorldGrid:
         systems = sorted({row["system"] for row in rows})
         best = {s: min((r for r in rows if r["system"] == s), key=lambda r: r["mean_error"]) for s in systems}
         result = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
+            **self.made_by(self.command),
             "seeds": [self.seed],
             "rows": rows,
             "summary": {system: {"lr": row["lr"], "beta": row["beta"]} for system, row in best.items()},

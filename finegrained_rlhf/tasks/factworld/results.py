@@ -12,10 +12,9 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
-from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
+from finegrained_rlhf.core.tables import markdown_table, spread_heading, spread_table, summarise_rows
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.runtime.results_table import run_seconds
+from finegrained_rlhf.runtime.results_table import Results, run_seconds
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 SYSTEMS = ("sft", "preference_rlhf", "fine_grained_rlhf")
@@ -119,7 +118,7 @@ class FactWorldReport:
 
 
 @dataclass(frozen=True)
-class FactWorldTable:
+class FactWorldTable(Results):
     """Collects the reports of several seeds into a results file and the page beside it.
 
     Attributes:
@@ -144,8 +143,7 @@ class FactWorldTable:
                 row["episodes_to_preference_level"] = report["episodes_to_preference_level"]
         summary = {system: summarise_rows([r for r in rows if r["system"] == system], COLUMNS) for system in SYSTEMS}
         result = {
-            "command": self.command,
-            "commit": commit_of(Path(__file__).parent),
+            **self.made_by(self.command),
             "seeds": [report["seed"] for report in reports],
             "annotator_noise": reports[0]["annotator_noise"],
             "rows": rows,
@@ -165,15 +163,15 @@ def table_page(result: Mapping[str, Any]) -> str:
         {"seed": seed, **{kind: values["dev_accuracy"] for kind, values in kinds.items()}}
         for seed, kinds in result["reward_models"].items()
     ]
-    columns = ["system", "seed", *COLUMNS, "episodes_to_preference_level"]
+    columns, seeds = ["system", "seed", *COLUMNS, "episodes_to_preference_level"], result["seeds"]
     return (
         "# FactWorld: SFT, preference RLHF, fine-grained RLHF\n\n"
         "Generated from the JSON file of the same name; do not edit. True errors by the oracle on held-out questions "
         f"under greedy decoding; annotator noise {result['annotator_noise']:g}; both RLHF systems with the same "
         "episodes and feedback.\n\n"
         f"`{result['command']}` at commit `{result['commit']}`\n\n"
-        f"## Mean ± standard deviation over seeds {', '.join(map(str, result['seeds']))}\n\n"
-        f"{spread_table(result['summary'], 'system', COLUMNS)}\n"
+        f"## {spread_heading(seeds)}{' ' + ', '.join(map(str, seeds)) if len(seeds) > 1 else ''}\n\n"
+        f"{spread_table(result['summary'], 'system', COLUMNS, seeds)}\n"
         f"## Every run\n\n{markdown_table(result['rows'], columns)}\n"
         f"## Dev accuracy of the reward models\n\n{markdown_table(models, ['seed', *REWARD_MODELS])}"
     )

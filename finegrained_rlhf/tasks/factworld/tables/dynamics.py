@@ -11,7 +11,7 @@ from typing import Any
 
 from finegrained_rlhf.core.comparison import Claim
 from finegrained_rlhf.core.figures import Lines, band, draw_lines
-from finegrained_rlhf.core.tables import markdown_table, spread_table, summarise_rows
+from finegrained_rlhf.core.tables import markdown_table, spread_heading, spread_table, summarise_rows
 from finegrained_rlhf.tasks.factworld.results import RATES
 from finegrained_rlhf.tasks.factworld.tables.base import Table
 from finegrained_rlhf.tasks.factworld.tables.curves import (
@@ -111,8 +111,9 @@ class DynamicsTable(Table):
             }
             for pair in pairs
         ]
+        seeds = result["seeds"]
         return (
-            f"## Mean ± standard deviation over seeds\n\n{spread_table(result['summary'], 'series', self.columns)}\n"
+            f"## {spread_heading(seeds)}\n\n{spread_table(result['summary'], 'series', self.columns, seeds)}\n"
             "## Do they compete?\n\nCorrelation of the changes of two rewards from one validation to the next: below 0 "
             "where one rises when the other falls.\n\n"
             f"{markdown_table(together, ['rewards', *(f'seed {seed}' for seed in result['seeds'])])}\n"
