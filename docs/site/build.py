@@ -1,0 +1,89 @@
+"""Build the documentation site: the pages as they lie in the repository, and the API from docstrings.
+
+Example: python docs/site/build.py outputs/site
+
+A link that leads nowhere, an anchor that a page does not have or a docstring that cannot be read ends the build. The
+API is read from the source, so nothing of the package is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("finegrained_rlhf", "reward_models")
+_PAGES = ("*.md", "LICENSE", "CITATION.cff", "docs/**/*.md", "docs/**/*.ipynb", "docs/images/*", "docs/results/**/*")
+_LINKED = ("benchmarks/results/*",)
+
+
+def copy_pages(to: Path) -> None:
+    """Copy every page and what pages show to a directory of the same layout; the README is the first page."""
+    for pattern in (*_PAGES, *_LINKED):
+        for source in ROOT.glob(pattern):
+            if source.is_file() and "site" not in source.relative_to(ROOT).parts:
+                target = to / source.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+    (to / "README.md").rename(to / "index.md")
+
+
+def rooms() -> dict[str, list[str]]:
+    """Package → its modules, in the order of their names; packages without modules are left out."""
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if path.name != "__init__.py" and not any(part.startswith("_") for part in parts):
+                found.setdefault(".".join(parts[:-1]), []).append(".".join(parts))
+    return found
+
+
+def write_api(to: Path) -> list[dict[str, str]]:
+    """One page a package, with everything public in its modules. Returns the entries of the navigation."""
+    entries = []
+    for package, modules in rooms().items():
+        page = to / "api" / f"{package}.md"
+        page.parent.mkdir(exist_ok=True)
+        text = "\n\n".join([f"# {package}", *(f"::: {module}" for module in modules)])
+        page.write_text(text + "\n", encoding="utf-8")
+        entries.append({package.removeprefix("finegrained_rlhf."): f"api/{page.name}"})
+    return entries
+
+
+def configuration(pages: Path, site: Path) -> dict[str, Any]:
+    """The settings of mkdocs with the API in the navigation."""
+    config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
+    config.update(docs_dir=str(pages), site_dir=str(site))
+    config["nav"].append({"API": write_api(pages)})
+    for plugin in config["plugins"]:
+        if isinstance(plugin, dict) and "mkdocstrings" in plugin:
+            plugin["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT)]
+    return config
+
+
+def build(site: Path) -> int:
+    """Write the site to a directory. Returns mkdocs' exit code."""
+    with tempfile.TemporaryDirectory() as temporary:
+        pages = Path(temporary) / "pages"
+        pages.mkdir()
+        copy_pages(pages)
+        settings = Path(temporary) / "mkdocs.yml"
+        settings.write_text(yaml.safe_dump(configuration(pages, site.resolve())), encoding="utf-8")
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(settings)]
+        return subprocess.run(command, env=env).returncode
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("site", type=Path, help="directory to write; what is in it is replaced")
+    sys.exit(build(parser.parse_args().site))

@@ -1,0 +1,56 @@
+"""The picture of the house is the code's own, and the documentation site builds with every link leading somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").is_file())
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_site_{name}", ROOT / f"docs/site/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    return load("house")
+
+
+def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None:
+    assert house.PICTURE.read_text(encoding="utf-8") == house.draw(), "run: python docs/site/house.py"
+
+
+def test_every_room_stands_on_a_floor_of_the_picture(house: ModuleType) -> None:
+    rooms = {path.parent.name for path in (ROOT / house.PACKAGE).glob("*/__init__.py")}
+    assert rooms == {room for floor in house.floors() for room in floor}
+
+
+def test_no_arrow_of_the_picture_points_up(house: ModuleType) -> None:
+    layers = house.floors()
+    floor = {room: number for number, rooms in enumerate(layers) for room in rooms}
+    arrows = house.arrows(list(floor))
+    assert ("training", "core") in arrows and ("reward_models", "feedback") in arrows
+    assert not [(a, b) for a, b in arrows if a != "reward_models" and floor[a] > floor[b]]
+
+
+def test_the_architecture_page_shows_the_picture() -> None:
+    assert "(images/house.svg)" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.scripts
+def test_the_site_builds_with_its_links_checked(tmp_path: Path) -> None:
+    assert load("build").build(tmp_path / "site") == 0
+    index = (tmp_path / "site/index.html").read_text(encoding="utf-8")
+    assert "Fine-grained RLHF" in index
+    page = (tmp_path / "site/api/finegrained_rlhf.rl.html").read_text(encoding="utf-8")
+    assert "generalised_advantages" in page
