@@ -11,7 +11,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from cpu_times import CpuTimes
 from hypothesis import HealthCheck, settings
+from smoke import keys_of, made_once, run_smoke
 
 torch.set_num_threads(1)
 settings.register_profile(
@@ -22,6 +24,19 @@ settings.load_profile("suite")
 ROOT = Path(__file__).parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--cpu-times=FILE`."""
+    parser.addoption(
+        "--cpu-times", metavar="FILE", help="append each test's processor time, children included, to FILE"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Time tests where asked to."""
+    if path := config.getoption("--cpu-times"):
+        config.pluginmanager.register(CpuTimes(Path(path)))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Public data for tests, `../shared/data` from the project's root; a clone without it skips these tests."""
@@ -29,3 +44,15 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("needs ../shared/data beside the project: see docs/data_formats.md for where the files come from")
     return path
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a whole run of `experiment=smoke`, made once for all workers: tests leave it as it is."""
+    return made_once(tmp_path_factory, "smoke", run_smoke)
+
+
+@pytest.fixture(scope="session")
+def smoke_keys(smoke: Path) -> list[str]:
+    """Arguments behind `experiment=smoke` that take the world and the models from there."""
+    return keys_of(smoke)

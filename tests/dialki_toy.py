@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertModel
 
 from finegrained_rlhf.dialki.batches import Chosen, DialkiBatch, collate, passages_to_search
 from finegrained_rlhf.dialki.inputs import EncodedExample, InputConfig, InputEncoder
+from finegrained_rlhf.dialki.job import TrainDialki
 from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, new_dialki
+from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.trainer import BatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig
 
 THINGS = ("door", "roof", "wall", "lamp", "desk", "yard")
 COLOURS = ("red", "blue", "green", "white", "black", "brown")
@@ -47,7 +53,7 @@ def dialogue(
 
 
 @cache
-def tokenizer():
+def tokenizer() -> Any:
     return encoder_tokenizer(build_tokenizer(CORPUS), 512)
 
 
@@ -70,7 +76,7 @@ def save_bert(path: Path, layers: int = 2, width: int = 16, dropout: float = 0.0
     return path
 
 
-def tiny_dialki(path: Path, large_heads: bool = True, **changes) -> DialkiModel:
+def tiny_dialki(path: Path, large_heads: bool = True, **changes: Any) -> DialkiModel:
     """An untrained DIALKI on `save_bert`, without dropout; large head weights make every input matter."""
     torch.manual_seed(1)
     changes = {"inputs": InputConfig(160, 80), "dropout": 0.0, **changes}
@@ -91,3 +97,38 @@ def whole_batch(model: DialkiModel, examples: Sequence[DialogueExample]) -> tupl
     chosen = [passages_to_search(item, 99) for item in encoded(model, examples)]
     chosen = [replace(item, gold=item.example.gold[0]) if item.example.gold else item for item in chosen]
     return chosen, collate(chosen, model.pad_id)
+
+
+def toy_examples(count: int = 6) -> list[DialogueExample]:
+    """Three passages of two spans; what an agent turn rests on holds "ten", what a user turn asks about "nine"."""
+    examples = []
+    for i in range(count):
+        spans = [[f"the {THINGS[(i + k) % 6]} is {colour} ." for colour in COLOURS[k : k + 2]] for k in range(3)]
+        gold, asked = Knowledge(i % 3, i % 2, i % 2), Knowledge((i + 1) % 3, 1, 1)
+        for place, cue in ((gold, "ten"), (asked, "nine")):
+            spans[place.passage][place.begin] = f"{cue} tell me ."
+        passages = tuple(Passage(f"p{k}", THINGS[(i + k) % 6], tuple(part)) for k, part in enumerate(spans))
+        turns = (
+            Turn("user", "tell me the house", asked),
+            Turn("agent", "it is red .", gold if i != 1 else None),
+            Turn("user", "what about it ?"),
+        )
+        examples.append(DialogueExample(f"d{i}", turns, passages, (gold,), "it is .", unseen=bool(i % 2)))
+    return examples
+
+
+def job(folder: Path, output: Path, **changes: Any) -> TrainDialki:
+    """A run of six steps on the dialogues and the BERT of a folder."""
+    settings: dict[str, Any] = {
+        "validation_data": str(folder / "dialogues.jsonl"),
+        "dialki": DialkiConfig(inputs=InputConfig(160, 80), dropout=0.0),
+        "losses": LossConfig(1.0, 1.0),
+        "batches": BatchConfig(batch_size=3, passages=3, eval_batch_size=4),
+        "total_steps": 6,
+        "validate_every": 3,
+        "checkpoint_every": 2,
+        "processes": ProcessConfig("fp32", 1),
+        **changes,
+    }
+    optimizer = OptimizerConfig(lr=5e-3, max_grad_norm=1.0, schedule="constant")
+    return TrainDialki(str(folder / "dialogues.jsonl"), str(folder / "bert"), str(output), optimizer, **settings)

@@ -17,6 +17,7 @@ from finegrained_rlhf.models.tiny import (
     build_tokenizer,
     encoder_tokenizer,
 )
+from reward_models.models import RewardModel
 
 CORPUS = [
     "What is the lake like?",
@@ -92,3 +93,12 @@ def cue_records(count: int) -> list[FeedbackRecord]:
             )
         )
     return records
+
+
+def enlarged(model: RewardModel) -> RewardModel:
+    """The model with larger weights than at initialisation, so that every input matters."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+    return model.eval()

@@ -48,7 +48,7 @@ class FakeServer:
         """Requests whose path ends so."""
         return sum(path.endswith(end) for _, path in self.requests)
 
-    def _handler(fake) -> type[BaseHTTPRequestHandler]:
+    def _handler(fake: Any) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_: Any) -> None: ...
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from test_scripts_train_sft import ROOT, run
+from script_runs import run_script
 
 from finegrained_rlhf.conqrr.label_files import LabelPassages
 from finegrained_rlhf.conqrr.labels import LabelConfig
@@ -180,7 +180,7 @@ def test_bad_configurations_are_refused() -> None:
 
 @pytest.mark.scripts
 def test_a_world_is_made(tmp_path: Path) -> None:
-    done = run(str(ROOT / "scripts/make_rewrite_world.py"), f"output_dir={tmp_path}", "train=3", "dev=0", "test=2")
+    done = run_script("make_rewrite_world", f"output_dir={tmp_path}", "train=3", "dev=0", "test=2")
     assert done.returncode == 0 and "240 passages, questions: " in done.stdout, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "corpus.jsonl",

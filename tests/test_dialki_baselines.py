@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dialki_toy import dialogue, passage, save_bert, tiny_dialki
-from test_dialki_training import job, toy_examples
+from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki, toy_examples
 from torch.nn import functional as F
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError

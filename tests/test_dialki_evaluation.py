@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki
-from test_dialki_training import toy_examples
-from test_scripts_train_sft import LAUNCH, ROOT, rows, run
+from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki, toy_examples
+from script_runs import rows, run_in_two_processes
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.evaluation import (
@@ -221,9 +220,8 @@ def test_plots_name_their_numbers(tmp_path: Path) -> None:
 @pytest.mark.scripts
 def test_the_script_in_two_processes_measures_what_one_does(folder: Path, tmp_path: Path) -> None:
     """The 11 dialogues do not divide by 2."""
-    script = str(ROOT / "scripts/evaluate_dialki.py")
     words = [f"checkpoint={folder}/model", f"data={folder}/dialogues.jsonl", "document_edges=[20,60]", "batch_size=2"]
-    done = run(*LAUNCH, script, *words, f"output_dir={tmp_path}/two")
+    done = run_in_two_processes("evaluate_dialki", *words, f"output_dir={tmp_path}/two")
     assert done.returncode == 0, done.stderr
     assert "| document/medium " in done.stdout
     job(folder, tmp_path / "one").run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dialki_toy import dialogue, passage, tokenizer
@@ -30,11 +31,11 @@ class Counting:
         self.inner.add_special_tokens({"extra_special_tokens": list(ROLE_TOKENS.values())})
         self.asked: list[str] = []
 
-    def __call__(self, texts: list[str], **options) -> SimpleNamespace:
+    def __call__(self, texts: list[str], **options: Any) -> SimpleNamespace:
         self.asked += texts
         return SimpleNamespace(input_ids=self.inner(texts, **options)["input_ids"])
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
 

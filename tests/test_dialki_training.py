@@ -9,42 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from dialki_toy import COLOURS, THINGS, dialogue, encoded, passage, save_bert, tiny_dialki
-from test_reward_models_training import Share
+from dialki_toy import dialogue, encoded, job, passage, save_bert, tiny_dialki, toy_examples
+from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.identify import dialogue_of, document_passages
 from finegrained_rlhf.dialki.inference import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.job import TrainDialki
 from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki
 from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import score_answer
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
-from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
+from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-
-
-def toy_examples(count: int = 6) -> list[DialogueExample]:
-    """Three passages of two spans; what an agent turn rests on holds "ten", what a user turn asks about "nine"."""
-    examples = []
-    for i in range(count):
-        spans = [[f"the {THINGS[(i + k) % 6]} is {colour} ." for colour in COLOURS[k : k + 2]] for k in range(3)]
-        gold, asked = Knowledge(i % 3, i % 2, i % 2), Knowledge((i + 1) % 3, 1, 1)
-        for place, cue in ((gold, "ten"), (asked, "nine")):
-            spans[place.passage][place.begin] = f"{cue} tell me ."
-        passages = tuple(Passage(f"p{k}", THINGS[(i + k) % 6], tuple(part)) for k, part in enumerate(spans))
-        turns = (
-            Turn("user", "tell me the house", asked),
-            Turn("agent", "it is red .", gold if i != 1 else None),
-            Turn("user", "what about it ?"),
-        )
-        examples.append(DialogueExample(f"d{i}", turns, passages, (gold,), "it is .", unseen=bool(i % 2)))
-    return examples
 
 
 @pytest.fixture(scope="module")
@@ -57,22 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.append(dialogue_row(example.id, (*example.turns, answer), example.passages, example.unseen))
     write_dialogues(path / "dialogues.jsonl", rows)
     return path
-
-
-def job(folder: Path, output: Path, **changes) -> TrainDialki:
-    settings = {
-        "validation_data": str(folder / "dialogues.jsonl"),
-        "dialki": DialkiConfig(inputs=InputConfig(160, 80), dropout=0.0),
-        "losses": LossConfig(1.0, 1.0),
-        "batches": BatchConfig(batch_size=3, passages=3, eval_batch_size=4),
-        "total_steps": 6,
-        "validate_every": 3,
-        "checkpoint_every": 2,
-        "processes": ProcessConfig("fp32", 1),
-        **changes,
-    }
-    optimizer = OptimizerConfig(lr=5e-3, max_grad_norm=1.0, schedule="constant")
-    return TrainDialki(str(folder / "dialogues.jsonl"), str(folder / "bert"), str(output), optimizer, **settings)
 
 
 def trainer(folder: Path, batches: BatchConfig, losses: LossConfig | None = None, **changes) -> DialkiTrainer:

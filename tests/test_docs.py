@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from script_runs import run_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -234,14 +233,7 @@ def test_the_custom_rewards_of_the_page(user_files: Path, monkeypatch: pytest.Mo
 def test_custom_rewards_train_and_the_readme_examples_run(user_files: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ["--config-dir", "my_conf", "experiment=smoke", "reward=mine", f"output_dir={run}", "total_steps=1"]
-    finished = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/train_ppo.py"), *arguments],
-        cwd=user_files,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    finished = run_script("train_ppo", *arguments, cwd=user_files)
     assert finished.returncode == 0, finished.stderr
     metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
     assert all(f'"reward/{name}/weighted"' in metrics for name in ("numbers", "length", "relevance"))

@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import torch
+from evaluation_toy import LetterMonitor, composer
 
-from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.evaluation import evaluate_responses
 
@@ -22,47 +20,6 @@ PROMPTS = [
     Prompt("c", "Why?", (), {"question": "Why?", "passages": (), "references": ("because",)}),
 ]
 RESPONSES = ["a dog ran", "bad words bad", ""]
-
-
-class WordScorer(BaseScorer):
-    """+1 for every word, −1 for the word "bad"."""
-
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        spans, values = [], []
-        for text in responses:
-            starts = [i for i in range(len(text)) if text[i] != " " and (i == 0 or text[i - 1] == " ")]
-            words = [text[start:].split()[0] for start in starts]
-            spans.append(tuple((s, s + len(w)) for s, w in zip(starts, words, strict=True)))
-            values.append(tuple(-1.0 if word == "bad" else 1.0 for word in words))
-        return SegmentScores(spans, values)
-
-
-class LengthScorer(BaseScorer):
-    """The number of characters of a response."""
-
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        return SegmentScores(
-            [((0, len(text)),) for text in responses], [(float(len(text)),) for text in responses], whole_response=True
-        )
-
-
-class LetterMonitor:
-    """How many characters of the answers are the letter "d"."""
-
-    def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
-        return {"d_rate": (sum(text.count("d") for text in responses), sum(map(len, responses))), "nothing": (0, 0)}
-
-
-def composer(normalisation: str = "none") -> RewardComposer:
-    made = RewardComposer(
-        RewardConfig(
-            {"words": WordScorer(), "length": LengthScorer()},
-            {"words": 0.5, "length": 0.1},
-            {"length": ComponentConfig(normalisation)},
-        )
-    )
-    made.setup(torch.device("cpu"))
-    return made
 
 
 def test_metrics_are_the_numbers_worked_out_by_hand() -> None:
@@ -133,7 +90,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.evaluation import evaluate_policy
 from finegrained_rlhf.training.generation import Answering, open_generator, sample_records
 from finegrained_rlhf.training.prompts import encode_prompts
-from test_evaluation_measures import LetterMonitor, composer
+from evaluation_toy import LetterMonitor, composer
 
 processes = Processes()
 generator = open_generator(sys.argv[1], processes)
@@ -176,7 +133,7 @@ def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: 
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
     arguments = [str(tmp_path / "worker.py"), str(tmp_path / "model")]
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]

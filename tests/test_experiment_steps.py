@@ -16,7 +16,7 @@ def steps_of(steps: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return list(expanded(steps))
 
 
-def test_arguments_are_replaced_by_key_and_added():
+def test_arguments_are_replaced_by_key_and_added() -> None:
     like = {"like": "run", "args": ["output_dir=runs/other", "+reward.weights.style=1"]}
     (_, base), (name, step) = steps_of({"run": RUN, "other": like})
     assert base == RUN and name == "other"
@@ -24,7 +24,7 @@ def test_arguments_are_replaced_by_key_and_added():
     assert step["args"] == ["experiment=factworld_ppo", "output_dir=runs/other", "seed=3", "+reward.weights.style=1"]
 
 
-def test_other_keys_are_replaced_and_choices_filled_in_both():
+def test_other_keys_are_replaced_and_choices_filled_in_both() -> None:
     base = {
         "script": "evaluate",
         "each": {"system": ["a", "b"]},
@@ -39,7 +39,7 @@ def test_other_keys_are_replaced_and_choices_filled_in_both():
     ]
 
 
-def test_like_a_step_that_is_like_another():
+def test_like_a_step_that_is_like_another() -> None:
     steps = {"run": RUN, "a": {"like": "run", "args": ["seed=4"]}, "b": {"like": "a", "args": ["output_dir=runs/b"]}}
     assert steps_of(steps)[2][1]["args"] == ["experiment=factworld_ppo", "output_dir=runs/b", "seed=4"]
 
@@ -53,7 +53,7 @@ def test_like_a_step_that_is_like_another():
         {"a": {"like": "b"}, "b": {"like": "a"}},
     ],
 )
-def test_like_nothing_is_one_error_that_names_the_step(steps: dict[str, Any]):
+def test_like_nothing_is_one_error_that_names_the_step(steps: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="step [ab]: like '(missing|run|a|b)': expected another step"):
         steps_of(steps)
 

@@ -83,7 +83,7 @@ def rows(**systems: list[float | None]) -> list[dict]:
     ]
 
 
-def test_a_claim_counts_the_seeds_in_which_it_holds():
+def test_a_claim_counts_the_seeds_in_which_it_holds() -> None:
     found = rows(ours=[0.1, 0.3, None], theirs=[0.2, 0.2, 0.2])
     less, more, other = check_claims(
         [
@@ -101,12 +101,12 @@ def test_a_claim_counts_the_seeds_in_which_it_holds():
     assert "Of these 3 statements 0 hold in every seed, 3 in some, 0 in none" in page
 
 
-def test_equal_numbers_are_neither_less_nor_more():
+def test_equal_numbers_are_neither_less_nor_more() -> None:
     claims = [Claim("", "", "x", "ours", sign, "theirs") for sign in ("<", ">")]
     assert [c["holds_in"] for c in check_claims(claims, rows(ours=[0.5], theirs=[0.5]))] == [0, 0]
 
 
-def test_differences_are_taken_seed_by_seed():
+def test_differences_are_taken_seed_by_seed() -> None:
     found = differences(rows(ours=[0.1, 0.3], theirs=[0.2, 0.1], third=[None, 1.0]), "theirs", ["x", "y"])
     assert found["ours"]["x"] == {
         "mean": pytest.approx(0.05),
@@ -120,7 +120,7 @@ def test_differences_are_taken_seed_by_seed():
     assert set(found) == {"ours", "third"} and set(found["third"]) == {"y"}
 
 
-def test_spread_as_a_table():
+def test_spread_as_a_table() -> None:
     summary = {"ours": summarise_rows([{"x": 1.0}, {"x": 3.0}], ["x"]), "theirs": {}}
     lines = spread_table(summary, "system", ["x"], [4, 5]).splitlines()
     assert [cell.strip() for cell in lines[2].split("|")] == ["", "ours", "2.000 ± 1.414", ""]
@@ -160,7 +160,7 @@ def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(ex
 # Curves ----------------------------------------------------------------------------------------------------------
 
 
-def test_curves_by_hand():
+def test_curves_by_hand() -> None:
     curve = {0: 4.0, 100: 2.0, 300: 1.0}
     assert mean_height(curve) == pytest.approx((100 * 3 + 200 * 1.5) / 300)
     assert mean_height({0: 3.0}) == 3.0
@@ -171,17 +171,17 @@ def test_curves_by_hand():
     assert z_normalised({0: 2.0, 5: 2.0}) == {0: 0.0, 5: 0.0}
 
 
-def test_a_run_that_was_stopped_early_ends_the_band():
+def test_a_run_that_was_stopped_early_ends_the_band() -> None:
     found = band([{0: 1.0, 5: 2.0, 10: 9.0}, {0: 3.0, 5: 2.5}])
     assert found == {"episodes": [0, 5], "mean": [2.0, 2.25], "min": [1.0, 2.0], "max": [3.0, 2.5]}
 
 
-def test_turning_points_are_the_first_of_equal_ones():
+def test_turning_points_are_the_first_of_equal_ones() -> None:
     found = dynamics.turning_points({0: 2.0, 320: 1.0, 640: 3.0, 960: 1.0, 1280: 3.0})
     assert found == {"start": 2.0, "lowest": 1.0, "highest": 3.0, "end": 3.0, "lowest_at": 320, "highest_at": 640}
 
 
-def test_rewards_that_compete_change_against_each_other():
+def test_rewards_that_compete_change_against_each_other() -> None:
     up = {0: 0.0, 5: 1.0, 10: 3.0, 15: 3.5}
     assert dynamics.moves_together(up, {x: -2 * y for x, y in up.items()}) == pytest.approx(-1)
     changes, others = [1.0, 2.0, 0.5], [1.0, -1.0, 0.0]
@@ -191,13 +191,13 @@ def test_rewards_that_compete_change_against_each_other():
     assert dynamics.moves_together(up, {0: 1.0, 5: 2.0, 10: 3.0, 15: 4.0}) == 0.0
 
 
-def test_validations_count_in_episodes(tmp_path):
+def test_validations_count_in_episodes(tmp_path: Path) -> None:
     toy.write_run(tmp_path, "run", [0.3, 0.2, 0.1])
     found = validations(tmp_path / "run")
     assert list(found) == [0, 320, 640] and found[320]["factual_error_rate"] == 0.2
 
 
-def test_a_run_without_the_oracle_is_refused(tmp_path):
+def test_a_run_without_the_oracle_is_refused(tmp_path: Path) -> None:
     toy.write_run(tmp_path, "run", [0.3])
     path = RunDirectory(tmp_path / "run").eval
     path.write_text('{"step": 0, "score": 1.0}\n', encoding="utf-8")
@@ -210,13 +210,13 @@ def test_a_run_without_the_oracle_is_refused(tmp_path):
 # Answers ---------------------------------------------------------------------------------------------------------
 
 
-def test_factual_errors_by_sub_sentence(tmp_path):
+def test_factual_errors_by_sub_sentence(tmp_path: Path) -> None:
     """One of four sub-sentences is irrelevant only and left out; one of the other three is wrong."""
     toy.write_evaluation(tmp_path, "ours", {"a": toy.WRONG, "b": toy.SHORT})
     assert factual_error_by_sub_sentence(read_judged(tmp_path, "ours")) == pytest.approx(1 / 3)
 
 
-def test_wins_by_completeness_and_by_errors(tmp_path):
+def test_wins_by_completeness_and_by_errors(tmp_path: Path) -> None:
     """A short answer misses a fact; a wrong one gives all, with two errors."""
     toy.write_evaluation(tmp_path, "ours", {"a": toy.GOOD, "b": toy.GOOD, "c": toy.SHORT, "d": toy.WRONG})
     toy.write_evaluation(tmp_path, "theirs", {"a": toy.SHORT, "b": toy.WRONG, "c": toy.WRONG, "d": toy.WRONG})
@@ -229,7 +229,7 @@ def test_wins_by_completeness_and_by_errors(tmp_path):
         win_tie_lose(ours, theirs, MEASURES["errors"])
 
 
-def test_an_evaluation_without_reward_models_is_refused(tmp_path):
+def test_an_evaluation_without_reward_models_is_refused(tmp_path: Path) -> None:
     toy.write_evaluation(tmp_path / "seed_1", "sft", {"a": toy.GOOD})
     path = tmp_path / "seed_1" / "evaluation" / "sft.json"
     measured = read_json(path)
@@ -243,7 +243,7 @@ def test_an_evaluation_without_reward_models_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_writes_results_page_and_figure(name: str, experiment: Path):
+def test_a_table_writes_results_page_and_figure(name: str, experiment: Path) -> None:
     made = table(TABLES[name], experiment)
     result = made.run()
     written = read_json(made.output)
@@ -265,7 +265,7 @@ def test_a_table_writes_results_page_and_figure(name: str, experiment: Path):
         assert root.tag.endswith("svg") and f"]({made.figure_path.name})" in page
 
 
-def test_pages_in_the_repository_follow_from_their_results():
+def test_pages_in_the_repository_follow_from_their_results() -> None:
     for name, kind in TABLES.items():
         path = RESULTS / f"factworld_{name}.json"
         if path.is_file():
@@ -274,7 +274,7 @@ def test_pages_in_the_repository_follow_from_their_results():
             assert made.page(result) == path.with_suffix(".md").read_text(encoding="utf-8"), path
 
 
-def test_systems_beside_each_other(experiment: Path):
+def test_systems_beside_each_other(experiment: Path) -> None:
     result = table(SystemsTable, experiment).run()
     assert len(result["pairs"]) == 2 * 3 * 2
     spread = result["pairs_summary"]["errors"]["sft"]
@@ -285,7 +285,7 @@ def test_systems_beside_each_other(experiment: Path):
     )  # equal in both seeds
 
 
-def test_episodes_to_levels(experiment: Path, tmp_path: Path):
+def test_episodes_to_levels(experiment: Path, tmp_path: Path) -> None:
     result = table(EfficiencyTable, experiment).run()
     dense = [row for row in result["rows"] if row["system"] == "fine_grained_rlhf"]
     number = list(dict.fromkeys(run for kind in TABLES.values() for run in kind.runs)).index("fine_grained_rlhf")
@@ -296,7 +296,7 @@ def test_episodes_to_levels(experiment: Path, tmp_path: Path):
     assert "preference_rlhf" not in result["curves"]["proxy_reward"]
 
 
-def test_rewards_of_the_dynamics_are_z_normalised_seed_by_seed(experiment: Path):
+def test_rewards_of_the_dynamics_are_z_normalised_seed_by_seed(experiment: Path) -> None:
     result = table(DynamicsTable, experiment).run()
     for found in result["z_normalised"].values():
         assert statistics.fmean(found["mean"]) == pytest.approx(0)
@@ -306,7 +306,7 @@ def test_rewards_of_the_dynamics_are_z_normalised_seed_by_seed(experiment: Path)
     assert whole["start"] == pytest.approx(4 * (1 - 2 * 0.34))
 
 
-def test_best_of_says_from_which_number_on_it_is_as_good():
+def test_best_of_says_from_which_number_on_it_is_as_good() -> None:
     def summary(**errors: float) -> dict:
         return {"summary": {name: {"mean_error": {"mean": error}} for name, error in errors.items()}}
 
@@ -316,7 +316,7 @@ def test_best_of_says_from_which_number_on_it_is_as_good():
     assert never.startswith("No number of samples") and "best of 16: 0.100" in never
 
 
-def test_seeds_must_be_given_and_belong_to_their_directories(experiment: Path, tmp_path: Path):
+def test_seeds_must_be_given_and_belong_to_their_directories(experiment: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="several seeds: seeds="):
         CompatTable(str(tmp_path), str(tmp_path / "table.json"), "python …", None).run()
     with pytest.raises(DataError, match="seed_3"):
@@ -327,14 +327,16 @@ def test_seeds_must_be_given_and_belong_to_their_directories(experiment: Path, t
         table(DynamicsTable, tmp_path, [1]).run()
 
 
-def test_seeds_with_different_annotators_are_not_mixed(tmp_path: Path):
+def test_seeds_with_different_annotators_are_not_mixed(tmp_path: Path) -> None:
     for seed, noise in ((1, 1.0), (2, 0.0)):
         toy.write_run(toy.write_seed(tmp_path / f"seed_{seed}", seed, noise), "fine_grained_rlhf", [0.3, 0.2])
     with pytest.raises(DataError, match="different noise"):
         table(DynamicsTable, tmp_path).run()
 
 
-def test_without_matplotlib_results_and_page_are_there(experiment: Path, tmp_path: Path, monkeypatch):
+def test_without_matplotlib_results_and_page_are_there(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     made = DynamicsTable(str(experiment), str(tmp_path / "table.json"), "python …", [1])
     with pytest.raises(ConfigError, match=r"finegrained-rlhf\[plots\]"):

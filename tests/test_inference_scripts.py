@@ -1,15 +1,13 @@
 """generate.py, sample_outputs.py and evaluate.py as a user runs them, and their configurations against signatures."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from script_runs import ROOT, Done, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.models.tiny_files import make_tiny_models, read_corpus
@@ -19,8 +17,6 @@ from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
 from finegrained_rlhf.training.evaluation_job import Evaluate
 from finegrained_rlhf.training.generation import Generate, SampleOutputs
 from finegrained_rlhf.training.inference import DecodingConfig
-
-ROOT = Path(__file__).parents[1]
 
 
 def job(name: str, *overrides: str) -> object:
@@ -50,17 +46,8 @@ def test_an_evaluation_takes_rewards_and_an_oracle_by_group() -> None:
     assert isinstance(none, Evaluate) and none.oracle is None
 
 
-def script(name: str, *arguments: str, standard_input: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *arguments],
-        input=standard_input,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        timeout=200,
-    )
+def script(name: str, *arguments: str, standard_input: str = "") -> Done:
+    return run_script(name, *arguments, stdin=standard_input)
 
 
 @pytest.mark.scripts

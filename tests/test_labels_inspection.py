@@ -1,10 +1,9 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from feedback_samples import LAKE, record
+from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.reading import write_feedback
@@ -66,12 +65,6 @@ def test_bad_input(tmp_path: Path) -> None:
 
 @pytest.mark.scripts
 def test_the_script_prints_json_alone(small: str) -> None:
-    script = Path(__file__).parents[1] / "scripts/inspect_feedback.py"
-    done = subprocess.run(
-        [sys.executable, str(script), f"data={small}", "format=json", "completeness.matching=token_f1"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_script("inspect_feedback", f"data={small}", "format=json", "completeness.matching=token_f1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["relevance"] == {"examples": 2, "has_error": 1, "no_error": 2}

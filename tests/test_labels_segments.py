@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from feedback_samples import record
@@ -25,7 +27,9 @@ def real(shared_data: Path) -> list[FeedbackRecord]:
     ("kind", "build", "counts"),
     [("relevance", relevance_labels, (400, 1131, 1052)), ("factuality", factuality_labels, (347, 218, 418))],
 )
-def test_real_labels_segment_by_segment(shared_data: Path, real, kind: str, build, counts) -> None:
+def test_real_labels_segment_by_segment(
+    shared_data: Path, real: list[FeedbackRecord], kind: str, build: Callable[..., Any], counts: tuple[int, ...]
+) -> None:
     golden = json.loads((shared_data / "qa_feedback/labels_golden.json").read_text())[kind]
     labels = [build(row, SEGMENTER) for row in real]
     assert {str(i): list(row.labels) for i, row in enumerate(labels) if row.teaches} == golden
@@ -85,7 +89,7 @@ def test_labels_and_spans_must_agree() -> None:
         SegmentLabels(((0, 1), (1, 2)), (0,))
 
 
-def naive_labels(row: FeedbackRecord, spans, categories: tuple[str, ...]) -> list[bool]:
+def naive_labels(row: FeedbackRecord, spans: Any, categories: tuple[str, ...]) -> list[bool]:
     """Character by character: paint the marked characters, then look at each segment's."""
     text = row.predictions[0]
     painted = [False] * len(text)

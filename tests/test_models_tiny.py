@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,15 +42,15 @@ WORDS = ["the", "fox", "didn't", "3.5", "(a", "mammal)", '"quick"', "東京", "r
 
 
 @pytest.fixture(scope="module", params=["word", "bpe"])
-def tokenizer(request: pytest.FixtureRequest):
+def tokenizer(request: pytest.FixtureRequest) -> Any:
     return build_tokenizer([*PROSE, " ".join(WORDS)], request.param, 600)
 
 
-def decode(tokenizer, text: str) -> str:
+def decode(tokenizer: Any, text: str) -> str:
     return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
 
 
-def test_round_trip_of_prose(tokenizer) -> None:
+def test_round_trip_of_prose(tokenizer: Any) -> None:
     for text in PROSE:
         assert decode(tokenizer, text) == text
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text + "</s>"
@@ -61,7 +63,7 @@ def test_round_trip_of_any_order(words: list[str], gap: str) -> None:
         assert decode(cached(kind), text) == text
 
 
-def cached(kind: str, made: dict = {}):  # noqa: B006 - one tokenizer a kind for all examples
+def cached(kind: str, made: dict[str, Any] = {}) -> Any:  # noqa: B006 - one tokenizer a kind for all examples
     if kind not in made:
         made[kind] = build_tokenizer([*PROSE, *(gap.join(WORDS * 2) for gap in (" ", "  ", "\n"))], kind, 600)
     return made[kind]
@@ -77,7 +79,7 @@ def test_lower_case(kind: str) -> None:
     assert bert.unk_token_id not in bert("<user> WIFI")["input_ids"]
 
 
-def test_word_pieces_and_special_ids(tokenizer) -> None:
+def test_word_pieces_and_special_ids(tokenizer: Any) -> None:
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
     assert (tokenizer.sep_token_id, tokenizer.cls_token_id, tokenizer.mask_token_id) == (1, 3, 4)
     assert tokenizer("the fox")["input_ids"][-1] == 1
@@ -213,7 +215,7 @@ def test_random_state_is_left_alone_by_a_structured_bert() -> None:
         lambda: read_corpus([]),
     ],
 )
-def test_impossible_settings_are_refused(make) -> None:
+def test_impossible_settings_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()
 

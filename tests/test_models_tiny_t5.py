@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import T5ForConditionalGeneration
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
@@ -12,11 +13,11 @@ TEXTS = ["red green blue white black old new"]
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> T5ForConditionalGeneration:
     return build_t5(build_tokenizer(TEXTS), TinyT5Config(d_model=32, num_heads=4, structured=True))
 
 
-def test_heads_begin_with_left_right_and_near_words(model) -> None:
+def test_heads_begin_with_left_right_and_near_words(model: T5ForConditionalGeneration) -> None:
     """Without content in the queries: what the first heads of the word in the middle of 21 see."""
     attention = model.encoder.block[0].layer[0].SelfAttention
     seen = attention.compute_bias(21, 21)[0, :, 10].softmax(dim=-1)
@@ -26,7 +27,7 @@ def test_heads_begin_with_left_right_and_near_words(model) -> None:
     assert 0.2 < seen[3, :11].sum() < 0.8
 
 
-def test_what_is_attended_to_arrives_unchanged(model) -> None:
+def test_what_is_attended_to_arrives_unchanged(model: T5ForConditionalGeneration) -> None:
     """Cross-attention to one state gives that state, whatever the query."""
     state = torch.randn(1, 1, 32)
     for block in model.decoder.block:

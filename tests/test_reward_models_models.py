@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reward_model_samples import save_bert, save_longformer
+from reward_model_samples import enlarged, save_bert, save_longformer
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -20,7 +20,6 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.tiny import build_gpt2, build_t5, build_tokenizer
 from reward_models.inputs import EncodedInput, InputBatch, collate
 from reward_models.models import (
-    RewardModel,
     RewardModelRecord,
     error_label_ids,
     load_reward_model,
@@ -48,15 +47,6 @@ def batch_of(lengths: tuple[int, ...] = (40, 7, 21)) -> InputBatch:
             ids[i] = 1
         inputs.append(EncodedInput((3, *ids[1:-1], 1), where))
     return collate(inputs, 0)
-
-
-def enlarged(model: RewardModel) -> RewardModel:
-    """The model with larger weights than at initialisation, so that every input matters."""
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-    return model.eval()
 
 
 @pytest.mark.parametrize("attention", ["none", "first", "separators"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_segment_loss_by_hand_and_by_loop() -> None:
         lambda: segment_loss(torch.zeros(2), torch.zeros(2, dtype=torch.long)),
     ],
 )
-def test_wrong_shapes_are_refused(call) -> None:
+def test_wrong_shapes_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError):
         call()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from feedback_samples import LAKE
-from reward_model_samples import CORPUS, prompt, save_longformer
-from test_reward_models_models import enlarged
+from reward_model_samples import CORPUS, enlarged, prompt, save_longformer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.rewards import StartableScorer
@@ -216,7 +216,7 @@ def test_passages_are_cut_for_a_long_input_and_answers_are_not(models: dict[str,
         lambda m: SegmentScorer("nowhere").setup(),
     ],
 )
-def test_models_that_do_not_fit_are_refused(models: dict[str, str], call) -> None:
+def test_models_that_do_not_fit_are_refused(models: dict[str, str], call: Callable[..., object]) -> None:
     with pytest.raises(ModelError):
         call(models)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from feedback_samples import record
-from reward_model_samples import cue_records, prompt, save_longformer
-from test_reward_models_models import enlarged
+from reward_model_samples import cue_records, enlarged, prompt, save_longformer
+from share_toy import Share
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.feedback.reading import write_feedback
@@ -145,22 +145,6 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str) -> None:
     )
     assert moved > 1e-3 and apart < 1e-3 * moved
     assert whole.validate(3) == pytest.approx(parts.validate(3), abs=1e-4)
-
-
-class Share(Processes):
-    """One of several processes whose sums are made by hand."""
-
-    def __init__(self, rank: int, count: int) -> None:
-        super().__init__()
-        self.rank, self.count = rank, count
-
-    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def all_reduce_gradients(self, parameters) -> None:  # noqa: ANN001
-        self.gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 @pytest.mark.parametrize("kind", ["relevance", "preference"])

@@ -11,8 +11,7 @@ import torch
 from feedback_samples import LAKE, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reward_model_samples import cue_records, prompt, save_longformer
-from test_reward_models_models import enlarged
+from reward_model_samples import cue_records, enlarged, prompt, save_longformer
 
 from finegrained_rlhf.core.detection import Confusion, harmonic_mean
 from finegrained_rlhf.core.errors import ConfigError, DataError

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
+from enumeration_toy import EOS, PAD, every_response, five_token_policy, padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
+from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.self_critical import self_critical_loss, self_critical_rewards, weighted_likelihood_loss
 
 
@@ -64,40 +62,6 @@ def test_shapes_and_types_are_checked() -> None:
 
 
 # The exact gradient --------------------------------------------------------------------------------------------------
-
-PAD, EOS, WORDS = 0, 1, (2, 3, 4)
-
-
-class _NoTokenizer:
-    pad_token_id, eos_token_id = PAD, EOS
-
-
-def five_token_policy() -> Policy:
-    """A T5 whose vocabulary is pad, end of sequence and three words, far from uniform."""
-    torch.manual_seed(4)
-    config = T5Config(
-        vocab_size=5, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, dropout_rate=0.0,
-        pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD,
-    )  # fmt: skip
-    model = T5ForConditionalGeneration(config).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.5 * torch.randn(parameter.shape, dtype=torch.float64))
-    return Seq2SeqPolicy(model, _NoTokenizer()).eval()
-
-
-def every_response(length: int) -> list[tuple[int, ...]]:
-    """All that decoding can draw: it ends with the first EOS, or is cut at `length`; pad is a token as any other."""
-    tokens = (PAD, *WORDS)
-    ended = [(*head, EOS) for n in range(length) for head in itertools.product(tokens, repeat=n)]
-    return ended + list(itertools.product(tokens, repeat=length))
-
-
-def padded(responses: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-    width = max(map(len, responses))
-    ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in responses])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in responses])
-    return ids, mask
 
 
 def gradient_of(policy: Policy, loss: Tensor) -> list[Tensor]:

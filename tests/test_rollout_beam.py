@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from enumeration_toy import every_response, five_token_policy, padded
 from rl_toy import model, policy, prompts, tokenizer
-from test_rl_self_critical import every_response, five_token_policy, padded
 from transformers import GenerationConfig
 
 from finegrained_rlhf.core.errors import ModelError

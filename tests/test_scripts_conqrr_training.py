@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conqrr_toy import make_files, questions
 from safetensors.torch import load_file
-from test_scripts_train_sft import LAUNCH, ROOT, rows, run
+from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script
 
 pytestmark = pytest.mark.scripts
 
@@ -20,7 +20,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(files: Path, output: Path, *more: str) -> list[str]:
     return [
-        str(ROOT / "scripts/train_conqrr.py"),
+        "train_conqrr",
         f"data={files}/questions.jsonl",
         f"validation_data={files}/questions.jsonl",
         "validation_share=0",
@@ -46,7 +46,8 @@ def train(files: Path, output: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(files: Path) -> Path:
-    done = run(*train(files, files / "run", "tracking=wandb", "tracking.mode=disabled"))
+    script, *arguments = train(files, files / "run", "tracking=wandb", "tracking.mode=disabled")
+    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments)
     assert done.returncode == 0, done.stderr
     assert "query rewriter: the policy of step" in done.stdout
     return files / "run"
@@ -62,7 +63,7 @@ def test_a_run_and_its_files(trained: Path) -> None:
 
 def test_two_processes_train_what_one_does(files: Path, trained: Path, tmp_path: Path) -> None:
     """The batch of 3 and the 12 validation questions in pools of 4 meet two processes."""
-    done = run(*LAUNCH, *train(files, tmp_path / "run"))
+    done = run_in_two_processes(*train(files, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(trained / "metrics.jsonl"), strict=True):
         assert ours.pop("processes") == 2 and theirs.pop("processes") == 1
@@ -80,19 +81,19 @@ def test_two_processes_train_what_one_does(files: Path, trained: Path, tmp_path:
 
 
 def test_rewrites_and_passages(files: Path, trained: Path, tmp_path: Path) -> None:
-    script = str(ROOT / "scripts/rewrite.py")
+    script = "rewrite"
     given = [f"checkpoint={trained}", f"index={files}/index", "rewriting.max_new_tokens=10", "k=2"]
-    done = run(script, *given, f"input={files}/questions.jsonl", f"output={tmp_path}/rewrites.jsonl")
+    done = run_script(script, *given, f"input={files}/questions.jsonl", f"output={tmp_path}/rewrites.jsonl")
     assert done.returncode == 0, done.stderr
     written = [json.loads(line) for line in (tmp_path / "rewrites.jsonl").read_text().splitlines()]
     assert [row["id"] for row in written] == [question.id for question in questions()]
     turns = [*questions()[1].history, questions()[1].question]
-    done = run(script, *given, f"turns={json.dumps(turns)}")
+    done = run_script(script, *given, f"turns={json.dumps(turns)}")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert (row["rewrite"], row["passages"]) == (written[1]["rewrite"], written[1]["passages"])
 
 
 def test_contradictions_are_one_line(files: Path, tmp_path: Path) -> None:
-    done = run(*train(files, tmp_path / "run", "labels=null"))
+    done = run_script(*train(files, tmp_path / "run", "labels=null"))
     assert done.returncode == 2 and "labels=FILE" in done.stderr and "Traceback" not in done.stderr

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from dialki_toy import save_bert
+from dialki_toy import save_bert, toy_examples
 from safetensors.torch import load_file
-from test_dialki_training import toy_examples
-from test_scripts_train_sft import LAUNCH, ROOT, rows, run
+from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script
 
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialogue.records import Turn
@@ -31,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(folder: Path, output: Path, *more: str) -> list[str]:
     return [
-        str(ROOT / "scripts/train_dialki.py"),
+        "train_dialki",
         f"data={folder}/dialogues.jsonl",
         f"validation_data={folder}/dialogues.jsonl",
         f"model={folder}/bert",
@@ -54,7 +53,8 @@ def train(folder: Path, output: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
-    done = run(*train(folder, folder / "run"))
+    script, *arguments = train(folder, folder / "run")
+    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments)
     assert done.returncode == 0, done.stderr
     assert "training data: 10 dialogues" in done.stderr and "best at step" in done.stdout
     return folder / "run"
@@ -69,7 +69,7 @@ def test_a_run_and_its_files(trained: Path) -> None:
 
 def test_two_processes_train_what_one_does(folder: Path, trained: Path, tmp_path: Path) -> None:
     """The batch of 3 and the 9 validation dialogues do not divide by 2."""
-    done = run(*LAUNCH, *train(folder, tmp_path / "run"))
+    done = run_in_two_processes(*train(folder, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(trained / "metrics.jsonl"), strict=True):
         assert ours.pop("processes") == 2 and theirs.pop("processes") == 1
@@ -90,15 +90,15 @@ def test_two_processes_train_what_one_does(folder: Path, trained: Path, tmp_path
 
 
 def test_knowledge_of_a_file_and_of_one_dialogue(folder: Path, trained: Path, tmp_path: Path) -> None:
-    script = str(ROOT / "scripts/identify_knowledge.py")
+    script = "identify_knowledge"
     output = tmp_path / "found.jsonl"
-    done = run(script, f"checkpoint={trained}", f"input={folder}/dialogues.jsonl", f"output={output}")
+    done = run_script(script, f"checkpoint={trained}", f"input={folder}/dialogues.jsonl", f"output={output}")
     assert done.returncode == 0, done.stderr
     found = rows(output)
     assert [row["id"] for row in found][:2] == ["d0-1", "d0-3"] and len(found) == 10
     (tmp_path / "page.md").write_text("# door\nthe door is red . the door is blue .\n\n# roof\nthe roof is white .\n")
     turns = "turns=['tell me the house','it is red .','tell me roof']"
-    done = run(script, f"checkpoint={trained}", f"document={tmp_path}/page.md", turns)
+    done = run_script(script, f"checkpoint={trained}", f"document={tmp_path}/page.md", turns)
     assert done.returncode == 0, done.stderr
     (row,) = map(json.loads, done.stdout.splitlines())
     assert row["title"] in ("door", "roof") and row["text"].startswith("the ") and 0 < row["probability"] <= 1
@@ -107,17 +107,17 @@ def test_knowledge_of_a_file_and_of_one_dialogue(folder: Path, trained: Path, tm
         (("input=/nowhere",), "/nowhere: no such file"),
         (("input=x", "document=y"), "either input, or turns and document"),
     ):
-        done = run(script, f"checkpoint={trained}", *arguments)
+        done = run_script(script, f"checkpoint={trained}", *arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_baseline_trains_and_answers_by_the_same_scripts(folder: Path, tmp_path: Path) -> None:
     settings = ("baseline=bertqa", "total_steps=1", "dialki.inputs.max_length=60", "dialki.inputs.max_context=20")
-    done = run(*train(folder, tmp_path / "run", *settings, "dialki.windows.stride=16"))
+    done = run_script(*train(folder, tmp_path / "run", *settings, "dialki.windows.stride=16"))
     assert done.returncode == 0, done.stderr
     assert "BERTQA: best at step" in done.stdout
     output = tmp_path / "found.jsonl"
-    script = str(ROOT / "scripts/identify_knowledge.py")
-    done = run(script, f"checkpoint={tmp_path}/run", f"input={folder}/dialogues.jsonl", f"output={output}")
+    script = "identify_knowledge"
+    done = run_script(script, f"checkpoint={tmp_path}/run", f"input={folder}/dialogues.jsonl", f"output={output}")
     assert done.returncode == 0, done.stderr
     assert all(row["text"] and row["begin"] <= row["end"] for row in rows(output)) and len(rows(output)) == 10

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from script_runs import ROOT, Done, run_script
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import read_json
 
 pytestmark = pytest.mark.scripts
 
-ROOT = Path(__file__).parents[1]
 
-
-def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "scripts/doctor.py", "experiment=smoke", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
+def doctor(*arguments: str, **environment: str) -> Done:
+    return run_script("doctor", "experiment=smoke", *arguments, environment=environment, timeout=800)
 
 
 def test_a_sound_configuration(tmp_path: Path) -> None:

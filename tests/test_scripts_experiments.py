@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from script_runs import run_script as run
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
 pytestmark = pytest.mark.scripts
 
-ROOT = Path(__file__).parents[1]
 SMALL = (
     "settings.train_questions=24",
     "settings.dev_questions=12",
@@ -27,20 +24,8 @@ SMALL = (
 )
 
 
-def run(script: str, *args: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, f"scripts/{script}.py", *args],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
-
-
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory) -> Path:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("experiments") / "demo"
     finished = run("run_experiment", "experiment=factworld_demo", f"output_dir={output}", "seed=3", *SMALL)
     assert finished.returncode == 0, finished.stderr[-3000:]
@@ -48,7 +33,7 @@ def demo(tmp_path_factory) -> Path:
     return output
 
 
-def test_report_of_the_demo(demo):
+def test_report_of_the_demo(demo: Path) -> None:
     report = read_json(demo / "report.json")
     assert report["seed"] == 3 and report["annotator_noise"] == 1.0
     for system in ("sft", "preference_rlhf", "fine_grained_rlhf"):
@@ -62,7 +47,7 @@ def test_report_of_the_demo(demo):
         assert 0 <= report["reward_models"][kind]["dev_accuracy"] <= 1
 
 
-def test_second_run_keeps_what_is_there(demo):
+def test_second_run_keeps_what_is_there(demo: Path) -> None:
     before = (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes()
     again = run("run_experiment", "experiment=factworld_demo", f"output_dir={demo}", "seed=3", *SMALL)
     assert again.returncode == 0, again.stderr[-3000:]
@@ -70,7 +55,7 @@ def test_second_run_keeps_what_is_there(demo):
     assert (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes() == before
 
 
-def test_another_seed_does_not_mix_with_the_results_of_the_first(demo):
+def test_another_seed_does_not_mix_with_the_results_of_the_first(demo: Path) -> None:
     steps = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", "preference_rlhf")
     steps += ("fine_grained_rlhf", "evaluation", "report")
     without = [f"steps.{name}=null" for name in steps]
@@ -87,7 +72,7 @@ def test_another_seed_does_not_mix_with_the_results_of_the_first(demo):
             aside.rename(demo)
 
 
-def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo, tmp_path):
+def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: Path, tmp_path: Path) -> None:
     root = tmp_path / "tables" / "seed_3"
     shutil.copytree(demo, root, ignore=shutil.ignore_patterns("evaluation", "report.*"))
     results = tmp_path / "results" / "factworld_ablation.json"
@@ -121,7 +106,7 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo, t
     assert read_json(results)["rows"] == result["rows"]
 
 
-def test_tiny_models_on_human_feedback(shared_data, tmp_path):
+def test_tiny_models_on_human_feedback(shared_data: Path, tmp_path: Path) -> None:
     output = tmp_path / "tiny"
     feedback = shared_data / "qa_feedback"
     finished = run(

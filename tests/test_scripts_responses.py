@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_scripts_train_sft import ROOT, run
+from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialki.world.dialogues import DialogueWorldConfig
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.scripts
 
 
 def script(name: str, *arguments: str) -> str:
-    done = run(str(ROOT / f"scripts/{name}.py"), *arguments)
+    done = run_script(name, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -96,5 +96,5 @@ def test_mistakes_are_one_line(chain: Path) -> None:
         ((f"checkpoint={chain}/generator", "knowledge=spans"), "knowledge: expected one of none"),
         (("checkpoint=/nowhere", "knowledge=none", f"input={chain}/test.jsonl"), "/nowhere"),
     ):
-        done = run(str(ROOT / "scripts/generate_responses.py"), *arguments)
+        done = run_script("generate_responses", *arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from retrieval_toy import write_corpus
-from test_scripts_train_sft import ROOT, run
+from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.tiny import build_tokenizer
@@ -29,16 +29,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.scripts
 def test_an_index_is_built_and_searched(folder: Path, tmp_path: Path) -> None:
-    build, search = (str(ROOT / f"scripts/{name}.py") for name in ("build_index", "search"))
     corpus = f"corpus={folder}/corpus.jsonl"
-    done = run(build, corpus, f"output_dir={tmp_path}/index", "retriever.k1=0.9")
+    done = run_script("build_index", corpus, f"output_dir={tmp_path}/index", "retriever.k1=0.9")
     assert done.returncode == 0 and "3 passages, 8 tokens" in done.stderr, done.stderr
-    done = run(search, f"index={tmp_path}/index", "queries=['Where is the red lighthouse?','nothing']", corpus, "k=2")
+    done = run_script(
+        "search", f"index={tmp_path}/index", "queries=['Where is the red lighthouse?','nothing']", corpus, "k=2"
+    )
     assert done.returncode == 0, done.stderr
     first, second = map(json.loads, done.stdout.splitlines())
     assert first["hits"][0].items() >= {"id": "a", "text": PASSAGES["a"], "title": ""}.items()
     assert second == {"id": "2", "query": "nothing", "hits": []}
-    done = run(search, f"index={tmp_path}/index", "queries=[red]", "retriever=bm25")
+    done = run_script("search", f"index={tmp_path}/index", "queries=[red]", "retriever=bm25")
     assert done.returncode == 2 and "built with other settings (k1 0.9, here 0.82)" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_scripts_train_sft import ROOT, run
+from script_runs import ROOT, run_process
 
 from finegrained_rlhf.conqrr.world.table import SYSTEMS
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -13,7 +13,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 
 @pytest.mark.scripts
 def test_every_step_of_the_experiment(tmp_path: Path) -> None:
-    done = run(
+    done = run_process(
         str(ROOT / "scripts/run_experiment.py"),
         "experiment=rewrite_world",
         f"output_dir={tmp_path}",

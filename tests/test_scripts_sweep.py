@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from script_runs import ROOT, Done, run_process
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-
-ROOT = Path(__file__).parents[1]
-
-from finegrained_rlhf.launch.steps import expanded, resolved, run_step  # noqa: E402
-from finegrained_rlhf.runtime.processes import Processes  # noqa: E402
 
 pytestmark = pytest.mark.scripts
 
 
-@pytest.fixture(scope="module")
-def material(tmp_path_factory) -> list[str]:
-    """What experiment=smoke prepares, made once, and the keys that point a sweep there."""
-    made = tmp_path_factory.mktemp("sweep") / "smoke"
-    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
-        config = resolved(compose("train_ppo", overrides=["experiment=smoke", f"output_dir={made}"]))
-        for name, step in expanded(config["prepare"]):
-            run_step(step, name, Processes())
-    components = ("relevance", "factuality", "completeness")
-    return [
-        "prepare=null",
-        f"data={config['data']}",
-        f"validation_data={config['validation_data']}",
-        f"policy.path={config['policy']['path']}",
-        f"value.path={config['value']['path']}",
-        *(f"reward.components.{name}.path={made}/prepared/reward_models/{name}" for name in components),
-    ]
-
-
-def sweep(*arguments: str) -> subprocess.CompletedProcess:
+def sweep(*arguments: str) -> Done:
+    """In a process of its own: the sweep starts its points as it was started."""
     short = ("experiment=smoke", "total_steps=1", "validate_every=1", "processes.threads=1", "sweep.best_of=[2]")
-    return subprocess.run(
-        [
-            sys.executable,
-            "scripts/sweep.py",
-            *short,
-            "sweep.evaluation.oracle=factworld",
-            "sweep.parallel=2",
-            *arguments,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
+    fixed = (*short, "sweep.evaluation.oracle=factworld", "sweep.parallel=2")
+    return run_process(str(ROOT / "scripts/sweep.py"), *fixed, *arguments, timeout=800)
 
 
-def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(material, tmp_path):
+def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(
+    smoke_keys: list[str], tmp_path: Path
+) -> None:
     root, results = tmp_path / "sweep", tmp_path / "table.json"
     table = f"sweep.table.results={results}"
-    first = sweep(*material, f"output_dir={root}", table, "optimizer.lr=-1,1e-3")
+    first = sweep(*smoke_keys, f"output_dir={root}", table, "optimizer.lr=-1,1e-3")
     assert first.returncode == 1, first.stderr
     points, result = root / "points", read_json(root / "sweep.json")
     assert {path.name for path in points.iterdir()} == {"lr_-1", "lr_0.001"}
@@ -77,7 +40,7 @@ def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(ma
     assert [row["step"] for row in read_jsonl(points / "lr_0.001/metrics.jsonl")] == [1]
 
     trained = (points / "lr_0.001/metrics.jsonl").stat().st_mtime_ns
-    again = sweep(*material, f"output_dir={root}", table, "optimizer.lr=choice(1e-3)")
+    again = sweep(*smoke_keys, f"output_dir={root}", table, "optimizer.lr=choice(1e-3)")
     assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("lr_0.001: is done\n")
     assert (points / "lr_0.001/metrics.jsonl").stat().st_mtime_ns == trained
@@ -86,7 +49,7 @@ def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(ma
     assert read_json(results) == result and results.with_suffix(".md").is_file()
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for arguments, told in (
         (["reward.weights.relevanc=0.1,0.2"], "unknown key 'reward.weights.relevanc'"),
         (["sweep.table.pareto.x_better=up", "seed=0,1"], "pareto.x_better: expected higher or lower"),

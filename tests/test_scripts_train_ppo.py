@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from script_runs import LAUNCH, ROOT, rows, run_in_two_processes, run_process, run_script, start_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
 
 pytestmark = pytest.mark.scripts
 
-ROOT = Path(__file__).parents[1]
 
-
-def command(output: Path, *args: str, script: str = "train_ppo", processes: int = 1) -> list[str]:
-    launch = [sys.executable]
-    if processes > 1:
-        launch = [*launch, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
-        launch += ["--main_process_port", str(20000 + os.getpid() % 20000)]
-    return [*launch, f"scripts/{script}.py", "experiment=smoke", f"output_dir={output}", *args]
-
-
-def run(arguments: list[str], **options) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, **options)
+def command(output: Path, *arguments: str) -> list[str]:
+    return ["train_ppo", "experiment=smoke", f"output_dir={output}", *arguments]
 
 
 def weights(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "checkpoints" / f"step_{step}" / "policy" / "model.safetensors")
 
 
-def without_times(path: Path) -> list[dict]:
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in read_jsonl(path)]
-
-
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("ppo") / "smoke"
-    finished = run(command(output))
-    assert finished.returncode == 0, finished.stderr
-    assert "100.00%" in finished.stderr  # alignment
-    return output
-
-
-def test_run_directory(smoke):
-    rows = read_jsonl(smoke / "metrics.jsonl")
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert [row["episodes"] for row in rows] == [8, 16, 24, 32]
-    for row in rows:
+def test_run_directory(smoke: Path) -> None:
+    steps = read_jsonl(smoke / "metrics.jsonl")
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert [row["episodes"] for row in steps] == [8, 16, 24, 32]
+    for row in steps:
         weighted = [row[f"reward/{name}/weighted"] for name in ("relevance", "factuality", "completeness")]
         assert row["reward/total"] == pytest.approx(sum(weighted), abs=1e-5)
         assert row["alignment"] == 1.0 and row["processes"] == 1
-    assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-5) and rows[1]["kl"] != 0
+    assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-5) and steps[1]["kl"] != 0
     assert [row["step"] for row in read_jsonl(smoke / "eval.jsonl")] == [0, 2, 4]
     samples = read_jsonl(smoke / "samples" / "step_2.jsonl")
     assert len(samples) == 8 and set(samples[0]) == {"id", "prompt", "sample", "response", "segments", "tokens"}
@@ -69,18 +43,22 @@ def test_run_directory(smoke):
     assert (smoke / "samples" / "validation_step_0.jsonl").is_file()
     assert segment["weighted"] == pytest.approx(0.3 * segment["raw"])
     by_row = [sum(s["weighted"] for s in sample["segments"]) for sample in samples]
-    assert sum(by_row) / 8 == pytest.approx(rows[1]["reward/total"], abs=1e-5)
+    assert sum(by_row) / 8 == pytest.approx(steps[1]["reward/total"], abs=1e-5)
 
 
-def test_saved_policy_opens_with_transformers_alone(smoke):
+def test_saved_policy_opens_with_transformers_alone(smoke: Path) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(smoke / "policy")
     tokenizer = AutoTokenizer.from_pretrained(smoke / "policy")
     batch = tokenizer("question: What is the color of Gino?", return_tensors="pt")
     assert model.generate(**batch, max_new_tokens=3).shape[0] == 1
 
 
-def test_two_processes_give_the_parameters_of_one(smoke, tmp_path):
-    finished = run(command(tmp_path / "two", "total_steps=3", processes=2))
+def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
+    smoke: Path, smoke_keys: list[str], tmp_path: Path
+) -> None:
+    """As a user types it: `accelerate launch scripts/train_ppo.py …`."""
+    script, *arguments = command(tmp_path / "two", "total_steps=3", *smoke_keys)
+    finished = run_process(*LAUNCH, str(ROOT / f"scripts/{script}.py"), *arguments)
     assert finished.returncode == 0, finished.stderr
     start, one, two = weights(smoke, 0), weights(smoke, 3), weights(tmp_path / "two", 3)
     assert read_jsonl(tmp_path / "two" / "metrics.jsonl")[-1]["processes"] == 2
@@ -88,21 +66,21 @@ def test_two_processes_give_the_parameters_of_one(smoke, tmp_path):
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
-def test_two_processes_train_the_adapters_of_one(tmp_path):
+def test_two_processes_train_the_adapters_of_one(smoke_keys: list[str], tmp_path: Path) -> None:
     """Adapters are drawn anew at the start: with other ones a process would train another model."""
     lora = ["policy=lora", "total_steps=2", "seed=5"]
-    for name, processes in (("one", 1), ("two", 2)):
-        finished = run(command(tmp_path / name, *lora, processes=processes))
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
+        finished = start(*command(tmp_path / name, *lora, *smoke_keys))
         assert finished.returncode == 0, finished.stderr
-    start, one, two = (weights(tmp_path / n, step) for n, step in (("one", 0), ("one", 2), ("two", 2)))
-    assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-4
+    start_weights, one, two = (weights(tmp_path / n, step) for n, step in (("one", 0), ("one", 2), ("two", 2)))
+    assert max(float((one[key] - start_weights[key]).abs().max()) for key in one) >= 1e-4
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
-def test_prompts_that_do_not_divide_by_the_processes(tmp_path):
+def test_prompts_that_do_not_divide_by_the_processes(smoke_keys: list[str], tmp_path: Path) -> None:
     uneven = ["total_steps=1", "rollout.prompts_per_step=3", "validate_every=1", "checkpoint_every=1"]
-    for name, processes in (("one", 1), ("two", 2)):
-        finished = run(command(tmp_path / name, *uneven, processes=processes))
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
+        finished = start(*command(tmp_path / name, *uneven, *smoke_keys))
         assert finished.returncode == 0, finished.stderr
     one, two = weights(tmp_path / "one", 1), weights(tmp_path / "two", 1)
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
@@ -111,35 +89,32 @@ def test_prompts_that_do_not_divide_by_the_processes(tmp_path):
     assert first["score"] == pytest.approx(second["score"], abs=1e-5)
 
 
-def test_kill_and_resume_is_bit_identical(smoke, tmp_path):
+def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tmp_path: Path) -> None:
     output = tmp_path / "killed"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for lines in (1, 3):
-        process = subprocess.Popen(
-            command(output), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = start_script(*command(output, *smoke_keys))
         deadline = time.monotonic() + 600
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline:
             metrics = output / "metrics.jsonl"
             if metrics.is_file() and metrics.read_bytes().count(b"\n") >= lines:
                 break
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    finished = run(command(output))
+        assert process.wait().returncode == -signal.SIGKILL
+    finished = run_script(*command(output, *smoke_keys))
     assert finished.returncode == 0, finished.stderr
     assert "resuming from" in finished.stderr
     for step in range(5):
         ours, theirs = weights(output, step), weights(smoke, step)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     for name in ("metrics.jsonl", "eval.jsonl"):
-        assert without_times(output / name) == without_times(smoke / name)
-    again = run(command(output))
+        assert rows(output / name) == rows(smoke / name)
+    again = run_script(*command(output, *smoke_keys))
     assert again.returncode == 0 and "is done" in again.stderr
 
 
 @pytest.mark.parametrize(
-    "argument, told",
+    ("argument", "told"),
     [
         ("optimizer.lrr=1", "optimizer.lrr"),
         ("+reward.weights.style=1", "reward.weights.style"),
@@ -147,15 +122,15 @@ def test_kill_and_resume_is_bit_identical(smoke, tmp_path):
         ("prompt_too_long=refuse max_prompt_tokens=20", "limit is 20"),
     ],
 )
-def test_refusals_are_one_line(tmp_path, argument, told):
-    finished = run(command(tmp_path / "refused", *argument.split()))
+def test_refusals_are_one_line(smoke_keys: list[str], tmp_path: Path, argument: str, told: str) -> None:
+    finished = run_script(*command(tmp_path / "refused", *smoke_keys, *argument.split()))
     assert finished.returncode != 0
     errors = [line for line in finished.stderr.splitlines() if line.strip()]
     assert len(errors) == 1 and told in errors[0], finished.stderr
     assert not (tmp_path / "refused" / "checkpoints").exists()
 
 
-def test_numbers_are_finite(smoke):
+def test_numbers_are_finite(smoke: Path) -> None:
     for name in ("metrics.jsonl", "eval.jsonl"):
         for line in (smoke / name).read_text().splitlines():
             assert None not in json.loads(line).values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,22 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from script_runs import ENVIRONMENT, ROOT, rows, run_in_two_processes, run_process, run_script, start_script
 
-from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.models.tiny import TinyT5Config
 from finegrained_rlhf.models.tiny_files import MakeTinyModels
 from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
 
 pytestmark = pytest.mark.scripts
-
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
-
-
-def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sft(world: Path, output: Path, *more: str) -> list[str]:
     return [
-        str(ROOT / "scripts/train_sft.py"),
+        "train_sft",
         "experiment=factworld_sft",
         f"output_dir={output}",
         f"data={world}/sft_train.json",
@@ -66,17 +56,13 @@ def sft(world: Path, output: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("sft") / "run"
-    done = run(*sft(world, output), cwd=world)
+    done = run_script(*sft(world, output), cwd=world)
     assert done.returncode == 0, done.stderr
     return output
 
 
 def weights(output: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(output / f"checkpoints/step_{step}/policy/model.safetensors")
-
-
-def rows(path: Path) -> list[dict]:
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in read_jsonl(path)]
 
 
 def test_the_run_directory_holds_what_it_should_and_hydra_leaves_nothing(whole: Path, world: Path) -> None:
@@ -90,7 +76,7 @@ def test_the_run_directory_holds_what_it_should_and_hydra_leaves_nothing(whole: 
 
 def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: Path) -> None:
     """The batch of 7 and the 5 validation prompts do not divide by 2."""
-    done = run(*LAUNCH, *sft(world, tmp_path / "run"))
+    done = run_in_two_processes(*sft(world, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl"), strict=True):
         assert ours.pop("processes") == 2 and theirs.pop("processes") == 1
@@ -105,13 +91,13 @@ def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: P
 
 def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    process = subprocess.Popen([sys.executable, *sft(world, output)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    process = start_script(*sft(world, output))
     deadline = time.monotonic() + 120
     while not (output / "checkpoints/step_1").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    done = run(*sft(world, output))
+    assert process.wait().returncode == -signal.SIGKILL
+    done = run_script(*sft(world, output))
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stderr
     for step in (1, 2, 3):
@@ -119,17 +105,17 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
         assert ours.read_bytes() == (whole / f"checkpoints/step_{step}/policy/model.safetensors").read_bytes()
     assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
     assert rows(output / "eval.jsonl") == rows(whole / "eval.jsonl")
-    again = run(*sft(world, output))
+    again = run_script(*sft(world, output))
     assert again.returncode == 0 and "is done: it ended at step 3" in again.stderr
-    changed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
+    changed = run_script(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
     assert changed.returncode == 0 and "these keys differ: optimizer.lr" in changed.stderr
 
 
 def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    arguments = [sys.executable, *sft(world, output, "total_steps=5000", "validate_every=5000")]
+    name, *arguments = sft(world, output, "total_steps=5000", "validate_every=5000")
     process = subprocess.Popen(
-        arguments,
+        [sys.executable, str(ROOT / f"scripts/{name}.py"), *arguments],
         env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,7 +145,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(world: Path, tmp_path: Path, argument: str, message: str) -> None:
-    done = run(*sft(world, tmp_path / "run", argument))
+    done = run_script(*sft(world, tmp_path / "run", argument))
     assert done.returncode != 0 and done.stdout == ""
     *before, line = done.stderr.strip().splitlines()
     assert line.startswith("error: ") and message in line
@@ -167,7 +153,7 @@ def test_a_mistake_is_one_line(world: Path, tmp_path: Path, argument: str, messa
 
 
 def test_what_must_be_given_is_named() -> None:
-    done = run(str(ROOT / "scripts/train_sft.py"))
+    done = run_process(str(ROOT / "scripts/train_sft.py"))
     assert done.returncode == 2
     assert all(key in done.stderr for key in ("data=", "output_dir=", "policy.path="))
 
@@ -176,17 +162,17 @@ def test_what_must_be_given_is_named() -> None:
 def test_every_script_explains_itself_in_at_most_40_lines(script: str, tmp_path: Path) -> None:
     path = ROOT / "scripts" / f"{script}.py"
     assert len(path.read_text().splitlines()) <= 40
-    done = run(str(path), "--help", cwd=tmp_path)
+    done = run_process(str(path), "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "corpus:"))
     assert "powered by Hydra" not in done.stdout
-    wrong = run(str(path), "no_such_key=1", cwd=tmp_path)
+    wrong = run_script(script, "no_such_key=1", cwd=tmp_path)
     assert wrong.returncode != 0 and "no_such_key" in wrong.stderr and "Traceback" not in wrong.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_tracking_by_wandb_offline(world: Path, tmp_path: Path) -> None:
-    done = run(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
+    done = run_script(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run/tracking.json").read_text())["wandb_id"]
     assert list((tmp_path / "run/wandb").glob("offline-run-*"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
+from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
@@ -16,22 +15,12 @@ from finegrained_rlhf.tasks.factworld.annotate import AnnotateFactWorld
 
 pytestmark = pytest.mark.scripts
 
-ROOT = Path(__file__).parents[1]
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
-
-
-def run(script: str, *args: str, launch: list[str] | None = None) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *(launch or []), f"scripts/{script}.py", *args]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
-
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PPO run of two steps with random reward models, and the oracle's feedback on its world."""
+def run(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a PPO run with random reward models, and the oracle's feedback on its world."""
     output = tmp_path_factory.mktemp("trust") / "run"
-    finished = run("train_ppo", "experiment=smoke", f"output_dir={output}", "total_steps=2", "validation_data=null")
-    assert finished.returncode == 0, finished.stderr
+    shutil.copytree(smoke, output)
     examples = read_examples(output / "prepared" / "world" / "sft_train.json")
     answers = [example.references[0] for example in examples]
     records = [OutputRecord.of(e, (answers[i], answers[i - 1], answers[i - 2], "No.")) for i, e in enumerate(examples)]
@@ -40,24 +29,24 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_drift_of_a_run(smoke: Path) -> None:
-    finished = run("measure_drift", f"run={smoke}")
+def test_drift_of_a_run(run: Path) -> None:
+    finished = run_script("measure_drift", f"run={run}")
     assert finished.returncode == 0, finished.stderr
-    report = read_json(smoke / "drift.json")
+    report = read_json(run / "drift.json")
     assert set(report["components"]) == {"relevance", "factuality", "completeness"} and not report["not_comparable"]
     for name in ("relevance", "factuality"):
-        assert [row["step"] for row in report["components"][name]] == [1, 2]
+        assert [row["step"] for row in report["components"][name]] == [1, 2, 3, 4]
     for row in report["components"]["relevance"]:  # the babble of random models: every sub-sentence is incoherent
         assert row["errors"] == row["items"] > 0 and row["agreement"] == row["recall"]
-    assert "| step | component" in finished.stdout and f"report: {smoke / 'drift.json'}" in finished.stdout
+    assert "| step | component" in finished.stdout and f"report: {run / 'drift.json'}" in finished.stdout
 
 
-def test_trust_in_one_process_and_in_two(smoke: Path, tmp_path: Path) -> None:
-    kind, feedback = "factuality", smoke.parent / "feedback.json"
-    model = smoke / "prepared" / "reward_models" / kind
-    for name, launch in (("one", None), ("two", LAUNCH)):
+def test_trust_in_one_process_and_in_two(run: Path, tmp_path: Path) -> None:
+    kind, feedback = "factuality", run.parent / "feedback.json"
+    model = run / "prepared" / "reward_models" / kind
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
         args = (f"path={model}", f"data={feedback}", f"output={tmp_path / name}.json", "batch_size=3")
-        finished = run("evaluate_reward_model", *args, launch=launch)
+        finished = start("evaluate_reward_model", *args)
         assert finished.returncode == 0, finished.stderr
         assert finished.stdout.count(f"{kind}: ") == 1 and "| 0.90–" in finished.stdout
     one, two = read_json(tmp_path / "one.json"), read_json(tmp_path / "two.json")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from script_runs import run_script
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-
-ROOT = Path(__file__).parents[1]
-
 from finegrained_rlhf.launch.rewards import opened, with_reward_of_run  # noqa: E402
 
 REWARD = {
@@ -84,23 +80,15 @@ def test_nothing_is_taken_where_nothing_is_chosen_or_a_reward_is_named(run: Path
 
 
 def script(name: str, arguments: Sequence[str], fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, f"scripts/{name}.py", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
+    done = run_script(name, *arguments)
     assert done.returncode == (2 if fails else 0), done.stderr
     return done.stderr.strip() if fails else done.stdout
 
 
 @pytest.mark.scripts
-def test_a_run_is_asked_what_if(tmp_path: Path) -> None:
+def test_a_run_is_asked_what_if(smoke: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    script("train_ppo", ["experiment=smoke", f"output_dir={run}", "total_steps=1"])
+    shutil.copytree(smoke, run)
     data = f"{run}/prepared/world/dev.json"
 
     told, written = tmp_path / "what_if.json", tmp_path / "best.jsonl"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-
-ROOT = Path(__file__).parents[1]
+from script_runs import run_script
 
 from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_overrides, point_name  # noqa: E402
 
@@ -28,24 +24,24 @@ from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_o
         ({}, "point"),
     ],
 )
-def test_names(own, name):
+def test_names(own: dict[str, str], name: str) -> None:
     assert point_name(own) == name
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=60), st.text(max_size=60), min_size=1, max_size=4))
-def test_a_name_is_one_short_directory(own):
+def test_a_name_is_one_short_directory(own: list[str]) -> None:
     name = point_name(own)
     assert not set(name) & set("=,/ '\"$\\\n") and 0 < len(name) <= 80 and name not in (".", "..")
     assert name == point_name(dict(own))
 
 
-def test_points_that_differ_have_different_names():
+def test_points_that_differ_have_different_names() -> None:
     values = ["0.2", "0.20", "a b", "a_b", "[1,2]", "[1;2]", "x" * 100, "x" * 101, "/a/b", "/a_b", "é", "è"]
     names = [point_name({"data": first, "seed": second}) for first, second in itertools.product(values, values)]
     assert len(set(names)) == len(names)
 
 
-def test_what_all_points_share_is_left_out():
+def test_what_all_points_share_is_left_out() -> None:
     task = ["experiment=smoke", "output_dir=/tmp/x", "+total_steps=3", "reward.weights.relevance=0.2", "data=/a/b"]
     assert own_overrides(task, ["experiment", "output_dir", "total_steps", "data"]) == {
         "reward.weights.relevance": "0.2"
@@ -62,39 +58,34 @@ def test_what_all_points_share_is_left_out():
         (["seed=9", "total_steps=2"], {"seed": "9,10", "preset": "a,b"}, ["output_dir", "total_steps"]),
     ],
 )
-def test_jobs_are_told_which_keys_are_not_swept(task, params, shared):
+def test_jobs_are_told_which_keys_are_not_swept(
+    task: list[str], params: dict[str, str] | None, shared: list[str]
+) -> None:
     config = OmegaConf.create({"hydra": {"overrides": {"task": task, "hydra": []}, "sweeper": {"params": params}}})
     SharedKeys().on_multirun_start(config)
     keys = ",".join(f"'{key}'" for key in shared)
     assert list(config.hydra.overrides.hydra) == [f"hydra.job.config.override_dirname.exclude_keys=[{keys}]"]
 
 
-def test_the_first_point():
+def test_the_first_point() -> None:
     params = {"seed": "9,10", "preset": "short,long"}
     task = ["seed=3,4", "+a=choice(1,2)", "b=[1,2]", "c='x, y'"]
     config = OmegaConf.create({"hydra": {"overrides": {"task": task}, "sweeper": {"params": params}}})
     assert first_point(config) == ["seed=3", "preset=short", "+a=1", "b=[1,2]", "c='x, y'"]
 
 
-def test_nothing_is_handed_on_where_nothing_is_swept():
+def test_nothing_is_handed_on_where_nothing_is_swept() -> None:
     config = OmegaConf.create({"hydra": {"overrides": {"task": ["seed=1"], "hydra": []}, "sweeper": {"params": None}}})
     SharedKeys().on_multirun_start(config)
     assert list(config.hydra.overrides.hydra) == []
 
 
 @pytest.mark.scripts
-def test_every_job_of_a_multirun_has_its_directory(tmp_path):
+def test_every_job_of_a_multirun_has_its_directory(tmp_path: Path) -> None:
     def worlds(*seeds: int) -> dict[str, bytes]:
         small = ["train=3", "dev=0", "test=0", "sft_train=3", "sft_dev=0"]
-        command = [sys.executable, str(ROOT / "scripts/make_factworld.py"), "-m", "output_dir=worlds", *small]
-        done = subprocess.run(
-            [*command, f"seed={','.join(map(str, seeds))}"],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        seeds_given = f"seed={','.join(map(str, seeds))}"
+        done = run_script("make_factworld", "-m", "output_dir=worlds", *small, seeds_given, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         found = sorted((tmp_path / "worlds").glob("*/train.json"))
         return {path.parent.name: path.read_bytes() for path in found}

@@ -72,7 +72,9 @@ def names(children: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def test_a_point_is_trained_measured_and_compared_with_baselines(tmp_path, children):
+def test_a_point_is_trained_measured_and_compared_with_baselines(
+    tmp_path: Path, children: list[dict[str, Any]]
+) -> None:
     assert set(point(tmp_path).run()) == {"commit", "minutes"}
     command = children[0]["command"]
     assert command[:3] == [PYTHON, "-m", "accelerate.commands.launch"] and "--num_processes" in command
@@ -81,7 +83,7 @@ def test_a_point_is_trained_measured_and_compared_with_baselines(tmp_path, child
     assert point(tmp_path).run() == {"minutes": 0.0} and children == []
 
 
-def test_point_files_compose_as_hydra_reads_them(tmp_path, children):
+def test_point_files_compose_as_hydra_reads_them(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     from hydra import compose, initialize_config_dir
 
     point(tmp_path, optimizer={"lr": 1e-5, "name": "1e-4", "none": None}).run()
@@ -91,11 +93,11 @@ def test_point_files_compose_as_hydra_reads_them(tmp_path, children):
     assert (both.best_of, both.checkpoint) == (1, str(tmp_path / "points/p"))
 
 
-def test_no_configuration_of_the_project_hides_that_of_a_point():
+def test_no_configuration_of_the_project_hides_that_of_a_point() -> None:
     assert not {"point.yaml", "evaluation.yaml"} & {path.name for path in (ROOT / "conf").iterdir()}
 
 
-def test_what_was_stopped_goes_on(tmp_path, children):
+def test_what_was_stopped_goes_on(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     point(tmp_path).run()
     children.clear()
     (tmp_path / "points/p/evaluation.json").unlink()  # stopped in training, or in the evaluation
@@ -106,7 +108,7 @@ def test_what_was_stopped_goes_on(tmp_path, children):
     assert names(children) == ["best_of_4"]
 
 
-def test_another_evaluation_is_measured_without_training(tmp_path, children):
+def test_another_evaluation_is_measured_without_training(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     point(tmp_path).run()
     children.clear()
     point(tmp_path, evaluation=evaluation_config(data="other.json")).run()
@@ -118,7 +120,9 @@ def test_another_evaluation_is_measured_without_training(tmp_path, children):
 @pytest.mark.parametrize(
     "changes, key", [({"optimizer": {"lr": 0.1}}, "optimizer.lr"), ({"total_steps": 3}, "total_steps")]
 )
-def test_configurations_are_not_mixed(tmp_path, children, changes, key):
+def test_configurations_are_not_mixed(
+    tmp_path: Path, children: list[dict[str, Any]], changes: dict[str, Any], key: str
+) -> None:
     point(tmp_path).run()
     children.clear()
     write_text(tmp_path / "points/p/metrics.jsonl", "{}\n")
@@ -131,14 +135,14 @@ def test_configurations_are_not_mixed(tmp_path, children, changes, key):
     assert names(children) == []
 
 
-def test_threads_and_tracking_do_not_make_another_point(tmp_path, children):
+def test_threads_and_tracking_do_not_make_another_point(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     point(tmp_path).run()
     children.clear()
     point(tmp_path, processes={"precision": "fp32", "threads": 2}, tracking={"kind": "wandb"}).run()
     assert children == []
 
 
-def test_points_share_baselines_of_equal_weights(tmp_path, children):
+def test_points_share_baselines_of_equal_weights(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     def reward(weight: float) -> dict[str, Any]:
         return {"components": {"relevance": {"path": "rm"}}, "weights": {"relevance": weight}}
 
@@ -151,7 +155,7 @@ def test_points_share_baselines_of_equal_weights(tmp_path, children):
     assert point(tmp_path, "a").baselines()["1"] == point(tmp_path, "c", reward=reward(0.9)).baselines()["1"]
 
 
-def test_the_baseline_is_the_exported_policy_of_a_run(tmp_path, children):
+def test_the_baseline_is_the_exported_policy_of_a_run(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     (tmp_path / "sft/policy").mkdir(parents=True)
     one = point(tmp_path, policy={"path": str(tmp_path / "sft"), "adapter": None})
     one.run()
@@ -161,7 +165,7 @@ def test_the_baseline_is_the_exported_policy_of_a_run(tmp_path, children):
         point(tmp_path, policy={"path": "t5", "adapter": "lora"}).baselines()
 
 
-def test_a_failed_child_says_why(tmp_path, monkeypatch):
+def test_a_failed_child_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], log: Path, environment: dict[str, str], keep: list[int]) -> int:
         log.write_text("$ old\nerror: old\n$ new\nstarting\nerror: optimizer.lr: -1\nsome launcher's word\n")
         return 2
@@ -172,14 +176,14 @@ def test_a_failed_child_says_why(tmp_path, monkeypatch):
     assert caught.value.stage == "training" and caught.value.log == tmp_path / "points/p/log.txt"
 
 
-def test_one_process_works_on_a_point(tmp_path, children):
+def test_one_process_works_on_a_point(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     with locked(tmp_path / "locks/p.lock", wait=False):
         with pytest.raises(ConfigError, match="another process"):
             point(tmp_path).run()
     point(tmp_path).run()
 
 
-def test_gpus_are_dealt_out(tmp_path, children):
+def test_gpus_are_dealt_out(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     settings = SweepSettings(best_of=(), gpus=(3, 4, 5, 6), processes=2, parallel=2)
     with gpus_for((3, 4, 5, 6), 2, tmp_path / "locks") as (environment, _):
         assert environment == {"CUDA_VISIBLE_DEVICES": "3,4"}
@@ -189,7 +193,7 @@ def test_gpus_are_dealt_out(tmp_path, children):
 
 
 @pytest.mark.parametrize("wrong", [{"parallel": 0}, {"best_of": (0,)}, {"gpus": (0,), "parallel": 2}])
-def test_settings_that_cannot_be(wrong):
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"sweep.{next(iter(wrong))}"):
         replace(SweepSettings(), **wrong)
 
@@ -197,7 +201,7 @@ def test_settings_that_cannot_be(wrong):
 # Children ---------------------------------------------------------------------------------------------------------
 
 
-def test_output_and_command_go_to_the_log(tmp_path):
+def test_output_and_command_go_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "a/log.txt"
     assert run_logged([PYTHON, "-c", "print('one')"], log) == 0
     code = "import os, sys; sys.stderr.write('5%\\r50%\\r\\n'); print(os.environ['X']); sys.exit(3)"
@@ -207,7 +211,7 @@ def test_output_and_command_go_to_the_log(tmp_path):
     assert complaint(last_output(log)) == "two words" and complaint([]) == "no output"
 
 
-def test_interrupted_children_end_with_all_that_they_started(tmp_path):
+def test_interrupted_children_end_with_all_that_they_started(tmp_path: Path) -> None:
     grandchild = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(100)"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     parent = (
@@ -226,7 +230,7 @@ def test_interrupted_children_end_with_all_that_they_started(tmp_path):
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_the_lock_outlives_a_killed_parent(tmp_path):
+def test_the_lock_outlives_a_killed_parent(tmp_path: Path) -> None:
     child = "open('up', 'w'); import time; time.sleep(100)"
     parent = (
         f"import sys; sys.path.append({str(ROOT)!r})\n"

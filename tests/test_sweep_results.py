@@ -47,7 +47,7 @@ def points(tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_means_and_spread_over_seeds(tmp_path, points):
+def test_means_and_spread_over_seeds(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     result = TABLE.collect(tmp_path, points, "python scripts/sweep.py")
     assert result == read_json(tmp_path / "sweep.json")
     assert [(entry["system"], entry["swept"], entry["n"]) for entry in result["summary"]] == [
@@ -67,7 +67,7 @@ def test_means_and_spread_over_seeds(tmp_path, points):
     assert set(result["rows"][0]["metrics"]) == {"completeness", "error", "reward/a/raw", "reward/total"}
 
 
-def test_the_front_takes_directions_into_account(tmp_path, points):
+def test_the_front_takes_directions_into_account(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     summary = TABLE.collect(tmp_path, points, "…")["summary"]
     assert [entry["front"] for entry in summary] == [True, True, False, False, False]  # (0.8, 0.4) and (0.6, 0.1)
     higher = replace(TABLE, pareto=ParetoAxes("completeness", "error"))
@@ -85,11 +85,11 @@ def test_the_front_takes_directions_into_account(tmp_path, points):
         ([(1.0, 1.0), (1.0, 1.0), (0.0, 2.0)], [True, True, True]),
     ],
 )
-def test_pareto_front(points, front):
+def test_pareto_front(points: list[tuple[float, float]], front: list[bool]) -> None:
     assert pareto_front(points) == front
 
 
-def test_pages(tmp_path, points):
+def test_pages(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     result = TABLE.collect(tmp_path, points, "python scripts/sweep.py seed=0,1")
     page = (tmp_path / "sweep.md").read_text(encoding="utf-8")
     assert page == sweep_table_page(read_json(tmp_path / "sweep.json"))
@@ -103,7 +103,7 @@ def test_pages(tmp_path, points):
     assert "A &lt;sweep&gt;" in html and "best of 4" in html and "<svg" in html
 
 
-def test_the_plot_marks_baselines_and_front(tmp_path, points):
+def test_the_plot_marks_baselines_and_front(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     result = TABLE.collect(tmp_path, points, "…")
     markup = (tmp_path / "pareto.svg").read_text(encoding="utf-8")
     TABLE.collect(tmp_path, points, "…")
@@ -115,7 +115,7 @@ def test_the_plot_marks_baselines_and_front(tmp_path, points):
     assert result["pareto"] == {"x": "completeness", "y": "error", "x_better": "higher", "y_better": "lower"}
 
 
-def test_a_metric_that_is_not_there(tmp_path, points):
+def test_a_metric_that_is_not_there(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     table = replace(TABLE, pareto=ParetoAxes("completeness", "nowhere"), metrics={"completeness": "c", "gone": "g"})
     TABLE.collect(tmp_path, points, "…")
     result = table.collect(tmp_path, points, "…")
@@ -124,12 +124,12 @@ def test_a_metric_that_is_not_there(tmp_path, points):
     assert not (tmp_path / "pareto.svg").exists()
 
 
-def test_without_metrics_named_all_but_raw_sums_are_shown(tmp_path, points):
+def test_without_metrics_named_all_but_raw_sums_are_shown(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     result = replace(TABLE, metrics=None).collect(tmp_path, points, "…")
     assert list(result["metrics"]) == ["completeness", "error"]  # the initial policy has no total
 
 
-def test_results_are_written_when_nothing_failed(tmp_path, points):
+def test_results_are_written_when_nothing_failed(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     table = replace(TABLE, results=str(tmp_path / "results/customization.json"))
     table.collect(tmp_path, points, "…")
     assert not (tmp_path / "results").exists()
@@ -139,24 +139,24 @@ def test_results_are_written_when_nothing_failed(tmp_path, points):
     assert page == sweep_table_page(result) and "Failed" not in page
 
 
-def test_a_sweep_of_which_nothing_is_done(tmp_path, points):
+def test_a_sweep_of_which_nothing_is_done(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     result = TABLE.collect(tmp_path, points[4:], "…")
     assert result["rows"] == result["summary"] == result["seeds"] == [] and len(result["failed"]) == 1
     assert "Every run" not in sweep_table_page(result)
     assert (tmp_path / "report.html").is_file() and not (tmp_path / "pareto.svg").exists()
 
 
-def test_a_lost_evaluation_is_named(tmp_path, points):
+def test_a_lost_evaluation_is_named(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     (tmp_path / "points/a_0.2-seed_0/evaluation.json").unlink()
     with pytest.raises(DataError, match="a_0.2-seed_0/evaluation.json: no such file"):
         TABLE.collect(tmp_path, points, "…")
 
 
-def test_directions():
+def test_directions() -> None:
     with pytest.raises(ConfigError, match="x_better: expected higher or lower"):
         ParetoAxes("a", "b", x_better="up")  # type: ignore[arg-type]
 
 
-def test_the_committed_page_says_what_its_results_do():
+def test_the_committed_page_says_what_its_results_do() -> None:
     results = Path(__file__).parents[1] / "docs/results/factworld_customization.json"
     assert results.with_suffix(".md").read_text(encoding="utf-8") == sweep_table_page(read_json(results))

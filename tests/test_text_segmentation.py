@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 import spacy
@@ -120,7 +121,7 @@ def test_trim() -> None:
     assert trim((0, 2), "  ab  ") is None
 
 
-def test_pipeline_by_path_and_missing_pipeline(tmp_path) -> None:
+def test_pipeline_by_path_and_missing_pipeline(tmp_path: Path) -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("sentencizer", config={"punct_chars": ["|"]})
     nlp.to_disk(tmp_path / "bars")

@@ -2,6 +2,7 @@ import json
 import re
 import string
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_task_text_by_hand() -> None:
     assert task_text("How wide?", []) == "question: How wide? context: "
 
 
-def test_task_text_rebuilds_the_published_text(shared_data) -> None:
+def test_task_text_rebuilds_the_published_text(shared_data: Path) -> None:
     raw = json.loads((shared_data / "qa_feedback/dev.json").read_text(encoding="utf-8"))
     examples = read_examples(shared_data / "qa_feedback/dev.json")
     assert len(examples) == 400

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from memory_toy import PROMPT_TOKENS, job_of, measured, save_models
+from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
@@ -21,8 +19,6 @@ from finegrained_rlhf.training import memory
 from finegrained_rlhf.training.memory_report import peak
 from finegrained_rlhf.training.ppo import PPOTrainer
 from finegrained_rlhf.training.preflight import plan_of
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +73,7 @@ def test_a_missing_model_is_named(models: Path) -> None:
 
 @pytest.mark.scripts
 def test_dry_run_prints_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "scripts/train_ppo.py", "experiment=smoke", "dry_run=true", f"output_dir={tmp_path}/run"]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=400
-    )
+    done = run_script("train_ppo", "experiment=smoke", "dry_run=true", f"output_dir={tmp_path}/run")
     assert done.returncode == 0, done.stderr
     assert "| optimizer" in done.stdout and "Expected peak" in done.stdout and ": fits." in done.stdout
     assert list(tmp_path.iterdir()) == []
