@@ -68,7 +68,8 @@ def test_label_passages_twice(folder: Path) -> None:
 )
 def test_labelling_settings_are_read(folder: Path, argument: str, problem: str) -> None:
     """Every key of the labelling reaches the job; the name of an experiment's own settings is none of them."""
-    refused = run_script(*call("label_passages", folder, f"output={folder}/none.jsonl", f"cache={folder}/none", argument))
+    output, cache = f"output={folder}/none.jsonl", f"cache={folder}/none"
+    refused = run_script(*call("label_passages", folder, output, cache, argument))
     assert refused.returncode != 0 and not (folder / "none.jsonl").exists()
     errors = [line for line in refused.stderr.splitlines() if line.strip()]
     assert len(errors) == 1 and errors[0].startswith("error: ") and problem in errors[0], refused.stderr
