@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -32,12 +33,58 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
+def check_imports(config: Any, key: str = "") -> None:
+    """Import what every `_target_` of a configuration names.
+
+    Raises:
+        ConfigError: what cannot be imported, and why.
+    """
+    if isinstance(config, Mapping):
+        target = config.get("_target_")
+        if isinstance(target, str) and (reason := _import_problem(target)) is not None:
+            raise ConfigError(f"{key + ': ' if key else ''}_target_ {target}: {reason}")
+        for name, value in config.items():
+            check_imports(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(config, list | tuple):
+        for place, value in enumerate(config):
+            check_imports(value, f"{key}[{place}]")
+
+
+def _import_problem(target: str) -> str | None:
+    """Why a dotted name cannot be imported; None where it can."""
+    parts = target.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return "expected MODULE.CLASS"
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                continue  # that part may be a class
+            return f"importing {name} failed: {error}"
+        except SyntaxError as error:
+            return f"{error.filename}, line {error.lineno}: {error.msg}"
+        except FineGrainedError as error:
+            return str(error)
+        except Exception as error:  # whatever a user's module does while it is imported
+            reason = str(error).strip().splitlines()[:1]
+            return f"importing {name} failed: {type(error).__name__}{': ' + reason[0] if reason else ''}"
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return f"{name} has no {part}"
+            found = getattr(found, part)
+        return None
+    return f"there is no module {parts[0]} (looked in the working directory and on Python's path)"
+
+
 def build(config: Mapping[str, Any]) -> Any:
     """The object that a mapping with `_target_` describes.
 
     Raises:
         FineGrainedError: what its constructor refuses; an unknown or missing key, or an unknown `_target_`.
     """
+    check_imports(config)
     try:
         return instantiate(config, _convert_="all")
     except InstantiationException as error:

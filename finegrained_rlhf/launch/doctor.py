@@ -118,10 +118,10 @@ def case_of(
         hint: for the mend of what is missing.
     """
     problems = [Problem(f"no value for {', '.join(missing)}", " ".join(f"{k}=…" for k in missing))] if missing else []
-    wrong = list(keys.problems({key: value for key, value in config.items() if value != _MISSING}))
+    wrong = list(keys.problems(config))
     problems += [Problem(text, "correct that key; --help explains it") for text in wrong]
     built, refused = _parts(config, missing)
-    problems += [problem for problem in refused if not wrong]
+    problems += [p for p in refused if not any(text.startswith(p.measured.partition(":")[0]) for text in wrong)]
     job = sample = exact = launch = None
     if not problems:
         small = first_step(config, options.prompts, scratch / "run")

@@ -28,6 +28,7 @@ from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.launch.app import explain_command_line
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
+from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
@@ -119,6 +120,7 @@ def _args(step: Mapping[str, Any]) -> list[str]:
 @cache
 def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
     """The configuration of a step; it is composed once, when it is checked, and taken again when it is run."""
+    check_experiment(script, args)
     try:
         return compose(script, overrides=list(args))
     except (HydraException, OmegaConfBaseException) as error:

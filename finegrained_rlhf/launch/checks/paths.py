@@ -63,7 +63,7 @@ def check_inputs(config: Mapping[str, Any], made: Made | None = None) -> None:
     """
     for key, path in inputs(config):
         if path not in (_STANDARD, MISSING) and not _exists(key, path) and (made is None or path not in made):
-            raise ConfigError(f"{key}: {path} does not exist; expected a file or directory")
+            raise ConfigError(f"{key}: {path}: no such file or directory")
 
 
 def check_outputs(config: Mapping[str, Any]) -> None:
