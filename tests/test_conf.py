@@ -19,38 +19,18 @@ CONF = ROOT / "conf"
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
+from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.results_table import Results  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
 
-# Which script an experiment is for. Those of several steps name their scripts themselves.
+# Which script an experiment is for, as its file says. Those of several steps name their scripts themselves.
 EXPERIMENTS = {
-    "smoke": "train_ppo",
-    "qa_feedback": "train_ppo",
-    "qa_feedback_preference": "train_ppo",
-    "qa_feedback_tiny": "train_ppo",
-    "factworld_base": "train_ppo",
-    "factworld_ppo": "train_ppo",
-    "factworld_preference": "train_ppo",
-    "qa_feedback_sft": "train_sft",
-    "factworld_sft": "train_sft",
-    "qa_feedback_reward_model": "train_reward_model",
-    "factworld_reward_model": "train_reward_model",
-    "doc2dial": "train_dialki",
-    "wow": "train_dialki",
-    "doc2dial_responses": "train_sft",
-    "dstc11_dialki": "train_dialki",
-    "dialogue_world_dialki": "train_dialki",
-    "dialogue_world_generator": "train_sft",
-    "qrecc_t5qr": "train_conqrr",
-    "qrecc_mix": "train_conqrr",
-    "qrecc_rl": "train_conqrr",
-    "rewrite_world_t5qr": "train_conqrr",
-    "rewrite_world_conqrr": "train_conqrr",
-    "factworld_customize": "sweep",
-    "qa_feedback_customize": "sweep",
+    name: script
+    for name in sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+    if (script := owner(name)) not in (None, "run_experiment")
 }
 GROUPS = {
     "policy": ("train_ppo", "train_sft", "train_conqrr"),
@@ -151,6 +131,22 @@ def test_every_step_of_an_experiment_binds(experiment: str) -> None:
         job = collector(config)
         assert isinstance(job, Results) and job.configuration == config
         assert job.made_by("it")["configuration"]["settings"] == config["settings"]
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_says_which_script_it_belongs_to(path: Path) -> None:
+    said = owner(path.stem)
+    assert said in SCRIPTS
+    has_steps = any("steps" in OmegaConf.load(base) for base in bases_of(path))
+    assert has_steps == (said == "run_experiment")
+
+
+def bases_of(path: Path) -> Iterator[Path]:
+    """An experiment's file and those that it begins with."""
+    yield path
+    for entry in OmegaConf.load(path).get("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            yield from bases_of(path.with_name(f"{entry}.yaml"))
 
 
 def options() -> list[tuple[str, str, str]]:

@@ -139,7 +139,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
         ("+optimizer.nothing=1", "unknown key 'nothing'"),
         ("experiment=nothing", "experiment=nothing does not exist; expected one of"),
         ("total_steps=0", "total_steps: expected at least 1, got 0"),
-        ("data=/nowhere/x.json", "file /nowhere/x.json: no such file"),
+        ("data=/nowhere/x.json", "data: /nowhere/x.json: no such file"),
         ("resume=/nowhere", "resume: /nowhere is neither a checkpoint nor a run directory"),
         ("policy.path=/nowhere", "/nowhere: no model here"),
     ],

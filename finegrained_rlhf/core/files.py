@@ -77,6 +77,25 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
             stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def _text(path: str | Path) -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: it is missing, a directory, not UTF-8, or begins with a byte order mark.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError("no such file", file=path) from None
+    except IsADirectoryError:
+        raise DataError("is a directory, expected a file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    if text.startswith("\ufeff"):
+        raise DataError("begins with a byte order mark (BOM); save it as UTF-8 without one", file=path)
+    return text
+
+
 def read_json(path: str | Path) -> Any:
     """Read one JSON document.
 
@@ -84,16 +103,14 @@ def read_json(path: str | Path) -> Any:
         DataError: the file is missing or is not JSON (a truncated file says where it ends).
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError("no such file", file=path) from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+        return json.loads(_text(path))
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); is the file truncated?",
-            file=path,
-        ) from None
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        lines = error.msg == "Extra data" and error.lineno > 1
+        hint = "it looks like JSON Lines; expected one JSON document" if lines else "is the file truncated?"
+        raise DataError(f"not valid JSON ({where}); {hint}", file=path) from None
+    except RecursionError:
+        raise DataError("not usable JSON: brackets are nested too deep", file=path) from None
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
@@ -102,12 +119,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         DataError: the file is missing, or a line is not a JSON object (records count from 0).
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError("no such file", file=path) from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    lines = _text(path).split("\n")
     rows: list[dict[str, Any]] = []
     for line in (line for line in lines if line.strip()):
         try:
@@ -116,6 +128,8 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
             raise DataError(
                 f"not valid JSON ({error.msg}); is the file truncated?", file=path, record=len(rows)
             ) from None
+        except RecursionError:
+            raise DataError("not usable JSON: brackets are nested too deep", file=path, record=len(rows)) from None
         if not isinstance(row, dict):
             raise DataError(f"expected a JSON object, got {type(row).__name__}", file=path, record=len(rows))
         rows.append(row)

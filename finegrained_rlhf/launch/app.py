@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.commands import conf_directory
 from finegrained_rlhf.launch.rewards import opened
 from finegrained_rlhf.launch.sweeps.points import use_own_directory
@@ -37,7 +38,13 @@ def run_command(name: str) -> None:
         sys.argv[1:] = opened(sys.argv[1:])
     task: Callable[[DictConfig], None] = _TASKS.get(name, run_app)
     with one_line_errors():
-        if name == "sweep":
+        given = [word for word in sys.argv[1:] if not word.startswith("-")]
+        check_experiment(name, given)
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            from finegrained_rlhf.launch.checks.help import explained
+
+            print(explained(name, given))
+        elif name == "sweep":
             from finegrained_rlhf.launch.sweeps.callback import as_multirun, interruptible, run_point
 
             sys.argv[1:] = as_multirun(sys.argv[1:])

@@ -22,8 +22,9 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.launch.build import build
+from finegrained_rlhf.launch.checks import keys
 from finegrained_rlhf.launch.dry_run import prepared
-from finegrained_rlhf.launch.steps import build
 from finegrained_rlhf.launch.sweeps.children import complaint, ended_by_signals, last_output, run_logged
 from finegrained_rlhf.launch.sweeps.config_files import write_config
 from finegrained_rlhf.runtime.processes import Processes
@@ -48,7 +49,9 @@ def examine_config(cfg: DictConfig) -> int:
         raise ConfigError("the doctor starts two processes itself: run it without accelerate launch")
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        options: DoctorConfig = build(OmegaConf.to_container(cfg.pop("doctor"), resolve=True))  # type: ignore[arg-type]
+        asked = OmegaConf.to_container(cfg.pop("doctor"), resolve=True)
+        keys.check_keys(asked, "doctor")  # type: ignore[arg-type]
+        options: DoctorConfig = build(asked)  # type: ignore[arg-type]
     output = None if OmegaConf.is_missing(cfg, "output_dir") else Path(cfg.output_dir)
     if options.output and output and Path(options.output).resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"doctor.output: {options.output} lies in output_dir, which the doctor leaves as it is")
@@ -115,8 +118,10 @@ def case_of(
         hint: for the mend of what is missing.
     """
     problems = [Problem(f"no value for {', '.join(missing)}", " ".join(f"{k}=…" for k in missing))] if missing else []
+    wrong = list(keys.problems(config))
+    problems += [Problem(text, "correct that key; --help explains it") for text in wrong]
     built, refused = _parts(config, missing)
-    problems += refused
+    problems += [p for p in refused if not any(text.startswith(p.measured.partition(":")[0]) for text in wrong)]
     job = sample = exact = launch = None
     if not problems:
         small = first_step(config, options.prompts, scratch / "run")

@@ -12,7 +12,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.launch.steps import build, expanded, resolved, run_step
+from finegrained_rlhf.launch.build import build, resolved
+from finegrained_rlhf.launch.checks.keys import check_keys
+from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs
+from finegrained_rlhf.launch.steps import check_steps, expanded, run_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import PREPARED
 
@@ -25,8 +28,12 @@ def dry_run(cfg: DictConfig) -> None:
     Raises:
         FineGrainedError: a user's error.
     """
+    job = {key: value for key, value in resolved(cfg).items() if key not in ("prepare", "settings")}
+    check_keys(job)
+    check_outputs(job)
     with prepared(cfg, Processes()) as (config, hint):
         try:
+            check_inputs(config)
             build(config).run()
         except FineGrainedError as error:
             raise type(error)(f"{error}{hint}") from None
@@ -56,6 +63,7 @@ def prepared(
         config = resolve(cfg)
         output = config["output_dir"]
         steps = list(expanded(config.get("prepare") or {}))
+        check_steps(steps, "prepare: ", Made())
         if steps and not Path(output, PREPARED).exists():
             if any(step.get("script", "").startswith("train_") for _, step in steps):
                 hint = _NOT_TRAINED

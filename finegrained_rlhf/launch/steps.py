@@ -13,25 +13,31 @@ import copy
 import dataclasses
 import itertools
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose
-from hydra.errors import HydraException, InstantiationException
-from hydra.utils import instantiate
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.launch.app import explain_command_line
+from finegrained_rlhf.launch.build import build, resolved
+from finegrained_rlhf.launch.checks import types
+from finegrained_rlhf.launch.checks.experiments import check_experiment
+from finegrained_rlhf.launch.checks.keys import check_keys
+from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
-from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.results_table import Results
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 _NOT_THE_JOBS = ("prepare", "settings")
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
@@ -46,16 +52,81 @@ def run_config(cfg: DictConfig) -> None:
         FineGrainedError: a user's error.
     """
     config = with_reward_of_run(resolved(cfg))
+    prepare = list(expanded(config.get("prepare") or {}))
+    job = checked(config, prepare)
+    from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
+
     processes = Processes()
-    for name, step in expanded(config.get("prepare") or {}):
+    for name, step in prepare:
         run_step(step, f"[prepare: {name}]", processes)
-    job = build({key: value for key, value in config.items() if key not in _NOT_THE_JOBS})
     if processes.is_main and "resume" in config:
         with _config_of_run(RunDirectory(config["output_dir"]), config):
             job.run()
         processes.barrier()
     else:
         _run_job(job, processes)
+
+
+def checked(
+    config: Mapping[str, Any], prepare: Sequence[tuple[str, Mapping[str, Any]]] = (), *, inputs: bool = True
+) -> Any:
+    """The job that a resolved configuration describes, when nothing is wrong with it that can be known beforehand.
+
+    Cheap checks come first: keys and types, then paths, and only then the imports that values are checked by. Steps of
+    `prepare` are checked as well. Nothing is made.
+
+    Args:
+        config: resolved.
+        prepare: steps before the job.
+        inputs: whether its files must be there, but for those that `prepare` makes.
+
+    Raises:
+        FineGrainedError: a user's error.
+    """
+    job = {key: value for key, value in config.items() if key not in _NOT_THE_JOBS}
+    check_keys(job)
+    check_outputs(job)
+    if "resume" in job:
+        RunDirectory(job["output_dir"]).refuse_foreign()
+    made = check_steps(prepare, "prepare: ", Made())
+    if inputs:
+        check_inputs(job, made)
+    return build(job)
+
+
+def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made: Made) -> Made:
+    """Compose and check every step that is still to be run, before the first one runs; later ones may read `made`.
+
+    Raises:
+        ConfigError: what is wrong with which step.
+    """
+    for name, step in steps:
+        if not ("unless" in step and Path(step["unless"]).exists()):
+            try:
+                job = step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
+                job = {key: value for key, value in job.items() if key not in _NOT_THE_JOBS}
+                if "best_of" not in job or "_target_" in (job["reward"] or {"_target_": ""}):
+                    check_keys(job)  # else the reward is that of a run which an earlier step may have to make
+                check_outputs(job)
+                check_inputs(job, made)
+            except FineGrainedError as error:
+                raise type(error)(f"{kind}{name}: {error}") from None
+        made.add(step)
+    return made
+
+
+def _args(step: Mapping[str, Any]) -> list[str]:
+    return [str(argument) for argument in step.get("args", [])]
+
+
+@cache
+def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
+    """The configuration of a step; it is composed once, when it is checked, and taken again when it is run."""
+    check_experiment(script, args)
+    try:
+        return compose(script, overrides=list(args))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"{script}: {explain_command_line(error)}") from None
 
 
 @contextmanager
@@ -88,29 +159,47 @@ def run_pipeline(cfg: DictConfig) -> None:
     """Run every step for every seed, then `collect`. Each step prints the command line that it equals."""
     if OmegaConf.is_missing(cfg, "steps"):
         raise ConfigError("name an experiment with steps: experiment=NAME  (--help lists them)")
-    processes, started = Processes(), time.perf_counter()
+    for key in ("seed", "seeds"):
+        if found := types.problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
+            raise ConfigError(found)
     seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
-    for seed in seeds:
-        one = copy.deepcopy(cfg)
-        one.seed, one.seeds, one.collect = seed, None, None
-        if cfg.seeds is not None:
-            one.output_dir = f"{cfg.output_dir}/seed_{seed}"
-        whole = resolved(one)
+    experiments = [_of_seed(cfg, seed) for seed in seeds]
+    collect = None if cfg.collect is None else resolved(cfg)["collect"]
+    if collect is not None:
+        check_keys(collect)
+        check_outputs(collect)
+    check_writable("output_dir", experiments[0]["output_dir"], directory=True)
+    check_steps(expanded(experiments[0]["steps"]), "step ", Made([experiments[0]["output_dir"]]))
+    from finegrained_rlhf.runtime.processes import Processes
+
+    processes, started = Processes(), time.perf_counter()
+    for seed, whole in zip(seeds, experiments, strict=True):
+        steps = list(expanded(whole["steps"]))
         if processes.is_main:
             _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
         processes.barrier()
-        steps = list(expanded(whole["steps"]))
         for number, (name, step) in enumerate(steps, start=1):
             minutes = (time.perf_counter() - started) / 60
             run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
-    if cfg.collect is not None:
+    if collect is not None:
         _run_job(collector(resolved(cfg)), processes)
 
 
 def collector(whole: Mapping[str, Any]) -> Any:
     """The job that collects an experiment's results; a results file also gets the resolved configuration."""
+    from finegrained_rlhf.runtime.results_table import Results
+
     job = build(whole["collect"])
     return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job
+
+
+def _of_seed(cfg: DictConfig, seed: int) -> dict[str, Any]:
+    """An experiment for one seed, resolved."""
+    one = copy.deepcopy(cfg)
+    one.seed, one.seeds, one.collect = seed, None, None
+    if cfg.seeds is not None:
+        one.output_dir = f"{cfg.output_dir}/seed_{seed}"
+    return resolved(one)
 
 
 def _claim(directory: Path, now: dict[str, Any]) -> None:
@@ -196,56 +285,5 @@ def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
         say(step["job"]["_target_"].rpartition(".")[2])
         _run_job(build(step["job"]), processes)
     else:
-        args = [str(arg) for arg in step.get("args", [])]
-        say(f"scripts/{step['script']}.py {' '.join(args)}")
-        try:
-            cfg = compose(step["script"], overrides=args)
-        except HydraException as error:
-            raise ConfigError(f"step {step['script']}: {str(error).splitlines()[0]}") from None
-        run_config(cfg)
-
-
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, interpolations resolved.
-
-    Raises:
-        ConfigError: a key must be given and is not, or an interpolation points nowhere.
-    """
-    try:
-        missing = sorted(OmegaConf.missing_keys(cfg))
-        if missing:
-            keys = ", ".join(f"{key}=…" for key in missing)
-            raise ConfigError(f"give a value for {keys}  (--help explains the keys)")
-        container = OmegaConf.to_container(cfg, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
-
-
-def build(config: Mapping[str, Any]) -> Any:
-    """The object that a mapping with `_target_` describes.
-
-    Raises:
-        FineGrainedError: what its constructor refuses; an unknown or missing key, or an unknown `_target_`.
-    """
-    try:
-        return instantiate(config, _convert_="all")
-    except InstantiationException as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, FineGrainedError):
-            cause = cause.__cause__
-        if cause is not None:
-            raise cause from None
-        raise ConfigError(_explain(error)) from None
-
-
-def _explain(error: InstantiationException) -> str:
-    """One line for what went wrong while an object was built."""
-    lines = str(error).splitlines()
-    where = next((line.split("full_key:")[1].strip() for line in lines if "full_key:" in line), "")
-    reason = str(error.__cause__ or lines[0]).splitlines()[0]
-    match = re.search(r"(unexpected keyword argument|missing \d+ required .*argument\w*:?) (.*)", reason)
-    if match:
-        reason = f"{'unknown key' if 'unexpected' in match.group(1) else 'missing key'} {match.group(2)}"
-    return f"{where}: {reason}" if where else reason
+        say(f"scripts/{step['script']}.py {' '.join(_args(step))}")
+        run_config(_composed(step["script"], tuple(_args(step))))

@@ -35,7 +35,7 @@ def encode_prompts(
         tokenizer: of the policy.
         max_tokens: longest prompt in tokens.
         too_long: `truncate` cuts the end of longer prompts off (the special end token stays) and says how many;
-            `refuse` raises.
+            `refuse` raises. Where most prompts are cut, a second warning says what to set.
         metadata: of each prompt, for scorers; empty when None.
 
     Raises:
@@ -61,6 +61,13 @@ def encode_prompts(
         )
     if long:
         logger.warning("%d of %d prompts are longer than %d tokens: cut off", len(long), len(pairs), max_tokens)
+        if len(long) > len(pairs) / 2:
+            longest = max(len(full[i]) for i in long)
+            logger.warning(
+                "WARNING: most prompts lose their end, and with it what the answer rests on: raise max_prompt_tokens "
+                "(the longest prompt has %d tokens), or set prompt_too_long=refuse",
+                longest,
+            )
         cut = plain_token_ids(tokenizer, [texts[i] for i in long], add_special_tokens=True, max_length=max_tokens)
         for i, ids in zip(long, cut, strict=True):
             full[i] = ids

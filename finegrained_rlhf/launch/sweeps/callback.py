@@ -29,10 +29,15 @@ from omegaconf.errors import OmegaConfBaseException
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.app import user_errors
+from finegrained_rlhf.launch.build import build, resolved
+from finegrained_rlhf.launch.checks.keys import check_keys
+from finegrained_rlhf.launch.checks.paths import check_writable
+from finegrained_rlhf.launch.steps import checked, expanded
 from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
 from finegrained_rlhf.launch.sweeps.points import first_point, point_name, swept_overrides, use_own_directory
 from finegrained_rlhf.launch.sweeps.settings import SweepSettings
+from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""
@@ -47,7 +52,7 @@ class SweepCallback(Callback):
         """Check what can be checked in one point, run the scripts of `sweep.prepare`, and mark the start."""
         with _stops_the_sweep():
             root = _root(config)
-            _point(compose(config.hydra.job.config_name, overrides=first_point(config)), root, "first")
+            _check_first(compose(config.hydra.job.config_name, overrides=first_point(config)), root)
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
                 print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
@@ -75,8 +80,6 @@ class SweepCallback(Callback):
 
     @staticmethod
     def _table(config: DictConfig) -> Any:
-        from finegrained_rlhf.launch.steps import build
-
         return build(OmegaConf.to_container(config.sweep.table, resolve=True))
 
 
@@ -118,10 +121,19 @@ def _failure(name: str, stage: str, error: str, log: Path | None) -> dict[str, A
     return {"status": "failed", "stage": stage, "error": error, "log": None if log is None else str(log)}
 
 
-def _point(cfg: DictConfig, root: Path, name: str) -> Point:
-    from finegrained_rlhf.launch.steps import build, resolved  # takes seconds to import
+def _check_first(cfg: DictConfig, root: Path) -> None:
+    """Refuse what is wrong with the first point, and with the directory of the sweep, before anything is started."""
+    check_writable("output_dir", str(root), directory=True)
+    if RunDirectory(root).is_run():
+        raise ConfigError(f"output_dir: {root} is a training run, whose report a sweep would replace; name another one")
+    point = _point(cfg, root, "first")
+    job = {**point.config, "output_dir": str(point.directory)}
+    checked(job, list(expanded(job.get("prepare") or {})), inputs=not point.settings.prepare)
 
+
+def _point(cfg: DictConfig, root: Path, name: str) -> Point:
     config = resolved(cfg)
+    check_keys(config["sweep"], "sweep")
     settings: SweepSettings = build(config.pop("sweep"))
     if config["dry_run"]:
         raise ConfigError("dry_run: a sweep trains; dry-run a point with train_ppo.py")
@@ -130,8 +142,6 @@ def _point(cfg: DictConfig, root: Path, name: str) -> Point:
 
 def _evaluation(config: Mapping[str, Any], settings: SweepSettings) -> dict[str, Any]:
     """The configuration of `evaluate.py` that points and baselines share."""
-    from finegrained_rlhf.launch.steps import resolved
-
     composed = compose("evaluate", overrides=[f"oracle={settings.evaluation.oracle}"])
     measured = settings.evaluation
     composed.output = "given by the point"

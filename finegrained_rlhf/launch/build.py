@@ -1,0 +1,107 @@
+"""From a composed configuration to plain containers, and from those to the objects that they describe."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers, interpolations resolved.
+
+    Raises:
+        ConfigError: a key must be given and is not, or an interpolation points nowhere.
+    """
+    try:
+        missing = sorted(OmegaConf.missing_keys(cfg))
+        if missing:
+            keys = ", ".join(f"{key}=…" for key in missing)
+            raise ConfigError(f"give a value for {keys}  (--help explains the keys)")
+        container = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def check_imports(config: Any, key: str = "") -> None:
+    """Import what every `_target_` of a configuration names.
+
+    Raises:
+        ConfigError: what cannot be imported, and why.
+    """
+    if isinstance(config, Mapping):
+        target = config.get("_target_")
+        if isinstance(target, str) and (reason := _import_problem(target)) is not None:
+            raise ConfigError(f"{key + ': ' if key else ''}_target_ {target}: {reason}")
+        for name, value in config.items():
+            check_imports(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(config, list | tuple):
+        for place, value in enumerate(config):
+            check_imports(value, f"{key}[{place}]")
+
+
+def _import_problem(target: str) -> str | None:
+    """Why a dotted name cannot be imported; None where it can."""
+    parts = target.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return "expected MODULE.CLASS"
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                continue  # that part may be a class
+            return f"importing {name} failed: {error}"
+        except SyntaxError as error:
+            return f"{error.filename}, line {error.lineno}: {error.msg}"
+        except FineGrainedError as error:
+            return str(error)
+        except Exception as error:  # whatever a user's module does while it is imported
+            reason = str(error).strip().splitlines()[:1]
+            return f"importing {name} failed: {type(error).__name__}{': ' + reason[0] if reason else ''}"
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return f"{name} has no {part}"
+            found = getattr(found, part)
+        return None
+    return f"there is no module {parts[0]} (looked in the working directory and on Python's path)"
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """The object that a mapping with `_target_` describes.
+
+    Raises:
+        FineGrainedError: what its constructor refuses; an unknown or missing key, or an unknown `_target_`.
+    """
+    check_imports(config)
+    try:
+        return instantiate(config, _convert_="all")
+    except InstantiationException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, FineGrainedError):
+            cause = cause.__cause__
+        if cause is not None:
+            raise cause from None
+        raise ConfigError(_explain(error)) from None
+
+
+def _explain(error: InstantiationException) -> str:
+    """One line for what went wrong while an object was built."""
+    lines = str(error).splitlines()
+    where = next((line.split("full_key:")[1].strip() for line in lines if "full_key:" in line), "")
+    reason = str(error.__cause__ or lines[0]).splitlines()[0]
+    match = re.search(r"(unexpected keyword argument|missing \d+ required .*argument\w*:?) (.*)", reason)
+    if match:
+        reason = f"{'unknown key' if 'unexpected' in match.group(1) else 'missing key'} {match.group(2)}"
+    return f"{where}: {reason}" if where else reason

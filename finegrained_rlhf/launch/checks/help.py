@@ -1,0 +1,115 @@
+"""What `--help` prints: what a command does, the groups that it takes, and each key with its value and its meaning.
+
+The meaning of a key is what the documentation of its class says, read from source; of a key that belongs to no class,
+the comment behind it in the configuration. Nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+
+from finegrained_rlhf.launch.checks.declared import declared
+from finegrained_rlhf.launch.checks.experiments import experiments_of
+from finegrained_rlhf.launch.commands import conf_directory
+
+_WIDTH = 110
+_COLUMN = 46
+_AS_ONE = ("prepare", "steps", "settings")
+"""Keys whose parts no job reads: they are named, not listed."""
+
+
+def explained(command: str, overrides: Sequence[str] = ()) -> str:
+    """The help of a command, as its configuration is with some overrides."""
+    lines = [_written(command)["hydra"]["help"]["header"].strip(), ""]
+    taken = dict(groups(command))
+    if taken:
+        lines.append("Groups (GROUP=OPTION):")
+        lines += [_entry(f"  {group}", ", ".join(options), 14) for group, options in taken.items()]
+        lines.append("")
+    lines.append("Keys (KEY=VALUE; ??? must be given):")
+    notes = {name: text for base in _bases(command) for name, text in _comments(base).items()}
+    lines += [_entry(f"  {text}", note, _COLUMN) for text, note in _keys(_composed(command, overrides), notes)]
+    return "\n".join(lines)
+
+
+def groups(command: str) -> Iterator[tuple[str, list[str]]]:
+    """The groups that a command takes, and the options of each; of experiments, its own."""
+    for base in _bases(command):
+        for entry in _written(base).get("defaults", ()):
+            if isinstance(entry, Mapping):
+                (group, _), *_ = entry.items()
+                if not str(group).startswith("override "):
+                    files = sorted(path.stem for path in (conf_directory() / str(group)).glob("*.yaml"))
+                    yield str(group), list(experiments_of(command)) if group == "experiment" else files
+
+
+def _bases(command: str) -> Iterator[str]:
+    """A command's configuration and those that it begins with."""
+    for entry in _written(command).get("defaults", ()):
+        if isinstance(entry, str) and entry not in ("_self_", "app"):
+            yield from _bases(entry)
+    yield command
+
+
+def _written(name: str) -> dict[str, Any]:
+    return yaml.safe_load((conf_directory() / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def _composed(command: str, overrides: Sequence[str]) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_directory()), version_base=None):
+        try:
+            cfg = compose(command, overrides=list(overrides))
+        except ConfigCompositionException as error:
+            group = re.search(r"You must specify '([^']+)'", str(error))
+            if group is None:
+                raise
+            first = dict(groups(command))[group.group(1)][0]
+            cfg = compose(command, overrides=[*overrides, f"{group.group(1)}={first}"])
+    container = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def _comments(base: str) -> dict[str, str]:
+    """The comment behind each top-level key of a configuration."""
+    text = (conf_directory() / f"{base}.yaml").read_text(encoding="utf-8")
+    return {m.group(1): m.group(2) for m in re.finditer(r"^(\w+):[^#\n]*# (.*)$", text, re.MULTILINE)}
+
+
+def _keys(config: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[tuple[str, str]]:
+    """Each dotted key with its value, and what it means."""
+    declaration = declared(str(config.get("_target_", "")))
+    for name, value in config.items():
+        if name == "_target_":
+            continue
+        field = declaration.fields.get(str(name)) if declaration is not None else None
+        meaning = (field.documentation if field is not None else "") or notes.get(str(name), "")
+        key = f"{above}{name}"
+        if isinstance(value, Mapping) and value and (above or name not in _AS_ONE):
+            yield f"{key}:", meaning
+            yield from _keys(value, {}, f"{key}.")
+        elif isinstance(value, Mapping) and value:
+            yield f"{key}: {', '.join(map(str, value))}", meaning
+        else:
+            yield f"{key}: {_value(value)}", meaning
+
+
+def _value(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip()
+    return text.removesuffix("...").strip().strip("'") if not isinstance(value, dict | list) else text
+
+
+def _entry(text: str, note: str, column: int) -> str:
+    if not note:
+        return text
+    first, *rest = textwrap.wrap(note.replace("`", ""), _WIDTH - column)
+    head = f"{text:<{column}}{first}" if len(text) < column - 1 else f"{text}\n{'':<{column}}{first}"
+    return "\n".join([head, *(f"{'':<{column}}{line}" for line in rest)])
