@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from finegrained_rlhf.conqrr.canard_corpus import WriteCanardCorpus
 from finegrained_rlhf.conqrr.evaluation import find_passages, groups_of, judgements_of, score_queries
 from finegrained_rlhf.conqrr.evaluation_job import EvaluateRewrites
-from finegrained_rlhf.conqrr.queries import query_of, read_rewrites, write_rewrites
+from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.results import RewriteTable
+from finegrained_rlhf.conqrr.wording import Wording, repeats_a_bigram, wording_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25 import Bm25Config
@@ -84,6 +85,20 @@ def test_ndcg_counts_the_grades_of_the_judgements(tmp_path: Path) -> None:
             evaluator = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(judged), measures, level)
             theirs = evaluator.evaluate(pytrec_eval.parse_run(ranked))["1_1"]
         assert (scores["ndcg@3"], scores["mrr"]) == (theirs["ndcg_cut_3"], theirs["recip_rank"])
+
+
+def test_wording_by_hand() -> None:
+    """What a retriever's reward does not see: repeated phrases, rewrites cut at the limit, unlikeness, length."""
+    assert repeats_a_bigram("What is the color of Kirin of Kirin") and repeats_a_bigram("no No no")
+    assert not repeats_a_bigram("the mill of the hill, a mill's") and not repeats_a_bigram("mill")
+    human = {"a": "who built the red lighthouse", "b": "a blue tower"}
+    found = wording_of({"a": "who built the red tower", "b": "blue blue blue", "c": "x y"}, human, {"b", "z"})
+    assert found.rouge1 == pytest.approx((4 / 5 + 1 / 3) / 2) and found.length_ratio == pytest.approx(8 / 8)
+    assert found.repeated_bigrams == pytest.approx(1 / 3) and found.cut == pytest.approx(1 / 3)
+    assert wording_of({"c": "x y"}, human) == Wording(None, None, 0.0, None)
+    assert wording_of({}, human, {"a"}) == Wording(None, None, None, None)
+    scores = score_queries(EXAMPLES, {**QUERIES, "b": "blue blue blue"}, RUN, cut={"a"})
+    assert scores.wording.cut == pytest.approx(1 / 3) and scores.wording.repeated_bigrams == pytest.approx(1 / 3)
 
 
 def test_groups_by_hand() -> None:
@@ -181,6 +196,17 @@ def test_files_of_rewrites(tmp_path: Path) -> None:
             read_rewrites(path)
 
 
+def test_rewrites_that_were_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "a", "rewrite": "x", "finished": false}\n{"id": "b", "rewrite": "x", "finished": true}\n')
+    assert read_cut(path) == {"a"} and read_rewrites(path) == {"a": "x", "b": "x"}
+    write_rewrites(path, {"a": "x"})
+    assert read_cut(path) is None
+    path.write_text('{"id": "a", "rewrite": "x", "finished": "no"}')
+    with pytest.raises(DataError, match="record a, field finished: expected true or false, got 'no'"):
+        read_cut(path)
+
+
 # The job ----------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +252,8 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert systems["rewrite"]["overall"]["mrr"] == 1.0 and systems["rewrite"]["missing"] == 0
     assert systems["ours"]["overall"]["mrr"] == 0.5 and systems["ours"]["missing"] == 1
     assert systems["ours"]["overlap"] == 1.0
+    assert systems["rewrite"]["rouge1"] == systems["rewrite"]["length_ratio"] == 1.0
+    assert systems["ours"]["repeated_bigrams"] == 0.0 and systems["ours"]["cut"] is None
     assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
     assert result["gold"] == {"passages": 2, "not_in_index": 0}
     assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
@@ -283,7 +311,8 @@ def test_the_table(folder: Path) -> None:
     assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
     assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
-    assert [cell.strip() for cell in rows[0]] == ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats"]
+    head = ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats", "ROUGE-1", "repeats a bigram", "cut off"]
+    assert [cell.strip() for cell in rows[0]] == head
     assert [cell.strip() for cell in rows[4]][:4] == ["rewrite", "1.000", "1.000", "1.000"]
     assert "MRR by" not in page  # both questions are in one group of each grouping
     with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):
@@ -295,11 +324,13 @@ def test_the_table(folder: Path) -> None:
 
 def test_groups_of_the_table(folder: Path) -> None:
     systems = {"ours": score_queries(EXAMPLES, QUERIES, RUN).to_json()}
+    del systems["ours"]["rouge1"], systems["ours"]["repeated_bigrams"], systems["ours"]["cut"]  # made before them
     retriever = {"kind": "bm25", "passages": 4}
     scores = {"systems": systems, "retriever": retriever, "k": 100, "metrics": {"form": "updated"}}
     (folder / "scores.json").write_text(json.dumps(scores))
     RewriteTable({"All": str(folder / "scores.json")}, str(folder / "t.json"), "c", "T", "A").run()
     page = (folder / "t.md").read_text()
+    assert "ROUGE-1" not in page and "cut off" not in page
     assert "### MRR by topic\n" in page and "### MRR by the source of the dialogue\n" in page
     lines = page[page.index("### MRR by the number of questions") :].splitlines()
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:6]]

@@ -42,6 +42,20 @@ def test_greedy_rewrites_are_those_of_generate(files: Path) -> None:
         assert text == policy.tokenizer.decode(output, skip_special_tokens=True)
 
 
+def test_a_rewrite_says_whether_it_was_cut_off(files: Path) -> None:
+    """By hand: its tokens, beam or greedy, hold no end of sequence. The limit of one token cuts all but the empty."""
+    for beams in (1, 3):
+        for limit in (1, 30):
+            ours = QueryRewriter(open_policy(files / "t5"), Processes(), RewritingConfig(beams, max_new_tokens=limit))
+            written = ours.write(questions()[:4])
+            assert [rewrite.text for rewrite in written] == ours.rewrite(questions()[:4])
+            for question, rewrite in zip(questions(), written, strict=False):
+                ids = ours.policy.tokenizer(question.context, return_tensors="pt")["input_ids"]
+                if beams == 1:
+                    output = ours.policy.model.generate(ids, max_new_tokens=limit, do_sample=False)[0]
+                    assert rewrite.finished == (ours.policy.eos_ids[0] in output.tolist())
+
+
 def test_alpha_0_of_a_beam_is_the_most_probable_hypothesis(files: Path) -> None:
     ours = rewriter(files, beams=3)
     searched = ours.search(questions()[:4])
@@ -89,7 +103,7 @@ def test_a_file_with_passages(files: Path, tmp_path: Path) -> None:
     job(files, tmp_path / "found.jsonl", index=index, corpus=corpus, k=3).run()
     plain, found = rows(tmp_path / "plain.jsonl"), rows(tmp_path / "found.jsonl")
     assert [row["id"] for row in plain] == [q.id for q in questions()]
-    assert plain == [{"id": row["id"], "rewrite": row["rewrite"]} for row in found]
+    assert plain == [{"id": row["id"], "rewrite": row["rewrite"], "finished": row["finished"]} for row in found]
     expected = RecordedConfig().open(Path(index)).search([row["rewrite"] for row in plain], 3)
     for row, hits in zip(found, expected, strict=True):
         assert [passage["id"] for passage in row["passages"]] == [hit.id for hit in hits]
@@ -101,7 +115,8 @@ def test_one_dialogue_on_standard_output(files: Path, capsys: pytest.CaptureFixt
     task = job(files, Path("-"), input=None, turns=[*question.history, question.question])
     task.run()
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert row == {"id": "dialogue", "rewrite": rewriter(files).rewrite([question])[0]}
+    (written,) = rewriter(files).write([question])
+    assert row == {"id": "dialogue", "rewrite": written.text, "finished": written.finished}
     assert dialogue_of(["a?", "", "b?"]).context == "b? [SEP] a?"
 
 

@@ -21,7 +21,12 @@ from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_p
 from finegrained_rlhf.conqrr.job import TrainConqrr
 from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.reward import PoolReward, pool_ids, ranked_first
+from finegrained_rlhf.conqrr.reward import (
+    PoolReward,
+    ShuffledReward,
+    pool_ids,
+    ranked_first,
+)
 from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
 from finegrained_rlhf.conqrr.validation import RewriteValidation, fixed_batches
@@ -253,9 +258,9 @@ def test_shuffled_rewards_are_the_same_ones_dealt_out_anew() -> None:
     asked = [PROMPTS["a"]] * 20
     texts = ["red car"] * 10 + ["far"] * 10
     plain = PoolReward(Overlap(), LABELS).score(step, asked, texts)
-    control = PoolReward(Overlap(), LABELS, shuffled=True, seed=1).score(step, asked, texts)
+    control = ShuffledReward(PoolReward(Overlap(), LABELS), 1).score(step, asked, texts)
     assert sorted(control) == sorted(plain) and control != plain
-    assert control == PoolReward(Overlap(), LABELS, shuffled=True, seed=1).score(step, asked, texts)
+    assert control == ShuffledReward(PoolReward(Overlap(), LABELS), 1).score(step, asked, texts)
 
 
 def test_a_question_without_label_is_named() -> None:

@@ -44,6 +44,25 @@ def test_an_index_is_built_and_searched(folder: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.scripts
+@pytest.mark.parametrize(
+    ("script", "argument", "quoted"),
+    [
+        ("search", "queries=[What's new?]", 'queries=["What\'s new?"]'),
+        ("rewrite", "turns=[Who's Ada, the poet?]", 'turns=["Who\'s Ada, the poet?"]'),
+    ],
+)
+def test_a_text_without_quotes_is_one_clear_error(script: str, argument: str, quoted: str, tmp_path: Path) -> None:
+    """What the message advises is read as one text: the next thing that is missing is the index or the model."""
+    needed = [f"index={tmp_path}/none"] if script == "search" else [f"checkpoint={tmp_path}/none"]
+    refused = run(str(ROOT / f"scripts/{script}.py"), *needed, argument)
+    (line,) = refused.stderr.strip().splitlines()
+    assert refused.returncode != 0 and line.startswith(f"error: {argument}: cannot be read as KEY=VALUE")
+    assert '[\\"What\'s new?\\"]' in line and "Lexer" not in line
+    advised = run(str(ROOT / f"scripts/{script}.py"), *needed, quoted)
+    assert advised.returncode == 2 and f"{tmp_path}/none" in advised.stderr
+
+
 def test_a_run_of_an_index_of_sub_words(folder: Path, tmp_path: Path) -> None:
     build_tokenizer(PASSAGES.values()).save_pretrained(tmp_path / "tokenizer")
     light = Bm25LightConfig(str(tmp_path / "tokenizer"))

@@ -7,13 +7,14 @@ query, or files (`evaluation_job`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tqdm import tqdm
 
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.wording import Wording, wording_of
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
@@ -40,6 +41,7 @@ class QueryScores:
             where passages were not given or no query has such a word.
         repeats: share of the later questions of dialogues for which the first passage found is a gold passage of an
             earlier question and not of this one; None where there is no later question.
+        wording: how the queries are worded: likeness to the human's rewrites, repetitions, cut ones.
     """
 
     overall: Mapping[str, float]
@@ -48,6 +50,7 @@ class QueryScores:
     tokens: float | None
     overlap: float | None
     repeats: float | None
+    wording: Wording
 
     def to_json(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -58,6 +61,7 @@ class QueryScores:
             "tokens": self.tokens,
             "overlap": self.overlap,
             "repeats": self.repeats,
+            **asdict(self.wording),
         }
 
 
@@ -96,6 +100,7 @@ def score_queries(
     metrics: RankingMetrics | None = None,
     passages: Mapping[str, str] | None = None,
     stop_words: frozenset[str] = frozenset(),
+    cut: Collection[str] | None = None,
 ) -> QueryScores:
     """Score the queries of one system.
 
@@ -106,6 +111,7 @@ def score_queries(
         metrics: which, and how turns without gold count.
         passages: texts of the gold passages, by id, for the overlap.
         stop_words: lower-case words that do not count for the overlap.
+        cut: ids of the questions whose query the limit of tokens cut off; None where that is not known.
 
     Raises:
         DataError: a query is of no question that is evaluated, or no question counts.
@@ -132,6 +138,7 @@ def score_queries(
         tokens=statistics.fmean(map(len, tokens.values())) if tokens else None,
         overlap=statistics.fmean(shares) if shares else None,
         repeats=_repeats(examples, run, values),
+        wording=wording_of(given, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
     )
 
 

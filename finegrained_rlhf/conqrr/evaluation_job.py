@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.conqrr.evaluation import QueryScores, find_passages, grades_of, score_queries
-from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_rewrites
+from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -101,7 +101,8 @@ class EvaluateRewrites:
             if self.runs is not None:
                 write_run(Path(self.runs) / f"{name}.trec", found, name)
             try:
-                scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words)
+                cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
+                scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
         record = read_record(self.index)
@@ -166,6 +167,9 @@ def overall_table(result: Mapping[str, Any]) -> str:
             "tokens": found["tokens"],
             "overlap": found["overlap"],
             "repeats": found["repeats"],
+            "rouge1": found["rouge1"],
+            "repeated_bigrams": found["repeated_bigrams"],
+            "cut": found["cut"],
         }
         for name, found in result["systems"].items()
     ]

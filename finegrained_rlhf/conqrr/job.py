@@ -7,7 +7,7 @@ T5QR is α = 0, CONQRR (mix) 0 < α < 1, CONQRR (RL) α = 1. Knows files, labels
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,7 +16,7 @@ from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, imitations, labelle
 from finegrained_rlhf.conqrr.label_files import read_labels
 from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.reward import PoolReward
+from finegrained_rlhf.conqrr.reward import PassageRank, PoolReward, RewardInputs, RewriteRewardConfig, ShuffledReward
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
 from finegrained_rlhf.conqrr.validation import RewriteValidation, SelectBy
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -50,7 +50,9 @@ class TrainConqrr:
         optimizer: rates and schedule.
         training: α, batch size, samples and limits.
         total_steps: training steps.
-        labels: file of passage labels (`conqrr.label_files`); needed where α > 0, for accuracy on validation else.
+        rewrite_reward: what a rewrite earns where α > 0 (`conqrr.reward`); any `RewriteRewardConfig`.
+        labels: file of passage labels (`conqrr.label_files`); needed where α > 0 and the reward needs them, for
+            accuracy on validation else.
         index: directory of the index that scores passages; needed with `labels`.
         retriever: settings that the index must have been built with; by default those that it has.
         validation_data: questions to select by; None uses `validation_share`.
@@ -59,10 +61,10 @@ class TrainConqrr:
         validation_labels: their passage labels; None looks in `labels`.
         validation_examples: use at most so many of the validation questions; None uses all.
         validation_pool: questions of a fixed validation batch; its pool has twice as many passages.
-        select_by: `rouge1`, `accuracy`, or `auto`: ROUGE-1 for T5QR (α = 0), in-batch accuracy else.
+        select_by: `rouge1`, `accuracy`, or `auto`: in-batch accuracy where α > 0 and there are labels, ROUGE-1 else.
         label_share: share of the human rewrites that cross-entropy may use, 0 to 1; it is masked for the rest.
         label_seed: of that choice; the same in every run to be compared, and in the labelling of passages.
-        shuffled_rewards: a control: rewards that say nothing.
+        shuffled_rewards: a control: the scores of each process are dealt out at random, so that they say nothing.
         template: what stands around the dialogue in the policy's input, a text with `{dialogue}`. None: what the
             starting policy was trained with; where it does not say, `{dialogue}` alone for an encoder–decoder, and for
             a decoder-only policy with a line behind it that begins with `rewrite:`. The checkpoints remember it.
@@ -86,6 +88,7 @@ class TrainConqrr:
     optimizer: AnyOptimizerConfig
     training: SelfCriticalConfig
     total_steps: int
+    rewrite_reward: RewriteRewardConfig = field(default_factory=PassageRank)
     labels: str | None = None
     index: str | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
@@ -119,7 +122,7 @@ class TrainConqrr:
                 raise ConfigError(f"{name}: expected at least 1, got {value}")
         if not 0 <= self.validation_share < 1 or (self.validation_share and self.validation_data is not None):
             raise ConfigError("validation_share: expected 0 <= share < 1, and 0 where validation_data is given")
-        if self.training.alpha > 0 and self.labels is None:
+        if self.training.alpha > 0 and self.labels is None and self.rewrite_reward.needs_labels:
             raise ConfigError(f"training.alpha = {self.training.alpha} needs labels=FILE and index=DIR")
         if (self.labels is None) != (self.index is None):
             raise ConfigError("labels and index: expected both or neither")
@@ -140,7 +143,7 @@ class TrainConqrr:
         """What `score` is in validation."""
         if self.select_by != "auto":
             return self.select_by
-        return "accuracy" if self.training.alpha > 0 else "rouge1"
+        return "accuracy" if self.training.alpha > 0 and self.labels is not None else "rouge1"
 
     def loop_config(self) -> LoopConfig:
         """The settings of the training loop."""
@@ -178,12 +181,13 @@ class TrainConqrr:
         if self.index is not None:
             scorer = self.retriever.open(Path(self.index))
         questions, held_out = self._questions()
-        data = self._training(questions, labels, policy, template)
+        reward = None
+        if self.training.alpha > 0:
+            reward = self.rewrite_reward.build(RewardInputs({q.id: q for q in (*questions, *held_out)}, labels, scorer))
+            reward = ShuffledReward(reward, self.seed) if self.shuffled_rewards else reward
+        data = self._training(questions, () if reward is None else reward.rewarded, policy, template)
         validation = self._validation(held_out, labels, scorer, policy, template)
         check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
-        reward = None
-        if scorer is not None and self.training.alpha > 0:
-            reward = PoolReward(scorer, labels, shuffled=self.shuffled_rewards, seed=self.seed)
         return SelfCriticalTrainer(
             policy,
             data,
@@ -218,7 +222,7 @@ class TrainConqrr:
     def _training(
         self,
         questions: Sequence[RewriteExample],
-        labels: dict[str, PassageLabel],
+        rewarded: Collection[str],
         policy: Policy,
         template: RewriteTemplate,
     ) -> list[Imitation]:
@@ -228,14 +232,14 @@ class TrainConqrr:
             questions,
             policy,
             labelled=labelled,
-            rewarded=labels.keys() if alpha > 0 else (),
+            rewarded=rewarded,
             max_input_tokens=self.max_input_tokens,
             max_rewrite_tokens=self.training.max_new_tokens,
             template=template,
         )
         data = useful(found, alpha)
         logger.info(
-            "%d questions: %d with a rewrite to imitate, %d with a passage label, %d of no use at alpha = %s left out",
+            "%d questions: %d with a rewrite to imitate, %d to be rewarded, %d of no use at alpha = %s left out",
             len(found),
             sum(e.answer_ids is not None for e in data),
             sum(e.rewarded for e in data),
@@ -244,7 +248,7 @@ class TrainConqrr:
         )
         if not data:
             raise DataError(
-                f"no question has what alpha = {alpha} learns from (a rewrite below 1, a passage label above 0)",
+                f"no question has what alpha = {alpha} learns from (a rewrite below 1, what the reward needs above 0)",
                 file=self.data if isinstance(self.data, str) else self.data.path,
             )
         return data

@@ -50,6 +50,20 @@ def read_rewrites(path: str | Path) -> dict[str, str]:
     return found
 
 
+def read_cut(path: str | Path) -> frozenset[str] | None:
+    """Ids of the rewrites that the limit of tokens cut off: lines with `finished: false`; None where no line says.
+
+    Raises:
+        DataError: no such file, a broken line, or `finished` is neither true nor false.
+    """
+    marked = [row for row in read_jsonl(path) if row.get("finished") is not None]
+    for row in marked:
+        if not isinstance(row["finished"], bool):
+            problem = f"expected true or false, got {row['finished']!r}"
+            raise DataError(problem, file=path, record=str(row.get("id")), field="finished")
+    return frozenset(row["id"] for row in marked if not row["finished"]) if marked else None
+
+
 def write_rewrites(path: str | Path, rewrites: Mapping[str, str]) -> None:
     """Write `read_rewrites`' format, atomically."""
     write_jsonl(path, ({"id": name, "rewrite": text} for name, text in rewrites.items()))

@@ -17,6 +17,7 @@ from finegrained_rlhf.runtime.results_table import Results
 
 COLUMNS = {"mrr": "MRR", "hit_rate@10": "R@10", "hit_rate@100": "R@100"}
 """The thesis's metrics and what its tables call them; R@k is whether a gold passage is among the first k."""
+_WORDING = {"rouge1": "ROUGE-1", "repeated_bigrams": "repeats a bigram", "cut": "cut off"}
 _GROUPING_TITLES = {
     "topic": "MRR by topic",
     "questions": "MRR by the number of questions in the dialogue so far",
@@ -85,7 +86,8 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
     for system, found in evaluation["systems"].items():
         metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
         attributes = {"words": found["tokens"], "overlap": found["overlap"], "repeats": found["repeats"]}
-        rows.append({"query": system, **metrics, **attributes})
+        wording = {title: found[name] for name, title in _WORDING.items() if name in found}  # not in older files
+        rows.append({"query": system, **metrics, **attributes, **wording})
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (

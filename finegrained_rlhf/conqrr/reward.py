@@ -1,20 +1,98 @@
-"""What a rewrite is worth: whether a retriever ranks the right passage first among those of the batch.
+"""What a rewrite is worth: where a retriever ranks the right passage among those of the batch, or a reward of your own.
 
-Knows passage labels and a scorer of given passages. Does not know how rewrites are made.
+A configuration names a reward by `_target_` (`conf/rewrite_reward/`): a `RewriteRewardConfig`, whose `build` makes the
+reward of a run. Knows passage labels and a scorer of given passages. Does not know how rewrites are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.records import PassageLabel
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.retrieval.protocol import PoolScorer
+from finegrained_rlhf.training.self_critical_config import ResponseReward
+
+Shape = Literal["first", "reciprocal_rank"]
+
+
+@dataclass(frozen=True)
+class RewardInputs:
+    """What a reward may be made from.
+
+    Attributes:
+        examples: the questions to train on and to select by, by id.
+        labels: passage labels by question id; empty without a file of labels.
+        scorer: the index; None without one.
+    """
+
+    examples: Mapping[str, RewriteExample]
+    labels: Mapping[str, PassageLabel]
+    scorer: PoolScorer | None
+
+
+class RewriteReward(ResponseReward, Protocol):
+    """What rewrites are worth: `score`, of the trainer's `ResponseReward`, and which questions it can score.
+
+    The ids of the prompts that `score` is given are those of their questions.
+
+    Attributes:
+        rewarded: ids of the questions whose rewrites can be scored.
+    """
+
+    rewarded: Collection[str]
+
+
+class RewriteRewardConfig(Protocol):
+    """The settings of a reward, as YAML names them.
+
+    Attributes:
+        needs_labels: it cannot be built without passage labels and an index.
+    """
+
+    needs_labels: ClassVar[bool]
+
+    def build(self, inputs: RewardInputs) -> RewriteReward:
+        """The reward of a run.
+
+        Raises:
+            ConfigError: the settings need something that the run does not have.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class PassageRank:
+    """Rewards by the rank of the labelled passage in the step's pool (`PoolReward`).
+
+    Attributes:
+        shape: `first`: 1 where it is first, else 0 (thesis, eq. 4.2); `reciprocal_rank`: 1 / rank.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    shape: Shape = "first"
+
+    def __post_init__(self) -> None:
+        if self.shape not in get_args(Shape):
+            raise ConfigError(f"rewrite_reward.shape: expected first or reciprocal_rank, got {self.shape!r}")
+
+    def build(self, inputs: RewardInputs) -> PoolReward:
+        """See `RewriteRewardConfig`.
+
+        Raises:
+            ConfigError: there is no index.
+        """
+        if inputs.scorer is None:
+            raise ConfigError("rewrite_reward: the rank of a passage needs labels=FILE and index=DIR")
+        return PoolReward(inputs.scorer, inputs.labels, self.shape)
 
 
 def pool_ids(labels: Sequence[PassageLabel]) -> list[str]:
@@ -39,23 +117,36 @@ def ranked_first(scores: NDArray[np.float32], positives: Sequence[int]) -> NDArr
     return np.asarray((others < own[:, None]).all(axis=1))
 
 
-class PoolReward:
-    """score(q) = 1 where the retriever ranks the positive above every other passage of the step's pool, else 0.
+def reciprocal_ranks(scores: NDArray[np.float32], positives: Sequence[int]) -> NDArray[np.float64]:
+    """1 / rank of the positive in the pool, ties counted against it.
 
-    Satisfies `ResponseReward`. The pool holds the positives and negatives of all rewarded questions of the step, so
-    every process scores against the same one; all of a step's rewrites go to `score_pool` in one call, equal ones once.
+    Args:
+        scores: fp32 [Q, P].
+        positives: Q columns.
+
+    Returns:
+        fp64 [Q], 1 / P to 1.
+    """
+    own = scores[np.arange(len(positives)), list(positives)]
+    return np.asarray(1.0 / (scores >= own[:, None]).sum(axis=1))
+
+
+class PoolReward:
+    """score(q) is 1 where the retriever ranks the positive above every other passage of the step's pool, else 0.
+
+    Or 1 / the positive's rank. Satisfies `RewriteReward`. The pool holds the positives and negatives of all rewarded
+    questions of the step, so every process scores against the same one; all of a step's rewrites go to `score_pool` in
+    one call, equal ones once.
 
     Args:
         scorer: scores queries against passages.
         labels: by question id.
-        shuffled: a control: the scores are dealt out to the rewrites anew, at random, so that they say nothing.
-        seed: of that.
+        shape: `first` or `reciprocal_rank`.
     """
 
-    def __init__(
-        self, scorer: PoolScorer, labels: Mapping[str, PassageLabel], *, shuffled: bool = False, seed: int = 0
-    ) -> None:
-        self.scorer, self.labels, self.shuffled, self.seed = scorer, labels, shuffled, seed
+    def __init__(self, scorer: PoolScorer, labels: Mapping[str, PassageLabel], shape: Shape = "first") -> None:
+        self.scorer, self.labels, self.shape = scorer, labels, shape
+        self.rewarded: Collection[str] = labels.keys()
 
     def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         """See `ResponseReward.score`.
@@ -67,15 +158,32 @@ class PoolReward:
         column = {passage: number for number, passage in enumerate(pool)}
         queries = list(dict.fromkeys(texts))
         row = {query: number for number, query in enumerate(queries)}
-        table = self.scorer.score_pool(queries, pool)
+        table = self.scorer.score_pool(queries, pool)[[row[text] for text in texts]]
         positives = [column[self._label(prompt).positive] for prompt in prompts]
-        scores = ranked_first(table[[row[text] for text in texts]], positives).astype(float)
-        if self.shuffled:
-            names = [prompt.id for prompt in prompts]
-            scores = np.random.default_rng(stable_hash(self.seed, "shuffle", *names)).permutation(scores)
-        return [float(score) for score in scores]
+        values = ranked_first(table, positives) if self.shape == "first" else reciprocal_ranks(table, positives)
+        return [float(value) for value in values]
 
     def _label(self, prompt: Prompt) -> PassageLabel:
         if prompt.id not in self.labels:
             raise DataError("expected a passage label", record=prompt.id, field="positive")
         return self.labels[prompt.id]
+
+
+class ShuffledReward:
+    """A control: the scores of a reward are dealt out to the rewrites of a call anew, at random: they say nothing.
+
+    Satisfies `RewriteReward`.
+
+    Args:
+        reward: whose scores are dealt out.
+        seed: of that.
+    """
+
+    def __init__(self, reward: RewriteReward, seed: int) -> None:
+        self.reward, self.seed, self.rewarded = reward, seed, reward.rewarded
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """See `ResponseReward.score`."""
+        scores = np.array(self.reward.score(step_prompts, prompts, texts), dtype=float)
+        names = [prompt.id for prompt in prompts]
+        return [float(s) for s in np.random.default_rng(stable_hash(self.seed, "shuffle", *names)).permutation(scores)]

@@ -15,7 +15,7 @@ from typing import Any
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
+from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, WrittenRewrite, matching_alpha, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage
 from finegrained_rlhf.retrieval.jobs import hit_row
@@ -56,7 +56,7 @@ class RewriteQuestions:
         input: questions: a file, or a `RewriteData`, which may name more than a format; None rewrites `turns`.
         format: of the file `input`.
         turns: without `input`: one dialogue, oldest turn first, its last question last.
-        output: JSON lines, `-` for standard output: `{id, rewrite}`, with an index also
+        output: JSON lines, `-` for standard output: `{id, rewrite, finished}`, with an index also
             `passages: [{id, score}, …]`, best first, with `corpus` also their `title` and `text`.
         rewriting: how rewrites are decoded.
         match: file of other rewrites (`{id, rewrite}` a line); the α of the beam search is then the one whose
@@ -107,13 +107,14 @@ class RewriteQuestions:
         examples = self._examples()
         retriever = None if self.index is None else self.retriever.open(Path(self.index))
         rewriter = QueryRewriter.load(self.checkpoint, processes, self.rewriting)
-        rewrites = self._rewrites(rewriter, examples)
+        written = self._rewrites(rewriter, examples)
+        rewrites = [rewrite.text for rewrite in written]
         found: list[list[Hit]] | None = None
         if retriever is not None:
             found = []
             for start in range(0, len(rewrites), _SEARCHED_AT_ONCE):
                 found += retriever.search(rewrites[start : start + _SEARCHED_AT_ONCE], self.k)
-        rows = list(self._rows(examples, rewrites, found))
+        rows = list(self._rows(examples, written, found))
         with writable(self.output) as stream:
             for row in rows:
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -129,28 +130,31 @@ class RewriteQuestions:
             raise ConfigError("give input=FILE, or turns=['question','answer','question']")
         return [dialogue_of(self.turns)]
 
-    def _rewrites(self, rewriter: QueryRewriter, examples: Sequence[RewriteExample]) -> list[str]:
+    def _rewrites(self, rewriter: QueryRewriter, examples: Sequence[RewriteExample]) -> list[WrittenRewrite]:
         shown = len(examples) > self.rewriting.batch_size
         with progress_bar("rewriting", len(examples), "question", shown) as bar:
             if self.match is None:
-                return rewriter.rewrite(examples, bar.update)
+                return rewriter.write(examples, bar.update)
             others = read_rewrites(self.match)
             searched = rewriter.search(examples, bar.update)
         wanted = sum(map(words_of, others.values())) / len(others)
         alpha = matching_alpha(rewriter, searched, wanted)
-        texts = [rewriter.text(best(hypotheses, alpha)) for hypotheses in searched]
-        mean = sum(map(words_of, texts)) / len(texts)
+        rewrites = [rewriter.written(best(hypotheses, alpha)) for hypotheses in searched]
+        mean = sum(words_of(rewrite.text) for rewrite in rewrites) / len(rewrites)
         logger.info("alpha = %.4f gives %.2f words a rewrite; %s has %.2f", alpha, mean, self.match, wanted)
-        return texts
+        return rewrites
 
     def _rows(
-        self, examples: Sequence[RewriteExample], rewrites: Sequence[str], found: Sequence[Sequence[Hit]] | None
+        self,
+        examples: Sequence[RewriteExample],
+        rewrites: Sequence[WrittenRewrite],
+        found: Sequence[Sequence[Hit]] | None,
     ) -> Iterator[dict[str, Any]]:
         passages: dict[str, CorpusPassage] = {}
         if self.corpus is not None and found is not None:
             passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
         for number, (example, rewrite) in enumerate(zip(examples, rewrites, strict=True)):
-            row: dict[str, Any] = {"id": example.id, "rewrite": rewrite}
+            row: dict[str, Any] = {"id": example.id, "rewrite": rewrite.text, "finished": rewrite.finished}
             if found is not None:
                 row["passages"] = [hit_row(hit, passages.get(hit.id)) for hit in found[number]]
             yield row

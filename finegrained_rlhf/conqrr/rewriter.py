@@ -57,6 +57,19 @@ class RewritingConfig:
             raise ConfigError("alpha: greedy decoding has no length normalisation; set beams above 1 too")
 
 
+@dataclass(frozen=True)
+class WrittenRewrite:
+    """A rewrite as it was decoded.
+
+    Attributes:
+        text: without special tokens.
+        finished: the policy ended it; False where the limit of tokens cut it off.
+    """
+
+    text: str
+    finished: bool
+
+
 class QueryRewriter:
     """Rewrites questions.
 
@@ -83,6 +96,12 @@ class QueryRewriter:
         return cls(PolicyConfig(checkpoint).load(processes.device), processes, config)
 
     def rewrite(self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None) -> list[str]:
+        """The text of a rewrite of each question. Arguments as in `write`."""
+        return [rewrite.text for rewrite in self.write(examples, done)]
+
+    def write(
+        self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
+    ) -> list[WrittenRewrite]:
         """A rewrite of each question.
 
         Args:
@@ -90,17 +109,17 @@ class QueryRewriter:
             done: called with the number of questions of each finished batch.
         """
         if self.config.beams > 1:
-            return [self.text(best(found, self.config.alpha)) for found in self.search(examples, done)]
+            return [self.written(best(found, self.config.alpha)) for found in self.search(examples, done)]
         prompts = self._prompts(examples)
-        texts: list[str] = []
+        rewrites: list[WrittenRewrite] = []
         batches = TextGenerator(self.policy, processes=self.processes).stream(
             prompts, max_new_tokens=self.config.max_new_tokens, batch_size=self.config.batch_size
         )
         for batch in batches:
-            texts += [group[0].text for group in batch]
+            rewrites += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
             if done is not None:
                 done(len(batch))
-        return texts
+        return rewrites
 
     def search(
         self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
@@ -119,6 +138,10 @@ class QueryRewriter:
 
     def _prompts(self, examples: Sequence[RewriteExample]) -> list[Prompt]:
         return rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens, self.template)
+
+    def written(self, hypothesis: Hypothesis) -> WrittenRewrite:
+        """A hypothesis as a rewrite."""
+        return WrittenRewrite(self.text(hypothesis), hypothesis.finished)
 
     def text(self, hypothesis: Hypothesis) -> str:
         """A hypothesis as text, decoded as rollouts are."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -103,6 +103,11 @@ _TASKS = {"train_ppo": run_ppo, "doctor": run_doctor, "run_experiment": run_expe
 
 def explain_command_line(error: BaseException) -> str:
     """One line for what Hydra or omegaconf found wrong with a command line."""
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override}: cannot be read as KEY=VALUE; a text with a quote, comma, colon or bracket in it needs "
+            r"""quotes that reach the program, as in "queries=[\"What's new?\"]", or a file of texts (input=FILE)"""
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := re.search(r"You must specify '([^']+)'.*Available options: (.*)", " ".join(lines)):
         return f"give {match.group(1)}=…; expected one of {', '.join(match.group(2).split())}"

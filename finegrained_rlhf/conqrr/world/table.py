@@ -28,6 +28,8 @@ SYSTEMS = (QUESTION, CONTEXT, T5QR, LONGER, MIX, RL, SHUFFLED, FULL, HUMAN)
 METRICS = {"mrr": "mrr", "recall_10": "hit_rate@10", "recall_100": "hit_rate@100"}
 TOPICS = {"mrr_concentrated": "concentrated", "mrr_shifted": "shifted"}
 COLUMNS = (*METRICS, *TOPICS, "repeats", "words", "overlap")
+WORDING = ("rouge1", "repeated_bigrams", "cut")
+"""How the queries are worded; evaluations made before these were measured do not have them."""
 WANTED_GAIN = 0.15
 """What CONQRR's MRR should exceed T5QR's by (table 4.1: 17% with the RL loss, 14% with the mixed one)."""
 
@@ -89,7 +91,12 @@ class RewriteWorldTable(ResultsTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With the share of the rewrites."""
-        return f"{self.about} Human rewrites that training may use: {result['label_share']:.0%}."
+        wording = (
+            " `rouge1`: with the human's rewrite; `repeated_bigrams`: share of queries in which two words that stand "
+            "together do so again; `cut`: share that the limit of tokens cut off."
+        )
+        about = self.about + (wording if len(_columns(result["rows"])) > len(COLUMNS) else "")
+        return f"{about} Human rewrites that training may use: {result['label_share']:.0%}."
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, gains over T5QR, by how a question asks, learning curves, minutes."""
@@ -97,7 +104,7 @@ class RewriteWorldTable(ResultsTable):
         trained = (MIX, RL, SHUFFLED)
         return {
             "rows": rows,
-            **compared(rows, SYSTEMS, COLUMNS, T5QR),
+            **compared(rows, SYSTEMS, _columns(rows), T5QR),
             "gains": {system: gains_of(rows, system) for system in (LONGER, MIX, RL, SHUFFLED, FULL)},
             "exact": {system: _exact(roots, system) for system in self.runs},
             "curves": {run: [_curve(root / run) for root in roots.values()] for run in trained},
@@ -127,7 +134,7 @@ class RewriteWorldTable(ResultsTable):
         return (
             f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
             f"![Validation during training]({self._curves_path.name})\n\n"
-            f"{compared_page(result, COLUMNS, T5QR)}\n"
+            f"{compared_page(result, _columns(result['rows']), T5QR)}\n"
             "## In-batch accuracy on the dev questions\n\nThe policy of the best validation is kept; it may be the one "
             f"that training began with (step 0).\n\n{markdown_table(kept, [*kept[0]])}\n"
             "## Rewrites that are the human's word by word, by how the question asks\n\n"
@@ -154,6 +161,10 @@ class RewriteWorldTable(ResultsTable):
             for name, title in {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}.items()
         ]
         draw_lines(self._curves_path, lines, x_label="training steps")
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return (*COLUMNS, *(name for name in WORDING if all(name in row for row in rows)))
 
 
 def _enough(gains: Sequence[float]) -> int:
@@ -189,7 +200,8 @@ def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
         row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
         row |= {column: float(found["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
         row |= {"repeats": float(found["repeats"]), "words": float(found["tokens"])}
-        return row | {"overlap": float(found["overlap"])}
+        row |= {"overlap": float(found["overlap"])}
+        return row | {name: float(found[name] or 0.0) for name in WORDING if name in found}  # no query is cut: null
     except KeyError as error:
         raise DataError("is not among the scores", file=path, record=system, field=str(error.args[0])) from None
 
