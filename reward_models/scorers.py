@@ -127,7 +127,7 @@ class SegmentScorer(_Scorer):
         path: directory of a relevance or factuality model, or of the run that trained it.
         granularity: `sub_sentence` or `sentence`; None takes the one that the model was trained on.
         segmenter: `rules`, a spaCy pipeline, or a segmenter of one's own; None takes the one of training.
-        positive: reward of a segment without error.
+        positive: reward of a segment without error; more than `negative`.
         negative: reward of a segment with one.
         batch_size: responses in one forward pass; batches are made of responses of similar length.
         max_length: longest input in tokens; None takes the model's.
@@ -146,9 +146,12 @@ class SegmentScorer(_Scorer):
         kind: Kind | None = None,
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length)
+        if not negative < positive:
+            raise ConfigError(f"positive must be more than negative, got {positive} and {negative}")
         if granularity not in (None, "sub_sentence", "sentence"):
             raise ConfigError(f"granularity must be sub_sentence, sentence or null, got {granularity!r}")
         self.granularity, self.positive, self.negative = granularity, positive, negative
+        self.error_free_from = positive
         self._asked_segmenter = segmenter
         self._segmenter: Segmenter | None = None
 

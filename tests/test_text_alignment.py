@@ -67,8 +67,8 @@ def check_row(kind: str, ids: list[int]) -> None:
         for (_, end), token in zip(spans, tokens, strict=True):
             before = ends[token - 1] if token else 0
             assert before < end <= ends[token]
-        audit = audit_alignment([text], [ends], [spans])
-        assert audit == AlignmentAudit(len(spans), len(spans)) and audit.share == 1.0
+        audit = audit_alignment([text], [ends], [spans], tokenizer=tok, ids=[ids])
+        assert (audit.segments, audit.exact) == (len(spans), len(spans)) and audit.share == 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,6 +147,33 @@ def test_audit_counts_what_does_not_map() -> None:
     assert "66.67%" in str(audit)
     with pytest.raises(AlignmentError, match="1 texts, 0 token maps"):
         audit_alignment(["a"], [], [[]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_audit_fails_on_a_broken_map(kind: str) -> None:
+    """Maps of the right form (not decreasing, ending with the text) that belong to other tokens."""
+    tok = tokenizer(kind)
+    text = " ".join(CORPUS)
+    ids = tok(text, add_special_tokens=False).input_ids
+    text, ends = token_ends(tok, ids)
+    spans = SEGMENTER.sub_sentences(text)
+    assert len(spans) > 3
+    late = (*(end + 1 for end in ends[:-1]), len(text))
+    shifted = (ends[0], *ends[:-2], len(text))
+    equal = tuple(round((n + 1) * len(text) / len(ids)) for n in range(len(ids)))
+    for broken in (late, shifted, equal):
+        ordered = tuple(min(end, len(text)) for end in broken)
+        assert audit_alignment([text], [ordered], [spans]).share == 1.0  # its form says nothing
+        assert audit_alignment([text], [ordered], [spans], tokenizer=tok, ids=[ids]).share < 0.9
+    rows = audit_alignment([text], [ends[:-1]], [spans], tokenizer=tok, ids=[ids])
+    assert rows.share == 0.0  # another row's map
+
+
+def test_ends_inside_a_token_are_counted() -> None:
+    """By hand: the tokens end at 3 and 7; a segment that ends at 5 shares its token with what follows."""
+    audit = audit_alignment(["abcdefg"], [(3, 7)], [[(0, 3), (3, 5), (5, 7)]])
+    assert (audit.exact, audit.inside, audit.inside_share) == (3, 1, pytest.approx(1 / 3))
+    assert "1 inside it (33.33%)" in str(audit) and (audit + audit).inside == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

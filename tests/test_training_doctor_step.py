@@ -40,7 +40,7 @@ def case(smoke: Path, tmp_path: Path) -> CaseMaker:
         ("nan", "rewards", "not finite"),
         ("raises", "rewards", "KeyError: 'passages' (doctor_toy.py"),
         ("few", "rewards", "scored 3 responses, 4 were given"),
-        ("outside", "alignment", "ends after the last token"),
+        ("outside", "rewards", "outside the response (0:"),
     ],
 )
 def test_scorers_that_break_the_contract(case: CaseMaker, fault: str, check: str, said: str) -> None:

@@ -491,7 +491,6 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step
     """Shares of unequal size, and processes without any prompt."""
     options: dict[str, Any] = {
         "prompts_per_step": prompts_per_step,
-        "training_prompts": 6,
         "settings": {"words": ComponentConfig("running")},
         "validation": 5,
         "lr": 1e-3,

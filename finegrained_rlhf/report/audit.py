@@ -17,7 +17,10 @@ PHASES = ("rollout", "rewards", "scoring", "update")
 
 
 def alignment_part(record: RunRecord) -> Html:
-    """Share of segments that end at exactly one token: of the whole run, and by component from the samples."""
+    """Share of segments that end at exactly one token, over the run; by component what the kept samples can show.
+
+    Samples hold offsets but no token ids: whether a map is sound in form, and which ends lie inside a token.
+    """
     shares = [share for _, share in series([*record.steps, *record.validations], "alignment")]
     lowest = (
         f"Over all {len(shares)} steps and validations the lowest share was {min(shares):.2%}."
@@ -31,9 +34,9 @@ def alignment_part(record: RunRecord) -> Html:
         found = _audit(with_tokens, name)
         counts = [sum(s.component == name for s in r.segments) for r in responses]
         mean = sum(counts) / len(counts) if counts else None
-        share = f"{found.share:.2%}" if found.segments else "–"
-        rows.append([isolated(name), number(sum(counts)), number(mean, 2), number(found.exact), share])
-    head = ["component", "segments kept", "a response", "at exactly one token", "share"]
+        share, inside = (f"{x:.2%}" if found.segments else "–" for x in (found.share, found.inside_share))
+        rows.append([isolated(name), number(sum(counts)), number(mean, 2), share, inside])
+    head = ["component", "segments kept", "a response", "on a sound token map", "inside a token"]
     without = len(responses) - len(with_tokens)
     note = (
         f" {without} of {len(responses)} kept responses have no token records and are not counted." if without else ""

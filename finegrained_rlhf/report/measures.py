@@ -14,7 +14,7 @@ from finegrained_rlhf.report.html import is_number
 from finegrained_rlhf.report.record import Row, RunRecord
 
 Point = tuple[float, float]
-_OURS = {"step", "score", "examples", "response_length", "eos_rate", "repetition", "alignment"}
+_OURS = {"step", "score", "examples", "response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
 _PREFIXES = ("reward/", "segments/", "time/")
 SEGMENT, LENGTH, KL = "a segment", "tokens", "KL"
 

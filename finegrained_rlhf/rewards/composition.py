@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.core.stats import Reduce
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
+from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
@@ -112,26 +113,26 @@ class RewardComposer:
         device scores for one component, the CPU prepares the next.
 
         Raises:
-            ConfigError: a component gave a value that is not finite, or not one entry a response.
+            ConfigError: a component broke, or gave something else than finite values of segments inside each response;
+                the error names it, the prompt and the response.
         """
         if not responses:
             return {name: SegmentScores((), ()) for name in self.config.components}
-        components = self.config.components
-        started = {
-            name: scorer.start(prompts, responses)
-            for name, scorer in components.items()
-            if isinstance(scorer, StartableScorer)
-        }
-        scored = {name: s.score(prompts, responses) for name, s in components.items() if name not in started}
-        scores = {name: started[name]() if name in started else scored[name] for name in components}
-        for name, result in scores.items():
-            if len(result.values) != len(responses):
-                raise ConfigError(
-                    f"reward component {name} scored {len(result.values)} responses, {len(responses)} were given"
-                )
-            if not all(math.isfinite(value) for row in result.values for value in row):
-                raise ConfigError(f"reward component {name} gave a value that is not finite")
-        return scores
+        given = {name: (name, scorer, prompts, responses) for name, scorer in self.config.components.items()}
+        started: dict[str, Callable[[], SegmentScores]] = {}
+        for name, scorer in self.config.components.items():
+            if isinstance(scorer, StartableScorer):
+                with naming(*given[name]):
+                    started[name] = scorer.start(prompts, responses)
+        scored: dict[str, object] = {}
+        for name, scorer in self.config.components.items():
+            if name not in started:
+                with naming(*given[name]):
+                    scored[name] = scorer.score(prompts, responses)
+        for name, collect in started.items():
+            with naming(*given[name]):
+                scored[name] = collect()
+        return {name: check_scores(name, scored[name], prompts, responses) for name in given}
 
     def compose(self, rollout: Rollout, scores: Mapping[str, SegmentScores], *, train: bool = True) -> RewardTrace:
         """Normalise, aggregate, place on tokens, weigh, add up.

@@ -12,7 +12,11 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores segments of responses, or responses as a whole."""
+    """Scores segments of responses, or responses as a whole.
+
+    A scorer of segments may have a number `error_free_from`: the smallest value that it gives to a segment without an
+    error. Without one it is 0, so that only negative values are errors. Evaluation counts by it.
+    """
 
     def setup(self, device: torch.device) -> None:
         """Load what is heavy and move it to `device`. Called once, before the first `score`."""
@@ -46,7 +50,13 @@ class StartableScorer(Scorer, Protocol):
 
 
 class BaseScorer:
-    """A convenient base for scorers that have nothing to load."""
+    """A convenient base for scorers that have nothing to load.
+
+    Attributes:
+        error_free_from: the smallest value of a segment without an error.
+    """
+
+    error_free_from: float = 0.0
 
     def setup(self, device: torch.device) -> None:
         """Nothing to load."""

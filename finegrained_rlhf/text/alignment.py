@@ -87,45 +87,85 @@ class AlignmentAudit:
 
     Attributes:
         segments: segments looked at.
-        exact: those whose last character lies in exactly one token.
+        exact: those whose last character comes with the token that the map names, and with no earlier one.
+        inside: those that end inside that token: it carries characters behind the segment too.
     """
 
     segments: int
     exact: int
+    inside: int = 0
 
     @property
     def share(self) -> float:
         """Share of exact segments; 1.0 when there is no segment."""
         return self.exact / self.segments if self.segments else 1.0
 
+    @property
+    def inside_share(self) -> float:
+        """Share of segments that end inside a token; 0.0 when there is no segment."""
+        return self.inside / self.segments if self.segments else 0.0
+
     def __add__(self, other: AlignmentAudit) -> AlignmentAudit:
         """Both audits together."""
-        return AlignmentAudit(self.segments + other.segments, self.exact + other.exact)
+        return AlignmentAudit(self.segments + other.segments, self.exact + other.exact, self.inside + other.inside)
 
     def __str__(self) -> str:
-        return f"{self.exact} of {self.segments} segments end at exactly one response token ({self.share:.2%})"
+        return (
+            f"{self.exact} of {self.segments} segments end at exactly one response token ({self.share:.2%}), "
+            f"{self.inside} inside it ({self.inside_share:.2%})"
+        )
 
 
 def audit_alignment(
-    texts: Sequence[str], ends: Sequence[Sequence[int]], spans_per_text: Sequence[Sequence[Span]]
+    texts: Sequence[str],
+    ends: Sequence[Sequence[int]],
+    spans_per_text: Sequence[Sequence[Span]],
+    *,
+    tokenizer: Decoder | None = None,
+    ids: Sequence[Sequence[int]] | None = None,
 ) -> AlignmentAudit:
-    """Count the segments whose last character lies in exactly one token, looking at every token of its text.
+    """Count the segments whose last character comes with exactly the token that the map names.
+
+    With tokenizer and ids this is decided by decoding: the tokens up to and with the named one must give the segment's
+    last character, those before it must not. Without them only the map's form is checked (offsets that do not decrease
+    and end with the text; segments inside the text), which a wrong map may have too.
 
     Args:
         texts: R decoded responses.
         ends: R token-end offsets.
         spans_per_text: R segmentations.
+        tokenizer: that decoded the texts.
+        ids: R rows of token ids, as many in each as it has offsets.
 
     Raises:
-        AlignmentError: the three do not have one length.
+        AlignmentError: the lists do not have one length.
     """
-    if not len(texts) == len(ends) == len(spans_per_text):
+    if not len(texts) == len(ends) == len(spans_per_text) == (len(texts) if ids is None else len(ids)):
         raise AlignmentError(f"{len(texts)} texts, {len(ends)} token maps and {len(spans_per_text)} segmentations")
-    segments = exact = 0
-    for text, row, spans in zip(texts, ends, spans_per_text, strict=True):
-        starts = [0, *row[:-1]]
-        for start, end in spans:
-            holders = sum(first < end <= last for first, last in zip(starts, row, strict=True)) if row else 0
-            segments += 1
-            exact += holders == 1 and 0 <= start < end <= len(text) and row[-1] == len(text)
-    return AlignmentAudit(segments, exact)
+    audit = AlignmentAudit(0, 0)
+    for row, (text, offsets, spans) in enumerate(zip(texts, ends, spans_per_text, strict=True)):
+        given = None if tokenizer is None or ids is None else (tokenizer, ids[row])
+        audit += _audit_row(text, offsets, spans, given)
+    return audit
+
+
+def _audit_row(
+    text: str, ends: Sequence[int], spans: Sequence[Span], given: tuple[Decoder, Sequence[int]] | None
+) -> AlignmentAudit:
+    sound = bool(len(ends)) and ends[-1] == len(text) and list(ends) == sorted(ends)
+    sound = sound and (given is None or len(given[1]) == len(ends))
+    if not sound:
+        return AlignmentAudit(len(spans), 0)
+    exact = inside = 0
+    for start, end in spans:
+        if not 0 <= start < end <= len(text):
+            continue
+        token = bisect_left(ends, end)
+        inside += end < ends[token]
+        exact += given is None or _reached(*given, token, text) < end <= _reached(*given, token + 1, text)
+    return AlignmentAudit(len(spans), exact, inside)
+
+
+def _reached(tokenizer: Decoder, ids: Sequence[int], count: int, text: str) -> int:
+    """How many characters of `text` the first `count` tokens give."""
+    return len(os.path.commonprefix([decode_text(tokenizer, ids[:count]), text])) if count else 0

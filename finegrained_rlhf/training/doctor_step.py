@@ -69,7 +69,7 @@ def responses(case: Case) -> Iterator[Finding]:
         )
     rollout = case.rollout = join_rollouts(batches, trainer.models.policy.pad_id)
     unpaid, metrics = RewardTrace({}, torch.zeros_like(rollout.logprobs)), StepMetrics()
-    describe_responses(rollout, unpaid, trainer.models.policy.eos_ids, metrics)
+    describe_responses(rollout, unpaid, trainer.models.policy, metrics)
     means, rows = metrics.reduce(case.processes), len(rollout.texts)
     empty, cut = sum(not text.strip() for text in rollout.texts), 1.0 - means["eos_rate"]
     example = json.dumps(max(rollout.texts, key=len)[:_SHOWN], ensure_ascii=False)
@@ -127,7 +127,7 @@ def _values(name: str, scores: SegmentScores) -> Finding:
 
 def alignment(case: Case) -> Iterator[Finding]:
     """Every segment ends at exactly one token, and the weighted components add up to the trained reward."""
-    assert case.sample is not None and case.rollout is not None
+    assert case.sample is not None and case.rollout is not None and case.trainer is not None
     audit, broken = AlignmentAudit(0, 0), False
     for name, scores in case.scores.items():
         mend = f"reward.components.{name}: spans (start, end) inside the response, end exclusive, none of them empty"
@@ -138,7 +138,7 @@ def alignment(case: Case) -> Iterator[Finding]:
             where = mend if isinstance(error, AlignmentError) else f"reward.settings.{name}: as the message says"
             yield Finding("fail", f"{name}: {error}", where)
             continue
-        found = audit_trace(case.rollout, trace)
+        found = audit_trace(case.rollout, trace, case.trainer.models.policy.tokenizer)
         audit += found
         if found.exact != found.segments:
             broken = True

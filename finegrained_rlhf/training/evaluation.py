@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.best_of import BestOf
@@ -215,9 +216,10 @@ def summarise(
 
     - `rouge_lsum`, where every prompt has references;
     - `mean_words` (between white space), `mean_tokens` and `finished_share` where they are known;
-    - for every reward component of segments `reward/NAME/error_free_share`, the share of segments with a value above 0,
-      each segment counting once, and `reward/NAME/segments`, their number; for every component of whole responses
-      `reward/NAME/mean_score`; for both `reward/NAME/raw`, the mean over responses of the sum of the values;
+    - for every reward component of segments `reward/NAME/error_free_share`, the share of segments whose value the
+      component declares to be free of errors (`error_free_from`, 0 by default), each segment counting once, and
+      `reward/NAME/segments`, their number; for every component of whole responses `reward/NAME/mean_score`; for both
+      `reward/NAME/raw`, the mean over responses of the sum of the values;
     - `reward/total`, the mean weighted sum, where no component is normalised during training;
     - the oracle's rates under their own names; 0 where there is nothing to count.
     """
@@ -255,7 +257,8 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
             values = [value for scores in found for value in scores.values]
             metrics[f"reward/{name}/mean_score"] = MeanCompleteness().compute(predictions=values)["completeness"]
         else:
-            flags = [[int(value > 0) for value in scores.values] for scores in found]
+            least = error_free_from(composer.config.components[name])
+            flags = [[int(value >= least) for value in scores.values] for scores in found]
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):

@@ -192,7 +192,7 @@ class PPOTrainer:
             check_ratio(largest, self.tolerance)
 
     def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
-        audits = self.processes.gather_objects([audit_trace(rollout, trace)])
+        audits = self.processes.gather_objects([audit_trace(rollout, trace, self.models.policy.tokenizer)])
         if self.processes.is_main:
             logger.info("alignment: %s", sum(audits, AlignmentAudit(0, 0)))
 
@@ -213,7 +213,7 @@ class PPOTrainer:
         metrics.add("kl", kl.sum(), episodes)
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
-        describe_responses(rollout, experience.trace, self.models.policy.eos_ids, metrics)
+        describe_responses(rollout, experience.trace, self.models.policy, metrics)
         means = metrics.reduce(self.processes)
         totals = self.processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
         return {
@@ -258,7 +258,7 @@ class PPOTrainer:
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
             trace = self.composer.compose(rollout, scores, train=False)
-            describe_responses(rollout, trace, self.models.policy.eos_ids, metrics)
+            describe_responses(rollout, trace, self.models.policy, metrics)
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in measured.items():
                 metrics.add(name, total, count)
