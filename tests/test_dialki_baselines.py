@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sectioned() -> DialogueExample:
     """Two passages of 4 and 2 spans; the first one has the sentences 0–1, 2 and 3."""
-    passages = (replace(passage(0, 4), sentences=(0, 2, 3)), passage(1, 2))
+    passages = (replace(passage(0, 4), sentence_starts=(0, 2, 3)), passage(1, 2))
     history = (Knowledge(0, 1, 2), None, Knowledge(1, 1, 1))
     return dialogue("s", passages, (Knowledge(0, 0, 1), Knowledge(0, 1, 2), Knowledge(1, 0, 1)), history)
 

@@ -21,7 +21,6 @@ from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, load_dialki
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge
 
-
 GOLDEN = Path(__file__).parent / "golden" / "dialki"
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.baselines.systems import load_finder
-from finegrained_rlhf.dialki.inference import Finder
+from finegrained_rlhf.dialki.coverage import Coverage, Searched
+from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.reading import DialogueData, Format
@@ -81,7 +82,8 @@ class IdentifyKnowledge:
         input: file of dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
         output: JSON lines to write, batch by batch; `-` for standard output. Each has `id`, `passage` (index),
             `passage_id`, `title`, `begin`, `end` (spans), `text`, `probability` (of the passage), `begin_probability`,
-            `end_probability`, `score` (of the run of spans) and `passages` (those above γ).
+            `end_probability`, `score` (of the run of spans), `passages` (those above γ), and what was searched:
+            `searched_passages`, `total_passages`, `dropped_spans`.
         turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
         document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
         format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
@@ -123,15 +125,17 @@ class IdentifyKnowledge:
             raise ConfigError("identify_knowledge.py streams from one process")
         examples = self._examples()
         finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
-        rows = self._rows(finder, examples)
+        searched: list[Searched] = []
         try:
             with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
-                for row in rows:
-                    stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                for example, answer in self._answers(finder, examples):
+                    stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
+                    searched.append(answer.coverage)
                     bar.update(1)
         except BrokenPipeError:  # whoever read standard output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
+        Coverage.of(searched).warn()
         if self.output != STANDARD_OUTPUT:
             print(f"{finder.report} -> {self.output}", file=sys.stderr)
 
@@ -149,7 +153,7 @@ class IdentifyKnowledge:
         )
         return source.read().examples
 
-    def _rows(self, finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[dict[str, Any]]:
+    @staticmethod
+    def _answers(finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[tuple[DialogueExample, Found]]:
         answers = (answer for batch in finder.stream(examples) for answer in batch)
-        for example, answer in zip(examples, answers, strict=True):
-            yield answer.to_json(example)
+        return zip(examples, answers, strict=True)

@@ -13,6 +13,7 @@ from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.dialki.baselines.systems import System, system_of
 from finegrained_rlhf.dialki.batches import HistoryLabels, keep_history_labels
+from finegrained_rlhf.dialki.coverage import Coverage
 from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.model import DialkiConfig, load_model, new_model, read_record
@@ -20,7 +21,7 @@ from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
-from finegrained_rlhf.dialki.scores import summaries
+from finegrained_rlhf.dialki.scores import length_edges, summaries
 from finegrained_rlhf.dialki.search import Threshold, tune_threshold
 from finegrained_rlhf.dialki.trainer import BatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
@@ -207,10 +208,13 @@ class TrainDialki:
         answers = trainer.answers()
         threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
         if processes.is_main:
+            searched = Coverage.of(found.coverage for found, _ in answers)
+            searched.warn()
             groups = summaries(
                 [item.record for item in trainer.validation],
                 [score for _, score in answers],
                 [item.document_length for item in trainer.validation],
+                edges := length_edges(self.format),
             )
             if threshold is not None and best.config.threshold != threshold.value:
                 best.config = replace(best.config, threshold=threshold.value)
@@ -225,6 +229,8 @@ class TrainDialki:
                     "steps": result.step,
                     "train_examples": len(trainer.train),
                     "validation": groups,
+                    "edges": {name: list(numbers) for name, numbers in edges.items()},
+                    "searched": searched.to_json(),
                     "threshold": None if threshold is None else {"gamma": threshold.value, "passage_f1": threshold.f1},
                     "data": report,
                 },

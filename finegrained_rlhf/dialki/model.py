@@ -21,11 +21,13 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.batches import DialkiBatch
 from finegrained_rlhf.dialki.heads import DialkiHeads, HistoryScores, NextScores, Vectors
-from finegrained_rlhf.dialki.inputs import ROLE_TOKENS, InputConfig
+from finegrained_rlhf.dialki.inputs import InputConfig
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialki.units import Units, check_units
+from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
+from finegrained_rlhf.models.markers import add_markers
 from finegrained_rlhf.models.quiet import quiet_transformers
 
 RECORD = "dialki.json"
@@ -77,7 +79,7 @@ class KnowledgeModel(nn.Module):
 
     Args:
         encoder: transformers' encoder, without a pooler.
-        tokenizer: its tokenizer, with the role tokens.
+        tokenizer: its tokenizer, with the marker tokens.
         config: what it is.
         heads: what stands on the encoder's hidden states.
     """
@@ -115,7 +117,7 @@ class DialkiModel(KnowledgeModel):
 
     Args:
         encoder: transformers' encoder, without a pooler.
-        tokenizer: its tokenizer, with the role tokens.
+        tokenizer: its tokenizer, with the marker tokens.
         config: what it is.
     """
 
@@ -170,7 +172,7 @@ def new_dialki(path: str | Path, config: DialkiConfig) -> DialkiModel:
 
 
 def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:
-    """A model to train: the encoder at `path` with new heads and, where it lacks them, role tokens.
+    """A model to train: the encoder at `path` with new heads and, where it lacks them, marker tokens.
 
     New weights are drawn from the global generator. The input limit is lowered to what the encoder can read.
 
@@ -185,11 +187,7 @@ def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, 
     """
     directory = model_directory(path, export="model")
     encoder, tokenizer = open_encoder(directory), load_tokenizer(directory)
-    roles = {"extra_special_tokens": list(ROLE_TOKENS.values())}
-    tokenizer.add_special_tokens(roles, replace_extra_special_tokens=False)
-    if len(tokenizer) > encoder.get_input_embeddings().weight.shape[0]:
-        with quiet_transformers():
-            encoder.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    add_markers(tokenizer, MARKER_TOKENS, encoder)
     limit = input_limit(encoder.config, tokenizer, config.inputs.max_length)
     config = replace(config, inputs=replace(config.inputs, max_length=limit))
     return kind(encoder, tokenizer, config).eval()
