@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.lexical import best_passage, best_span, bm25, words
+from finegrained_rlhf.dialki.lexical import PLAIN_WORDS, best_passage, best_span, bm25
 from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, length_edges, score_answer, summaries, summary
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
+from finegrained_rlhf.retrieval.bm25 import Bm25Config
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.
 
@@ -138,14 +139,24 @@ def test_groups_by_hand() -> None:
 
 
 def test_bm25_by_hand() -> None:
-    documents = [["red", "mill"], ["red", "red", "inn", "old"]]
+    documents = ["red mill", "red red inn old"]
     # mean length 3; `red` is in both (idf ln 1.2), `inn` in one (idf ln 2).
     shared, rare = math.log(1 + 0.5 / 2.5), math.log(1 + 1.5 / 1.5)
-    first = shared * 2.0 / (1 + 1.0 * (1 - 0.5 + 0.5 * 2 / 3))
+    first = shared / (1 + 1.0 * (1 - 0.5 + 0.5 * 2 / 3))
     norm = 1.0 * (1 - 0.5 + 0.5 * 4 / 3)
-    second = shared * 2 * 2.0 / (2 + norm) + rare * 1 * 2.0 / (1 + norm)
-    assert bm25(["red", "inn", "gone"], documents, k1=1.0, b=0.5) == pytest.approx([first, second])
-    assert bm25(["red", "red"], documents)[0] == pytest.approx(2 * bm25(["red"], documents)[0])
+    second = shared * 2 / (2 + norm) + rare * 1 / (1 + norm)
+    constants = Bm25Config(k1=1.0, b=0.5)
+    assert bm25("red inn gone", documents, constants) == pytest.approx([first, second], rel=1e-6)
+    assert bm25("red red", documents)[0] == pytest.approx(2 * bm25("red", documents)[0])
+    assert bm25("gone", documents) == [0.0, 0.0]
+
+
+def test_bm25_reads_words_as_retrieval_does() -> None:
+    documents = ["It opened at nine.", "Opening hours of the mill.", "The inn."]
+    stems = bm25("Does the mill open?", documents)
+    assert stems[1] > stems[0] > 0 and stems[2] == 0  # stems of "open"; "the" is no word
+    plain = bm25("Does the mill open?", documents, PLAIN_WORDS)
+    assert plain[0] == 0 and plain[2] > 0
 
 
 def test_lexical_baselines_find_the_words() -> None:
@@ -155,7 +166,6 @@ def test_lexical_baselines_find_the_words() -> None:
     )
     said = (Turn("user", "When does the mill open?"), Turn("agent", "At nine."), Turn("user", "What is its color?"))
     dialogue = DialogueExample("x", said, passages)
-    assert words("It's  RED!") == ["it", "s", "red"]
     assert best_passage(dialogue) == 1 and best_span(dialogue) == Knowledge(1, 0, 0)
     assert best_passage(DialogueExample("x", said[:1], passages)) == 0
     assert best_span(DialogueExample("x", (Turn("user", "At nine?"),), passages)) == Knowledge(0, 1, 1)

@@ -57,12 +57,17 @@ def document_passages(path: str | Path) -> list[dict[str, str]]:
     return passages
 
 
-def dialogue_of(turns: Sequence[str], document: str | Path, segmenter: str = "rules") -> DialogueExample:
-    """A dialogue about a document; the turns alternate and the last one is the user's.
+def spoken_dialogue(
+    turns: Sequence[str], document: str | Path | None, segmenter: str = "rules"
+) -> tuple[DialogueExample]:
+    """The one dialogue that a command line spells: the turns alternate and the last one is the user's.
 
     Raises:
+        ConfigError: turns or document are missing.
         DataError: a broken document or an empty turn.
     """
+    if not turns or document is None:
+        raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
     roles = ("user", "agent")
     spoken = [{"role": roles[(len(turns) - 1 - i) % 2], "text": text} for i, text in enumerate(turns)]
     row = {"id": "dialogue", "turns": spoken, "passages": document_passages(document)}
@@ -70,7 +75,7 @@ def dialogue_of(turns: Sequence[str], document: str | Path, segmenter: str = "ru
         (example,) = parse_dialogue(row, segmenter=SpacySegmenter(segmenter))
     except DataError as error:
         raise error.at(file=document) from None
-    return example
+    return (example,)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,19 @@ class IdentifyKnowledge:
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("identify_knowledge.py streams from one process")
-        examples = self._examples()
+        examples = (
+            spoken_dialogue(self.turns, self.document, self.segmenter)
+            if self.input is None
+            else DialogueData(
+                self.input,
+                self.format,
+                documents=self.documents,
+                keep_unlabelled=self.format == "doc2dial",
+                part=self.part,
+            )
+            .read()
+            .examples
+        )
         finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
         searched: list[Searched] = []
         try:
@@ -138,20 +155,6 @@ class IdentifyKnowledge:
         Coverage.of(searched).warn()
         if self.output != STANDARD_OUTPUT:
             print(f"{finder.report} -> {self.output}", file=sys.stderr)
-
-    def _examples(self) -> Sequence[DialogueExample]:
-        if self.input is None:
-            if not self.turns or self.document is None:
-                raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
-            return [dialogue_of(self.turns, self.document, self.segmenter)]
-        source = DialogueData(
-            self.input,
-            self.format,
-            documents=self.documents,
-            keep_unlabelled=self.format == "doc2dial",
-            part=self.part,
-        )
-        return source.read().examples
 
     @staticmethod
     def _answers(finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[tuple[DialogueExample, Found]]:

@@ -48,7 +48,7 @@ class TrainDialki:
         validation_data: dialogues to select by; None trains without, and the last model is exported.
         validation_part: `dstc11` only: the part to select by.
         validation_examples: use at most so many of them; None uses all.
-        dialki: what the model is; with `windows` BERTQA, with `units` sentences Multi-Sentence.
+        dialki: what the model is: a `DialkiConfig` (with `units` sentences Multi-Sentence) or a `BertQaConfig`.
         losses: their weights, and the noise.
         history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
         batches: sizes, and passages a dialogue.
@@ -104,8 +104,10 @@ class TrainDialki:
             raise ConfigError(f"validation_examples: expected null or at least 1, got {self.validation_examples}")
         if self.dialki.parity:
             raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
-        if self.dialki.windows is not None and (self.losses.history or self.losses.adversarial):
-            raise ConfigError("BERTQA has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa")
+        if self.system.losses == "next" and (self.losses.history or self.losses.adversarial):
+            raise ConfigError(
+                f"{self.system.name} has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa"
+            )
         self._source()
         self.loop_config(examples=1)
 
@@ -203,7 +205,7 @@ class TrainDialki:
     ) -> None:
         """Write `metrics.json`, and γ into the exported model."""
         exported = run.final("model")
-        best = load_model(exported, read_record(exported), self.system.model).to(processes.device)
+        best = load_model(exported, read_record(exported, self.system.config), self.system.model).to(processes.device)
         trainer.model = trainer.finder.model = best
         answers = trainer.answers()
         threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
