@@ -22,14 +22,14 @@ from finegrained_rlhf.dialki.baselines.bertqa import (
     window_loss,
     windows_to_train,
 )
-from finegrained_rlhf.dialki.baselines.config import WindowConfig
+from finegrained_rlhf.dialki.baselines.config import BertQaConfig, WindowConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder, TokenAnswer, answer_texts
 from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, WindowEncoder
 from finegrained_rlhf.dialki.batches import passages_to_search, passages_to_train
 from finegrained_rlhf.dialki.inference import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs import InputConfig, InputEncoder
-from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki, new_model
+from finegrained_rlhf.dialki.model import RECORD, DialkiConfig, load_dialki, new_model
 from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sectioned() -> DialogueExample:
     """Two passages of 4 and 2 spans; the first one has the sentences 0–1, 2 and 3."""
-    passages = (replace(passage(0, 4), sentences=(0, 2, 3)), passage(1, 2))
+    passages = (replace(passage(0, 4), sentence_starts=(0, 2, 3)), passage(1, 2))
     history = (Knowledge(0, 1, 2), None, Knowledge(1, 1, 1))
     return dialogue("s", passages, (Knowledge(0, 0, 1), Knowledge(0, 1, 2), Knowledge(1, 0, 1)), history)
 
@@ -143,9 +143,8 @@ def bertqa(
     path: Path, inputs: InputConfig | None = None, windows: WindowConfig | None = None, **changes
 ) -> BertQaModel:
     torch.manual_seed(1)
-    config = DialkiConfig(
+    config = BertQaConfig(
         inputs=inputs or InputConfig(60, 20),
-        contextualize=False,
         windows=windows or WindowConfig(stride=16, max_answer=12),
         search=SearchConfig(score_by="logits"),
         **changes,
@@ -358,9 +357,7 @@ def test_no_answer_is_a_passage_where_there_is_one(folder: Path) -> None:
 
 def test_bertqa_learns_and_its_checkpoint_answers(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = DialkiConfig(
-        inputs=InputConfig(64, 24), contextualize=False, windows=WindowConfig(stride=16, max_answer=8)
-    )
+    config = BertQaConfig(inputs=InputConfig(64, 24), windows=WindowConfig(stride=16, max_answer=8))
     one = job(folder, run, dialki=config, losses=NEXT_ALONE, total_steps=60, validate_every=20, checkpoint_every=60)
     result = one.run()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -377,20 +374,38 @@ def test_bertqa_learns_and_its_checkpoint_answers(folder: Path, tmp_path: Path) 
         row = json.loads(json.dumps(answer.to_json(example)))
         assert row["text"] and example.passages[row["passage"]].id == row["passage_id"]
     assert one.run().already_done
-    with pytest.raises(ModelError, match="is a BERTQA, expected a DIALKI"):
+    with pytest.raises(ModelError, match="its record has `windows`, which no DialkiConfig has"):
         KnowledgeFinder.load(run)
 
 
 @pytest.mark.parametrize(
     ("config", "losses", "message"),
     [
-        ({"windows": WindowConfig()}, NEXT_ALONE, "contextualize=false"),
-        ({"windows": WindowConfig(), "contextualize": False, "units": "sentences"}, NEXT_ALONE, "units=passages"),
-        ({"windows": WindowConfig(stride=400), "contextualize": False}, NEXT_ALONE, "stride"),
-        ({"windows": WindowConfig(), "contextualize": False}, LossConfig(1.0, 0.0), "losses.history=0"),
+        ({"windows": WindowConfig(), "contextualize": True}, NEXT_ALONE, "contextualize=false"),
+        ({"windows": WindowConfig(), "units": "sentences"}, NEXT_ALONE, "units=passages"),
+        ({"windows": WindowConfig(stride=400)}, NEXT_ALONE, "stride"),
+        ({"windows": WindowConfig()}, LossConfig(1.0, 0.0), "BERTQA has one loss: give losses.history=0"),
         ({"units": "words"}, NEXT_ALONE, "dialki.units: expected one of passages, sentences"),
     ],
 )
 def test_settings_that_do_not_go_together(folder: Path, config: dict, losses: LossConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        job(folder, folder / "run", dialki=DialkiConfig(**config), losses=losses)
+        kind = BertQaConfig if "windows" in config else DialkiConfig
+        job(folder, folder / "run", dialki=kind(**config), losses=losses)
+
+
+def test_records_of_older_models_still_open(folder: Path, tmp_path: Path) -> None:
+    """They name BERTQA's windows in every record: null in DIALKI's."""
+    tiny_dialki(folder / "bert").save(tmp_path / "dialki")
+    bertqa(folder / "bert").save(tmp_path / "bertqa")
+    record = json.loads((tmp_path / "dialki" / RECORD).read_text())
+    assert "windows" not in record
+    (tmp_path / "dialki" / RECORD).write_text(json.dumps({**record, "windows": None}))
+    assert load_dialki(tmp_path / "dialki").config == tiny_dialki(folder / "bert").config
+    assert isinstance(load_finder(tmp_path / "dialki"), KnowledgeFinder)
+    old = json.loads((tmp_path / "bertqa" / RECORD).read_text())
+    assert old["windows"] == {"stride": 16, "max_answer": 12, "n_best": 20, "no_answer": 0.0}
+    assert isinstance(load_finder(tmp_path / "bertqa"), BertQaFinder)
+    (tmp_path / "dialki" / RECORD).write_text(json.dumps({**record, "window": 3}))
+    with pytest.raises(ModelError, match="its record has `window`"):
+        load_dialki(tmp_path / "dialki")

@@ -17,8 +17,9 @@ from finegrained_rlhf.dialki.batches import (
     passages_to_train,
     targets,
 )
-from finegrained_rlhf.dialki.inputs import ROLE_TOKENS, EncodedExample, InputConfig, InputEncoder, InputReport
+from finegrained_rlhf.dialki.inputs import EncodedExample, InputConfig, InputEncoder, InputReport
 from finegrained_rlhf.dialogue.records import Knowledge
+from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 
 
 class Counting:

@@ -20,9 +20,9 @@ from finegrained_rlhf.dialki.regularization import (
     NoiseConfig,
     RandomState,
     adversarial_loss,
+    hashed_noise,
     project,
     start_noise,
-    uniform_noise,
     worst_noise,
 )
 
@@ -177,10 +177,10 @@ def test_projection() -> None:
 
 def test_noise_follows_from_the_passage_alone(bert: Path) -> None:
     keys = torch.tensor([3, 1 << 62, 7])
-    numbers = uniform_noise(keys, 40, 8)
+    numbers = hashed_noise(keys, 40, 8)
     assert -1 <= float(numbers.min()) < -0.95 and 0.95 < float(numbers.max()) < 1
     assert abs(float(numbers.mean())) < 0.06 and abs(float(numbers.var()) - 1 / 3) < 0.03
-    assert torch.equal(uniform_noise(keys[2:], 60, 8)[:, :40], numbers[2:])  # neither batch nor padding matters
+    assert torch.equal(hashed_noise(keys[2:], 60, 8)[:, :40], numbers[2:])  # neither batch nor padding matters
     assert len(numbers.unique()) > 900
     model = tiny_dialki(bert)
     _, alone = whole_batch(model, [dialogue("b")])

@@ -21,6 +21,8 @@ from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, load_dialki
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge
 
+GOLDEN = Path(__file__).parent / "golden" / "dialki"
+
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,13 +36,6 @@ def scores(model: DialkiModel, batch: DialkiBatch) -> tuple[NextScores, HistoryS
 
 
 # The original ----------------------------------------------------------------------------------------------------
-
-
-def golden(shared_data: Path) -> Path:
-    path = shared_data / "golden_dialki"
-    if not path.is_dir():
-        pytest.skip("needs ../shared/data/golden_dialki: outputs of the original reader for random weights")
-    return path
 
 
 def original_batch(inputs: dict[str, torch.Tensor]) -> DialkiBatch:
@@ -62,14 +57,13 @@ def original_batch(inputs: dict[str, torch.Tensor]) -> DialkiBatch:
 
 
 @pytest.mark.parametrize("parity", [True, False])
-def test_golden_outputs_of_the_original(shared_data: Path, parity: bool) -> None:
-    folder = golden(shared_data)
-    case = json.loads((folder / "case.json").read_text())
+def test_golden_outputs_of_the_original(parity: bool) -> None:
+    case = json.loads((GOLDEN / "case.json").read_text())
     inputs, expected = ({k: torch.tensor(v) for k, v in case[part].items()} for part in ("inputs", "outputs"))
     encoder = BertModel(BertConfig(**case["config"]), add_pooling_layer=False)
     model = DialkiModel(encoder, None, DialkiConfig(parity=parity)).eval()
     assert encoder.config._attn_implementation == "sdpa"
-    weights = {k.replace(".global.", ".whole."): v for k, v in load_file(folder / "weights.safetensors").items()}
+    weights = {k.replace(".global.", ".whole."): v for k, v in load_file(GOLDEN / "weights.safetensors").items()}
     encoder.load_state_dict({k[8:]: v for k, v in weights.items() if k.startswith("encoder.") and "pooler" not in k})
     model.heads.load_state_dict({k: v for k, v in weights.items() if not k.startswith("encoder.")})
     batch = original_batch(inputs)

@@ -130,6 +130,9 @@ def test_doc2dial_sections_references_and_skipped_turns(tmp_path: Path) -> None:
     assert (second.id, second.gold) == ("d1_5", (Knowledge(1, 0, 1), Knowledge(0, 1, 1)))
     assert [entry.role for entry in second.turns] == ["user", "agent", "agent", "user", "user"]
     assert [entry.knowledge for entry in second.turns][1:] == [Knowledge(0, 1, 2), None, Knowledge(1, 0, 0), None]
+    # The shared task compares with the text from the first span referred to to the last, whatever lies between.
+    assert first.references == ("Pay ten dollars. Read a chart. Then drive. Cards are fine. ",)
+    assert second.references == ("Pay ten dollars. Read a chart. Then drive. ",)
     assert reading.skipped == {"no agent turn follows": 2, "agent turn without references": 1}
     assert reading.report()["gold"] == {"1": 1, "2": 1} and reading.notes == {"gold in several sections": 1}
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import collections
+import json
 import math
 import random
 import re
 import string
+from pathlib import Path
 
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.lexical import best_passage, best_span, bm25, words
+from finegrained_rlhf.dialki.lexical import PLAIN_WORDS, best_passage, best_span, bm25
+from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, score_answer, summaries, summary
+from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, length_edges, score_answer, summaries, summary
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
+from finegrained_rlhf.retrieval.bm25 import Bm25Config
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.
 
@@ -76,6 +80,35 @@ def test_empty_texts_match_and_runs_of_spans_are_joined() -> None:
         score_answer(example(passages, ()), 0, "x")
 
 
+def test_doc2dials_reference_over_two_sections_is_one_text(tmp_path: Path) -> None:
+    """What the shared task's script says of each answer, worked by hand from its reference `doc_text[first : last]`."""
+    spans = [("Fees", "Pay ten dollars. "), ("Fees", "Cards work. "), ("Tests", "Read charts. "), ("Tests", "Drive.")]
+    rows, text = {}, ""
+    for number, (title, span) in enumerate(spans, start=1):
+        bounds = {"start_sp": len(text), "end_sp": len(text) + len(span)}
+        rows[str(number)] = {"text_sp": span, "title": title, **bounds}
+        text += span
+    references = [{"sp_id": number} for number in ("3", "2")]
+    turns = [{"turn_id": 1, "role": "user", "utterance": "How?"}, {"turn_id": 2, "role": "agent", "utterance": "So."}]
+    turns[1]["references"] = references
+    (tmp_path / "doc2dial_doc.json").write_text(
+        json.dumps({"doc_data": {"d": {"D": {"doc_text": text, "spans": rows}}}})
+    )
+    dialogues = {"dial_data": {"d": {"D": [{"dial_id": "x", "turns": turns}]}}}
+    (tmp_path / "dial.json").write_text(json.dumps(dialogues))
+    (labelled,) = read_doc2dial(tmp_path / "dial.json").examples
+    assert labelled.reference_texts == ("Cards work. Read charts. ",)
+    for answer, exact, f1 in [
+        ("Cards work.", 0.0, 2 / 3),  # 2 of 4 words: P 1, R 1/2. The best of the two parts would be 1 and 1.
+        ("Read charts.", 0.0, 2 / 3),
+        ("Pay ten dollars. Cards work.", 0.0, 2 * (2 / 5) * (2 / 4) / (2 / 5 + 2 / 4)),
+        ("the cards work! read charts", 1.0, 1.0),
+        ("Drive.", 0.0, 0.0),
+    ]:
+        score = score_answer(labelled, labelled.gold[0].passage, answer)
+        assert (score.exact, score.f1) == (exact, pytest.approx(f1))
+
+
 def test_groups_by_hand() -> None:
     passage = (Passage("p", "", ("x",)),)
     gold = (Knowledge(0, 0, 0),)
@@ -86,7 +119,7 @@ def test_groups_by_hand() -> None:
         (example(passage, gold, 7), bad, 1001),
         (example(passage, gold, 9, unseen=True), good, 10),
     ]
-    groups = summaries(*map(list, zip(*rows, strict=True)))  # type: ignore[arg-type]
+    groups = summaries(*map(list, zip(*rows, strict=True)), length_edges("doc2dial"))  # type: ignore[arg-type]
     assert groups["all"] == {"examples": 4, "exact_match": 0.5, "f1": 0.75, "passage_accuracy": 0.5}
     counts = {name: values["examples"] for name, values in groups.items()}
     assert counts == {
@@ -106,14 +139,24 @@ def test_groups_by_hand() -> None:
 
 
 def test_bm25_by_hand() -> None:
-    documents = [["red", "mill"], ["red", "red", "inn", "old"]]
+    documents = ["red mill", "red red inn old"]
     # mean length 3; `red` is in both (idf ln 1.2), `inn` in one (idf ln 2).
     shared, rare = math.log(1 + 0.5 / 2.5), math.log(1 + 1.5 / 1.5)
-    first = shared * 2.0 / (1 + 1.0 * (1 - 0.5 + 0.5 * 2 / 3))
+    first = shared / (1 + 1.0 * (1 - 0.5 + 0.5 * 2 / 3))
     norm = 1.0 * (1 - 0.5 + 0.5 * 4 / 3)
-    second = shared * 2 * 2.0 / (2 + norm) + rare * 1 * 2.0 / (1 + norm)
-    assert bm25(["red", "inn", "gone"], documents, k1=1.0, b=0.5) == pytest.approx([first, second])
-    assert bm25(["red", "red"], documents)[0] == pytest.approx(2 * bm25(["red"], documents)[0])
+    second = shared * 2 / (2 + norm) + rare * 1 / (1 + norm)
+    constants = Bm25Config(k1=1.0, b=0.5)
+    assert bm25("red inn gone", documents, constants) == pytest.approx([first, second], rel=1e-6)
+    assert bm25("red red", documents)[0] == pytest.approx(2 * bm25("red", documents)[0])
+    assert bm25("gone", documents) == [0.0, 0.0]
+
+
+def test_bm25_reads_words_as_retrieval_does() -> None:
+    documents = ["It opened at nine.", "Opening hours of the mill.", "The inn."]
+    stems = bm25("Does the mill open?", documents)
+    assert stems[1] > stems[0] > 0 and stems[2] == 0  # stems of "open"; "the" is no word
+    plain = bm25("Does the mill open?", documents, PLAIN_WORDS)
+    assert plain[0] == 0 and plain[2] > 0
 
 
 def test_lexical_baselines_find_the_words() -> None:
@@ -123,7 +166,6 @@ def test_lexical_baselines_find_the_words() -> None:
     )
     said = (Turn("user", "When does the mill open?"), Turn("agent", "At nine."), Turn("user", "What is its color?"))
     dialogue = DialogueExample("x", said, passages)
-    assert words("It's  RED!") == ["it", "s", "red"]
     assert best_passage(dialogue) == 1 and best_span(dialogue) == Knowledge(1, 0, 0)
     assert best_passage(DialogueExample("x", said[:1], passages)) == 0
     assert best_span(DialogueExample("x", (Turn("user", "At nine?"),), passages)) == Knowledge(0, 1, 1)

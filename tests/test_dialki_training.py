@@ -13,7 +13,7 @@ from dialki_toy import dialogue, encoded, job, passage, save_bert, tiny_dialki, 
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.identify import dialogue_of, document_passages
+from finegrained_rlhf.dialki.identify import document_passages, spoken_dialogue
 from finegrained_rlhf.dialki.inference import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs import InputConfig
 from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki
@@ -227,10 +227,10 @@ def test_a_document_on_the_command_line(tmp_path: Path) -> None:
         {"title": "Fish", "text": "There are pikes."},
         {"title": "Boats", "text": "None. Why?"},
     ]
-    example = dialogue_of(["Is it cold?", "Yes.", "And wide?"], path)
+    (example,) = spoken_dialogue(["Is it cold?", "Yes.", "And wide?"], path)
     assert [turn.role for turn in example.turns] == ["user", "agent", "user"]
     assert example.passages[0] == Passage("0", "", ("The lake froze.", "It is wide."))
-    assert [turn.role for turn in dialogue_of(["Hello.", "Is it cold?"], path).turns] == ["agent", "user"]
+    assert [turn.role for turn in spoken_dialogue(["Hello.", "Is it cold?"], path)[0].turns] == ["agent", "user"]
     path.write_text("\n \n")
     with pytest.raises(DataError, match="page.md: holds no paragraph"):
         document_passages(path)
@@ -238,7 +238,7 @@ def test_a_document_on_the_command_line(tmp_path: Path) -> None:
         document_passages(tmp_path / "nowhere")
     path.write_text("One.")
     with pytest.raises(DataError, match=r"page\.md.*turns\[0\]\.text"):
-        dialogue_of([" "], path)
+        spoken_dialogue([" "], path)
 
 
 def test_the_finder_counts_what_it_cuts(folder: Path) -> None:

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny import (
     TinyGPT2Config,
     TinyLongformerConfig,
@@ -30,7 +31,7 @@ from finegrained_rlhf.models.tiny import (
     causal_tokenizer,
     encoder_tokenizer,
 )
-from finegrained_rlhf.models.tiny_bert import DIALOGUE_TOKENS, TinyBertConfig, build_bert, dialogue_tokenizer
+from finegrained_rlhf.models.tiny_bert import TinyBertConfig, build_bert, marked_tokenizer
 from finegrained_rlhf.models.tiny_files import MakeTinyModels, make_tiny_models, read_corpus
 
 PROSE = [
@@ -74,7 +75,7 @@ def test_lower_case(kind: str) -> None:
     tokenizer = build_tokenizer([*PROSE, "WiFi the Fox"], kind, 600, lowercase=True)  # type: ignore[arg-type]
     assert tokenizer("Is The FOX here?")["input_ids"] == tokenizer("is the fox here?")["input_ids"]
     assert decode(tokenizer, "The Fox ran") == "the fox ran"
-    bert = dialogue_tokenizer(tokenizer, 40)
+    bert = marked_tokenizer(tokenizer, 40, MARKER_TOKENS)
     assert bert("<user> WIFI", add_special_tokens=False)["input_ids"][0] == bert.get_vocab()["<user>"]
     assert bert.unk_token_id not in bert("<user> WIFI")["input_ids"]
 
@@ -157,11 +158,11 @@ def test_longest_longformer_input_has_positions() -> None:
 
 
 def test_bert_knows_the_tokens_of_dialogues(tmp_path: Path) -> None:
-    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 40)
+    tokenizer = marked_tokenizer(build_tokenizer(PROSE), 40, MARKER_TOKENS)
     build_bert(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     tokenizer, model = AutoTokenizer.from_pretrained(tmp_path), AutoModel.from_pretrained(tmp_path)
-    ids = tokenizer.convert_tokens_to_ids(list(DIALOGUE_TOKENS))
+    ids = tokenizer.convert_tokens_to_ids(list(MARKER_TOKENS))
     assert len(set(ids)) == 4 and tokenizer.unk_token_id not in ids and max(ids) < model.config.vocab_size
     plain = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Two spaces", "a tab")]
     both = tokenizer("Two spaces <parent_title> a tab")["input_ids"]
@@ -172,7 +173,7 @@ def test_bert_knows_the_tokens_of_dialogues(tmp_path: Path) -> None:
 
 
 def test_structured_bert_begins_with_near_positions_and_equal_words() -> None:
-    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 64)
+    tokenizer = marked_tokenizer(build_tokenizer(PROSE), 64, MARKER_TOKENS)
     bert = build_bert(tokenizer, seed=3).bert
     bert.set_attn_implementation("eager")
     ids = torch.randperm(len(tokenizer), generator=torch.Generator().manual_seed(0))[:32]
@@ -188,7 +189,7 @@ def test_structured_bert_begins_with_near_positions_and_equal_words() -> None:
 
 
 def test_random_state_is_left_alone_by_a_structured_bert() -> None:
-    tokenizer = dialogue_tokenizer(build_tokenizer(PROSE), 64)
+    tokenizer = marked_tokenizer(build_tokenizer(PROSE), 64, MARKER_TOKENS)
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one, two, other = (build_bert(tokenizer, seed=seed).bert.state_dict() for seed in (0, 0, 1))

@@ -17,6 +17,7 @@ from finegrained_rlhf.core.plots import load_pyplot
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.dialki.baselines.systems import load_finder, system_of
 from finegrained_rlhf.dialki.batches import DialkiBatch, passages_to_search
+from finegrained_rlhf.dialki.coverage import Coverage
 from finegrained_rlhf.dialki.heads import Vectors, gate_similarity
 from finegrained_rlhf.dialki.inference import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.input_report import InputReport
@@ -26,13 +27,10 @@ from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, DOCUMENT_EDGES, KnowledgeScore, score_answer, summaries
+from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, KnowledgeScore, length_edges, score_answer, summaries
 from finegrained_rlhf.dialogue.records import ROLES, Role
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.generation import progress_bar
-
-WOW_DOCUMENT_EDGES = (800, 1600)
-"""The thesis's edges on Wizard of Wikipedia (figure 3.4)."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,7 @@ class Answered:
         return {
             **self.found.to_json(example),
             "gold": gold,
+            **({"references": list(example.references)} if example.references else {}),
             "exact_match": score.exact,
             "f1": round(score.f1, 6),
             "passage_correct": score.passage,
@@ -206,8 +205,8 @@ class EvaluateDialki:
     @property
     def edges(self) -> dict[str, tuple[int, int]]:
         """What is short and what is medium, for `context` and `document`."""
-        by_format = WOW_DOCUMENT_EDGES if self.format == "wow" else DOCUMENT_EDGES
-        return {"context": self.context_edges, "document": self.document_edges or by_format}
+        usual = length_edges(self.format)
+        return {"context": self.context_edges, "document": self.document_edges or usual["document"]}
 
     def run(self) -> None:
         """Answer, measure, write and print.
@@ -228,6 +227,7 @@ class EvaluateDialki:
         items, cut = finder.encoder.encode(labelled)
         answers = self._answers(finder, items)
         if processes.is_main:
+            Coverage.of(one.found.coverage for one in answers).warn()
             about = {"system": system_of(finder.model.config).name, "data": _read(reading, cut)}
             self._write(items, answers, about | self.measured(items, answers))
         processes.barrier()
@@ -249,10 +249,11 @@ class EvaluateDialki:
             [item.record for item in items],
             [one.score for one in answers],
             [item.document_length for item in items],
-            *self.edges.values(),
+            self.edges,
         )
         return {
             "groups": groups,
+            "searched": Coverage.of(one.found.coverage for one in answers).to_json(),
             "edges": {name: list(edges) for name, edges in self.edges.items()},
             "gate_similarity": gate_summary(answers),
         }

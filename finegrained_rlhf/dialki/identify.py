@@ -15,7 +15,8 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.baselines.systems import load_finder
-from finegrained_rlhf.dialki.inference import Finder
+from finegrained_rlhf.dialki.coverage import Coverage, Searched
+from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.reading import DialogueData, Format
@@ -56,12 +57,17 @@ def document_passages(path: str | Path) -> list[dict[str, str]]:
     return passages
 
 
-def dialogue_of(turns: Sequence[str], document: str | Path, segmenter: str = "rules") -> DialogueExample:
-    """A dialogue about a document; the turns alternate and the last one is the user's.
+def spoken_dialogue(
+    turns: Sequence[str], document: str | Path | None, segmenter: str = "rules"
+) -> tuple[DialogueExample]:
+    """The one dialogue that a command line spells: the turns alternate and the last one is the user's.
 
     Raises:
+        ConfigError: turns or document are missing.
         DataError: a broken document or an empty turn.
     """
+    if not turns or document is None:
+        raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
     roles = ("user", "agent")
     spoken = [{"role": roles[(len(turns) - 1 - i) % 2], "text": text} for i, text in enumerate(turns)]
     row = {"id": "dialogue", "turns": spoken, "passages": document_passages(document)}
@@ -69,7 +75,7 @@ def dialogue_of(turns: Sequence[str], document: str | Path, segmenter: str = "ru
         (example,) = parse_dialogue(row, segmenter=SpacySegmenter(segmenter))
     except DataError as error:
         raise error.at(file=document) from None
-    return example
+    return (example,)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ class IdentifyKnowledge:
         input: file of dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
         output: JSON lines to write, batch by batch; `-` for standard output. Each has `id`, `passage` (index),
             `passage_id`, `title`, `begin`, `end` (spans), `text`, `probability` (of the passage), `begin_probability`,
-            `end_probability`, `score` (of the run of spans) and `passages` (those above γ).
+            `end_probability`, `score` (of the run of spans), `passages` (those above γ), and what was searched:
+            `searched_passages`, `total_passages`, `dropped_spans`.
         turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
         document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
         format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
@@ -121,35 +128,35 @@ class IdentifyKnowledge:
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("identify_knowledge.py streams from one process")
-        examples = self._examples()
+        examples = (
+            spoken_dialogue(self.turns, self.document, self.segmenter)
+            if self.input is None
+            else DialogueData(
+                self.input,
+                self.format,
+                documents=self.documents,
+                keep_unlabelled=self.format == "doc2dial",
+                part=self.part,
+            )
+            .read()
+            .examples
+        )
         finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
-        rows = self._rows(finder, examples)
+        searched: list[Searched] = []
         try:
             with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
-                for row in rows:
-                    stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+                for example, answer in self._answers(finder, examples):
+                    stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
+                    searched.append(answer.coverage)
                     bar.update(1)
         except BrokenPipeError:  # whoever read standard output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
+        Coverage.of(searched).warn()
         if self.output != STANDARD_OUTPUT:
             print(f"{finder.report} -> {self.output}", file=sys.stderr)
 
-    def _examples(self) -> Sequence[DialogueExample]:
-        if self.input is None:
-            if not self.turns or self.document is None:
-                raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
-            return [dialogue_of(self.turns, self.document, self.segmenter)]
-        source = DialogueData(
-            self.input,
-            self.format,
-            documents=self.documents,
-            keep_unlabelled=self.format == "doc2dial",
-            part=self.part,
-        )
-        return source.read().examples
-
-    def _rows(self, finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[dict[str, Any]]:
+    @staticmethod
+    def _answers(finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[tuple[DialogueExample, Found]]:
         answers = (answer for batch in finder.stream(examples) for answer in batch)
-        for example, answer in zip(examples, answers, strict=True):
-            yield answer.to_json(example)
+        return zip(examples, answers, strict=True)

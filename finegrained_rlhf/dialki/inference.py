@@ -15,6 +15,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.batches import Chosen, DialkiBatch, collate, passages_to_search
+from finegrained_rlhf.dialki.coverage import Searched
 from finegrained_rlhf.dialki.heads import NextScores, Vectors
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.inputs import EncodedExample, InputEncoder
@@ -33,14 +34,15 @@ class Found:
         id: of the dialogue.
         knowledge: passage (index into the dialogue's passages) and run of spans.
         text: its words.
-        probability: of the passage, among those searched; with Multi-Sentence that of the passage's best sentence, with
+        probability: of the passage, among `searched` alone; with Multi-Sentence that of its best sentence, with
             BERTQA that of its best answer among the n best.
         begin: probability of the first span, among the candidates of the passage.
         end: probability of the last one.
         score: of the run of spans: the sum of its begin and end probabilities, or logits.
         passages: those above the threshold γ, most probable first; the best one alone where γ was not tuned.
         searched: the passages that were searched.
-        probabilities: of each of them.
+        probabilities: of each of them; they add up to 1 over these, whatever the others hold.
+        coverage: how much of the dialogue's passages that is.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Found:
     passages: tuple[int, ...]
     searched: tuple[int, ...]
     probabilities: tuple[float, ...]
+    coverage: Searched
 
     def to_json(self, example: DialogueExample) -> dict[str, Any]:
         """One JSON object: the answer with the names of its passages, numbers to six digits."""
@@ -73,6 +76,7 @@ class Found:
             "end_probability": round(self.end, 6),
             "score": round(self.score, 6),
             "passages": [named(passage) for passage in self.passages],
+            **self.coverage.to_json(),
         }
 
 
@@ -218,6 +222,18 @@ class KnowledgeFinder(Finder[DialkiModel]):
                     passages=passages_above(probabilities, config.threshold, config.search.most, searched),
                     searched=searched,
                     probabilities=probabilities,
+                    coverage=_coverage(item, len(searched)),
                 )
             )
         return answers
+
+
+def _coverage(chosen: Chosen, passages: int) -> Searched:
+    """What a search among the chosen passages of a dialogue covers; `passages` of its record are among them."""
+    record = chosen.example.record
+    return Searched(
+        passages=passages,
+        total_passages=len(record.passages),
+        spans=sum(chosen.example.candidates[passage] for passage in chosen.passages),
+        total_spans=sum(len(passage.spans) for passage in record.passages),
+    )

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.text_reader import TextReader
 from finegrained_rlhf.dialki.units import Units, Whole, check_units, divided
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
-
-ROLE_TOKENS: dict[Role, str] = {"user": "<user>", "agent": "<agent>"}
-"""The special tokens that begin a turn; the hidden state there stands for the turn."""
+from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 
 _EXAMPLES_AT_ONCE = 256
 _CACHED = 1 << 16
@@ -129,7 +128,8 @@ class InputEncoder:
     """Turns records into token ids.
 
     Args:
-        tokenizer: with class, separator and padding tokens, and the role tokens as special tokens.
+        tokenizer: with class, separator and padding tokens, and the role tokens as special tokens. The marks of titles
+            are special tokens where it has them (a model saved before they were added has not).
         config: limits and layout.
         units: what becomes an input: whole passages, or their sentences one by one.
 
@@ -143,6 +143,7 @@ class InputEncoder:
         if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
             raise ModelError("DIALKI's tokenizer needs a class, a separator and a padding token")
         self.tokenizer, self.config, self.units = tokenizer, config, units
+        self.reader = TextReader(tokenizer)
         self.cls_id, self.sep_id = int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)
         known = tokenizer.get_vocab()
         if not all(token in known for token in ROLE_TOKENS.values()):
@@ -186,16 +187,12 @@ class InputEncoder:
         new_turns = [text for text in turns if text not in self._turns]
         passages = dict.fromkeys((p.title, p.spans) for example in examples for p in example.passages)
         new_passages = [key for key in passages if key not in self._passages]
-        pieces = [*new_turns, *(f" {text}" for title, spans in new_passages for text in (title, *spans))]
-        if not pieces:
-            return
-        rows = iter(
-            self.tokenizer(pieces, add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
-        )
+        rows = iter(self.reader.texts([*new_turns, *(f" {text}" for _, spans in new_passages for text in spans)]))
+        titles = self.reader.titles([f" {title}" for title, _ in new_passages])
         for text in new_turns:
             self._turns[text] = np.array(next(rows), dtype=np.int32)
-        for title, spans in new_passages:
-            self._passages[title, spans] = self._marked(next(rows), [next(rows) for _ in spans])
+        for (title, spans), ids in zip(new_passages, titles, strict=True):
+            self._passages[title, spans] = self._marked(ids, [next(rows) for _ in spans])
 
     def _said(self, turn: Turn) -> str:
         return f"{self.config.role_suffix} {turn.text}"

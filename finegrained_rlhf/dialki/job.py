@@ -13,6 +13,7 @@ from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.dialki.baselines.systems import System, system_of
 from finegrained_rlhf.dialki.batches import HistoryLabels, keep_history_labels
+from finegrained_rlhf.dialki.coverage import Coverage
 from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.input_report import InputReport
 from finegrained_rlhf.dialki.model import DialkiConfig, load_model, new_model, read_record
@@ -20,7 +21,7 @@ from finegrained_rlhf.dialki.objective import LossConfig
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
-from finegrained_rlhf.dialki.scores import summaries
+from finegrained_rlhf.dialki.scores import length_edges, summaries
 from finegrained_rlhf.dialki.search import Threshold, tune_threshold
 from finegrained_rlhf.dialki.trainer import BatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
@@ -47,7 +48,7 @@ class TrainDialki:
         validation_data: dialogues to select by; None trains without, and the last model is exported.
         validation_part: `dstc11` only: the part to select by.
         validation_examples: use at most so many of them; None uses all.
-        dialki: what the model is; with `windows` BERTQA, with `units` sentences Multi-Sentence.
+        dialki: what the model is: a `DialkiConfig` (with `units` sentences Multi-Sentence) or a `BertQaConfig`.
         losses: their weights, and the noise.
         history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
         batches: sizes, and passages a dialogue.
@@ -103,8 +104,10 @@ class TrainDialki:
             raise ConfigError(f"validation_examples: expected null or at least 1, got {self.validation_examples}")
         if self.dialki.parity:
             raise ConfigError("dialki.parity: a model is trained with masked logits; parity compares trained weights")
-        if self.dialki.windows is not None and (self.losses.history or self.losses.adversarial):
-            raise ConfigError("BERTQA has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa")
+        if self.system.losses == "next" and (self.losses.history or self.losses.adversarial):
+            raise ConfigError(
+                f"{self.system.name} has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa"
+            )
         self._source()
         self.loop_config(examples=1)
 
@@ -202,15 +205,18 @@ class TrainDialki:
     ) -> None:
         """Write `metrics.json`, and γ into the exported model."""
         exported = run.final("model")
-        best = load_model(exported, read_record(exported), self.system.model).to(processes.device)
+        best = load_model(exported, read_record(exported, self.system.config), self.system.model).to(processes.device)
         trainer.model = trainer.finder.model = best
         answers = trainer.answers()
         threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
         if processes.is_main:
+            searched = Coverage.of(found.coverage for found, _ in answers)
+            searched.warn()
             groups = summaries(
                 [item.record for item in trainer.validation],
                 [score for _, score in answers],
                 [item.document_length for item in trainer.validation],
+                edges := length_edges(self.format),
             )
             if threshold is not None and best.config.threshold != threshold.value:
                 best.config = replace(best.config, threshold=threshold.value)
@@ -225,6 +231,8 @@ class TrainDialki:
                     "steps": result.step,
                     "train_examples": len(trainer.train),
                     "validation": groups,
+                    "edges": {name: list(numbers) for name, numbers in edges.items()},
+                    "searched": searched.to_json(),
                     "threshold": None if threshold is None else {"gamma": threshold.value, "passage_f1": threshold.f1},
                     "data": report,
                 },

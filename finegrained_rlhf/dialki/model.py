@@ -7,7 +7,7 @@ losses or training. Any encoder that `AutoModel` opens and that takes `inputs_em
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +18,15 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.batches import DialkiBatch
 from finegrained_rlhf.dialki.heads import DialkiHeads, HistoryScores, NextScores, Vectors
-from finegrained_rlhf.dialki.inputs import ROLE_TOKENS, InputConfig
+from finegrained_rlhf.dialki.inputs import InputConfig
 from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialki.units import Units, check_units
+from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
+from finegrained_rlhf.models.markers import add_markers
 from finegrained_rlhf.models.quiet import quiet_transformers
 
 RECORD = "dialki.json"
@@ -45,7 +46,6 @@ class DialkiConfig:
         parity: give the logits of padding as the original code does, instead of masking them.
         threshold: γ above which a passage is part of an answer from several; None where it was not tuned.
         units: what becomes an input: whole `passages`, or their `sentences` one by one (Multi-Sentence).
-        windows: how BERTQA cuts a document; None is DIALKI.
     """
 
     inputs: InputConfig = field(default_factory=InputConfig)
@@ -56,7 +56,6 @@ class DialkiConfig:
     parity: bool = False
     threshold: float | None = None
     units: Units = "passages"
-    windows: WindowConfig | None = None
 
     def __post_init__(self) -> None:
         if self.user_turns < 1 or not 0 <= self.dropout < 1:
@@ -66,10 +65,11 @@ class DialkiConfig:
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
         check_units(self.units)
-        if self.windows is not None:
-            self.windows.check(self.inputs)
-            if self.contextualize or self.units != "passages":
-                raise ConfigError("dialki.windows: BERTQA needs dialki.contextualize=false and dialki.units=passages")
+
+    @classmethod
+    def parts(cls) -> dict[str, Callable[..., Any]]:
+        """The fields that are records of their own in the saved JSON, and their classes."""
+        return {"inputs": InputConfig, "search": SearchConfig}
 
 
 class KnowledgeModel(nn.Module):
@@ -77,7 +77,7 @@ class KnowledgeModel(nn.Module):
 
     Args:
         encoder: transformers' encoder, without a pooler.
-        tokenizer: its tokenizer, with the role tokens.
+        tokenizer: its tokenizer, with the marker tokens.
         config: what it is.
         heads: what stands on the encoder's hidden states.
     """
@@ -108,6 +108,7 @@ class KnowledgeModel(nn.Module):
 
 
 M = TypeVar("M", bound=KnowledgeModel)
+C = TypeVar("C", bound=DialkiConfig)
 
 
 class DialkiModel(KnowledgeModel):
@@ -115,7 +116,7 @@ class DialkiModel(KnowledgeModel):
 
     Args:
         encoder: transformers' encoder, without a pooler.
-        tokenizer: its tokenizer, with the role tokens.
+        tokenizer: its tokenizer, with the marker tokens.
         config: what it is.
     """
 
@@ -170,7 +171,7 @@ def new_dialki(path: str | Path, config: DialkiConfig) -> DialkiModel:
 
 
 def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:
-    """A model to train: the encoder at `path` with new heads and, where it lacks them, role tokens.
+    """A model to train: the encoder at `path` with new heads and, where it lacks them, marker tokens.
 
     New weights are drawn from the global generator. The input limit is lowered to what the encoder can read.
 
@@ -185,18 +186,14 @@ def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, 
     """
     directory = model_directory(path, export="model")
     encoder, tokenizer = open_encoder(directory), load_tokenizer(directory)
-    roles = {"extra_special_tokens": list(ROLE_TOKENS.values())}
-    tokenizer.add_special_tokens(roles, replace_extra_special_tokens=False)
-    if len(tokenizer) > encoder.get_input_embeddings().weight.shape[0]:
-        with quiet_transformers():
-            encoder.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    add_markers(tokenizer, MARKER_TOKENS, encoder)
     limit = input_limit(encoder.config, tokenizer, config.inputs.max_length)
     config = replace(config, inputs=replace(config.inputs, max_length=limit))
     return kind(encoder, tokenizer, config).eval()
 
 
-def read_record(directory: Path) -> DialkiConfig:
-    """The record saved beside a model.
+def raw_record(directory: Path) -> dict[str, Any]:
+    """The record saved beside a model as it stands in the file.
 
     Raises:
         ModelError: it is missing or not readable.
@@ -205,13 +202,36 @@ def read_record(directory: Path) -> DialkiConfig:
     if not path.is_file():
         raise ModelError(f"{directory}: no {RECORD}; expected a model trained by train_dialki.py")
     try:
-        raw = dict(read_json(path))
-        inputs, search = InputConfig(**raw.pop("inputs")), SearchConfig(**raw.pop("search"))
-        windows = raw.pop("windows", None)
-        return DialkiConfig(
-            inputs=inputs, search=search, windows=None if windows is None else WindowConfig(**windows), **raw
+        return dict(read_json(path))
+    except (DataError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: not a DIALKI record ({error})") from None
+
+
+def read_record(directory: Path, kind: type[C]) -> C:
+    """The record saved beside a model.
+
+    Fields that this kind of model does not have are left out where they say nothing: older records have the null of
+    another system's field.
+
+    Args:
+        directory: of the model.
+        kind: what the record is.
+
+    Raises:
+        ModelError: it is missing, not readable, or of another kind.
+    """
+    path, known = directory / RECORD, {entry.name for entry in fields(kind)}
+    raw = raw_record(directory)
+    foreign = sorted(name for name, value in raw.items() if name not in known and value is not None)
+    if foreign:
+        raise ModelError(
+            f"{directory}: its record has `{foreign[0]}`, which no {kind.__name__} has (`load_finder` of "
+            "`dialki.baselines.systems` opens all systems)"
         )
-    except (DataError, ConfigError, KeyError, TypeError, ValueError) as error:
+    try:
+        values = {name: value for name, value in raw.items() if name in known}
+        return kind(**{**values, **{name: part(**values[name]) for name, part in kind.parts().items()}})
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: not a DIALKI record ({error})") from None
 
 
@@ -219,13 +239,10 @@ def load_dialki(path: str | Path) -> DialkiModel:
     """A trained DIALKI from its directory or its run directory, in evaluation mode.
 
     Raises:
-        ModelError: missing, damaged, without a record, its heads are not those of its record, or it is a BERTQA.
+        ModelError: missing, damaged, without a record, its heads are not those of its record, or another system's.
     """
     directory = model_directory(path, export="model")
-    config = read_record(directory)
-    if config.windows is not None:
-        raise ModelError(f"{directory}: is a BERTQA, expected a DIALKI (`load_finder` opens both)")
-    return load_model(directory, config, DialkiModel)
+    return load_model(directory, read_record(directory, DialkiConfig), DialkiModel)
 
 
 def load_model(directory: Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:

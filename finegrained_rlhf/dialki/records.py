@@ -37,6 +37,8 @@ class DialogueExample(Dialogue):
         unseen: whether the document or topic is absent from training; None where the data set does not say.
         no_passage: the next agent turn rests on no knowledge: `gold` points at the candidate `NO_PASSAGE`.
         source: where the record comes from (file or document), for reports and error messages.
+        references: the texts that an answer is compared with, where the data set's own scoring does not compare it with
+            the words of the gold entries (Doc2Dial). Empty = it does.
 
     Raises:
         DataError: naming the record and the field.
@@ -47,6 +49,7 @@ class DialogueExample(Dialogue):
     unseen: bool | None = None
     no_passage: bool = False
     source: str = ""
+    references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -59,6 +62,9 @@ class DialogueExample(Dialogue):
             for i, knowledge in enumerate(self.gold):
                 check_knowledge(knowledge, self.passages, f"gold[{i}]")
             require(len(set(self.gold)) == len(self.gold), "one place is named twice", "gold")
+            for i, reference in enumerate(self.references):
+                require_text(reference, f"references[{i}]")
+            require(not self.references or bool(self.gold), "expected none where there is no gold", "references")
             if self.response is not None:
                 require_text(self.response, "response", empty=True)
             if self.no_passage:
@@ -71,3 +77,8 @@ class DialogueExample(Dialogue):
     def gold_texts(self) -> tuple[str, ...]:
         """The words of each gold entry."""
         return tuple(self.text_of(knowledge) for knowledge in self.gold)
+
+    @property
+    def reference_texts(self) -> tuple[str, ...]:
+        """What an answer is compared with: the best match counts. Empty where the example is not labelled."""
+        return self.references or self.gold_texts

@@ -43,7 +43,7 @@ class NoiseConfig:
             raise ConfigError(f"noise: expected radius > 0, 0 < start <= 1 and step > 0, got {self}")
 
 
-def uniform_noise(keys: Tensor, length: int, width: int) -> Tensor:
+def hashed_noise(keys: Tensor, length: int, width: int) -> Tensor:
     """Uniform numbers in [−1, 1), hashes of (key, token, dimension) and of nothing else (SplitMix64).
 
     Args:
@@ -90,7 +90,7 @@ def start_noise(batch: DialkiBatch, width: int, config: NoiseConfig, seed: int) 
     """
     noise = []
     for group in batch.groups:
-        drawn = uniform_noise(batch.keys[group.rows] ^ seed, group.ids.shape[1], width)
+        drawn = hashed_noise(batch.keys[group.rows] ^ seed, group.ids.shape[1], width)
         noise.append(
             _scaled(drawn if group.mask is None else drawn * group.mask[:, :, None], config.start * config.radius)
         )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.baselines.systems import load_finder
-from finegrained_rlhf.dialki.identify import dialogue_of
+from finegrained_rlhf.dialki.identify import spoken_dialogue
 from finegrained_rlhf.dialki.inference import Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
@@ -121,9 +121,7 @@ class GenerateResponses:
 
     def _examples(self) -> Sequence[DialogueExample]:
         if self.input is None:
-            if not self.turns or self.document is None:
-                raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
-            return [dialogue_of(self.turns, self.document, self.segmenter)]
+            return spoken_dialogue(self.turns, self.document, self.segmenter)
         source = DialogueData(
             self.input,
             self.format,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.baselines.systems import load_finder
+from finegrained_rlhf.dialki.coverage import Coverage
 from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
@@ -146,7 +147,10 @@ def find_knowledge(
         for batch in finder.stream(mine):
             found += batch
             bar.update(len(batch))
-    return processes.gather_objects(found)
+    everyone = processes.gather_objects(found)
+    if processes.is_main:
+        Coverage.of(answer.coverage for answer in everyone).warn()
+    return everyone
 
 
 def places_of(examples: Sequence[DialogueExample], found: Sequence[Found] | None) -> list[tuple[Knowledge, ...]]:
@@ -157,7 +161,14 @@ def places_of(examples: Sequence[DialogueExample], found: Sequence[Found] | None
 
 
 def found_scores(examples: Sequence[DialogueExample], found: Sequence[Found] | None) -> dict[str, float]:
-    """`knowledge_exact_match`, `knowledge_f1` and `knowledge_passage_accuracy` of the labelled dialogues, if any."""
+    """How well knowledge was found, and in how much of the documents.
+
+    `knowledge_exact_match`, `knowledge_f1` and `knowledge_passage_accuracy` of the labelled dialogues, if any;
+    `knowledge_partly_searched` (dialogues) and `knowledge_dropped_spans` where DIALKI found it.
+    """
     pairs = [(e, answer) for e, answer in zip(examples, found or (), strict=found is not None) if e.gold]
     scores = summary([score_answer(example, answer.knowledge.passage, answer.text) for example, answer in pairs])
-    return {f"knowledge_{key}": value for key, value in scores.items() if key != "examples"} if pairs else {}
+    searched = Coverage.of(answer.coverage for answer in found or ())
+    left_out = {"partly_searched": searched.partly_searched, "dropped_spans": searched.dropped_spans}
+    means = {key: value for key, value in scores.items() if key != "examples"} if pairs else {}
+    return {f"knowledge_{key}": value for key, value in {**means, **(left_out if found else {})}.items()}

@@ -181,7 +181,7 @@ class KnowledgeTrainer(ABC):
             CheckpointError: its weights or moments are of another architecture.
         """
         directory = checkpoint / "model"
-        stored = load_model(directory, read_record(directory), type(self.model))
+        stored = load_model(directory, read_record(directory, type(self.model.config)), type(self.model))
         try:
             self.model.load_state_dict(stored.state_dict())
         except RuntimeError:

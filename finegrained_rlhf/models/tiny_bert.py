@@ -1,24 +1,22 @@
-"""A tiny BERT for a corpus, with the tokens that mark dialogue turns and titles.
+"""A tiny BERT for a corpus, with tokens that mark parts of its inputs.
 
-Knows transformers' BERT and the vocabulary of `models/tiny.py`. Knows no task and no training: the weights are random
-under a seed.
+Knows transformers' BERT and the vocabulary of `models/tiny.py`. Knows no task, and no training: callers say what the
+markers are, and the weights are random under a seed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from tokenizers import AddedToken
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.markers import add_markers
 from finegrained_rlhf.models.tiny import check_sizes, encoder_tokenizer
-
-DIALOGUE_TOKENS = ("<agent>", "<user>", "<parent_title>", "<text>")
-"""Special tokens of dialogue inputs: who speaks, a title above a section's own, and the section's own."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,12 @@ class TinyBertConfig:
             )
 
 
-def dialogue_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int) -> PreTrainedTokenizerFast:
-    """The same vocabulary in the layout `<s> … </s>` (class and separator token) with `DIALOGUE_TOKENS` after it."""
+def marked_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, max_length: int, markers: Sequence[str]
+) -> PreTrainedTokenizerFast:
+    """The same vocabulary in the layout `<s> … </s>` (class and separator token) with `markers` after it."""
     encoder = encoder_tokenizer(tokenizer, max_length)
-    added = [AddedToken(token, lstrip=True, normalized=False, special=True) for token in DIALOGUE_TOKENS]
-    encoder.add_special_tokens({"extra_special_tokens": added})
+    add_markers(encoder, markers)
     return encoder
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
+from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny import (
     TinyGPT2Config,
     TinyLongformerConfig,
@@ -26,7 +27,7 @@ from finegrained_rlhf.models.tiny import (
     causal_tokenizer,
     encoder_tokenizer,
 )
-from finegrained_rlhf.models.tiny_bert import TinyBertConfig, build_bert, dialogue_tokenizer
+from finegrained_rlhf.models.tiny_bert import TinyBertConfig, build_bert, marked_tokenizer
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -85,7 +86,7 @@ def make_tiny_models(
 ) -> dict[str, Path]:
     """Write `t5/`, `gpt2/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
 
-    They share one vocabulary; BERT's has `DIALOGUE_TOKENS` in addition.
+    They share one vocabulary; BERT's has the `MARKER_TOKENS` of dialogues in addition.
 
     Returns:
         The directory of each model by name.
@@ -93,7 +94,7 @@ def make_tiny_models(
     output_dir = Path(output_dir)
     gpt2, longformer, bert = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig(), bert or TinyBertConfig()
     base = build_tokenizer(corpus, tokenizer, vocab_size, lowercase=lowercase)
-    of_dialogues = dialogue_tokenizer(base, bert.max_length)
+    of_dialogues = marked_tokenizer(base, bert.max_length, MARKER_TOKENS)
     built = {
         "t5": (build_t5(base, t5, seed), base),
         "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),

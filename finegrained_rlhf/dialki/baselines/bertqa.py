@@ -19,6 +19,7 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.batches import InputGroup
 from finegrained_rlhf.dialki.heads import MASKED
@@ -106,10 +107,10 @@ class BertQaModel(KnowledgeModel):
     Args:
         encoder: transformers' encoder, without a pooler.
         tokenizer: its tokenizer, with the role tokens.
-        config: what it is; `windows` is not None.
+        config: what it is.
 
     Raises:
-        ModelError: it is.
+        ModelError: `config` is not a BERTQA's.
     """
 
     heads: nn.Linear
@@ -119,8 +120,8 @@ class BertQaModel(KnowledgeModel):
         nn.init.normal_(head.weight, std=0.02)
         nn.init.zeros_(head.bias)
         super().__init__(encoder, tokenizer, config, head)
-        if config.windows is None:
-            raise ModelError("the record has no `windows`, so it is no BERTQA's")
+        if not isinstance(config, BertQaConfig):
+            raise ModelError(f"expected the record of a BERTQA, got {type(config).__name__}")
         self.windows = config.windows
 
     def scores(self, chosen: Sequence[ChosenWindows], group_size: int = 64) -> list[TokenScores]:

@@ -1,11 +1,14 @@
-"""How BERTQA cuts a document and chooses an answer. Knows numbers only."""
+"""What a BERTQA is: DIALKI's record, and how it cuts a document and chooses an answer. Knows numbers only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs import InputConfig
+from finegrained_rlhf.dialki.model import DialkiConfig
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,27 @@ class WindowConfig:
                 f"windows.stride: after {inputs.max_context} tokens of dialogue a window has {room} of "
                 f"{inputs.max_length}, so a stride of {self.stride} would skip some"
             )
+
+
+@dataclass(frozen=True)
+class BertQaConfig(DialkiConfig):
+    """What a BERTQA is, beside its weights: a document in windows, an answer by its first and last token.
+
+    Attributes:
+        contextualize: must be false: there are no span vectors.
+        windows: how a document is cut, and how an answer is chosen from its windows.
+    """
+
+    contextualize: bool = False
+    windows: WindowConfig = field(default_factory=WindowConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.windows.check(self.inputs)
+        if self.contextualize or self.units != "passages":
+            raise ConfigError("dialki: BERTQA needs dialki.contextualize=false and dialki.units=passages")
+
+    @classmethod
+    def parts(cls) -> dict[str, Callable[..., Any]]:
+        """The fields that are records of their own in the saved JSON, and their classes."""
+        return {**super().parts(), "windows": WindowConfig}

@@ -14,9 +14,11 @@ import torch
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, TokenScores, windows_to_search
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, WindowEncoder
+from finegrained_rlhf.dialki.coverage import Searched
 from finegrained_rlhf.dialki.inference import Finder, Found
 from finegrained_rlhf.dialki.records import NO_PASSAGE
 from finegrained_rlhf.dialki.search import passages_above, top_spans
+from finegrained_rlhf.dialki.text_reader import TextReader
 from finegrained_rlhf.dialogue.records import Knowledge
 
 
@@ -115,6 +117,7 @@ class BertQaFinder(Finder[BertQaModel]):
         for place, share in zip(places, shares.tolist(), strict=True):
             of_passages[place.passage] = max(share, of_passages[place.passage])
         searched, probabilities = tuple(of_passages), tuple(of_passages.values())
+        spans = sum(len(passage.spans) for passage in item.record.passages)
         return Found(
             id=item.record.id,
             knowledge=places[0],
@@ -126,6 +129,7 @@ class BertQaFinder(Finder[BertQaModel]):
             passages=passages_above(probabilities, config.threshold, config.search.most, searched),
             searched=searched,
             probabilities=probabilities,
+            coverage=Searched(len(searched), len(searched), spans, spans),  # windows cover the whole document
         )
 
 
@@ -152,11 +156,12 @@ def answer_texts(tokenizer: object, answers: Sequence[tuple[WindowedExample, Tok
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError("BERTQA needs a fast tokenizer, which knows where in a text its tokens are")
-    pieces: list[tuple[int, str, int, int]] = []
-    for number, (item, answer) in enumerate(answers):
-        document, passages = item.document, item.record.passages
+    reader = TextReader(tokenizer)
+    texts: list[list[str]] = [[] for _ in answers]
+    for words, (item, answer) in zip(texts, answers, strict=True):
         if answer.first < 0:
             continue
+        document, passages = item.document, item.record.passages
         inside = np.arange(answer.first, answer.last + 1)
         keys = zip(document.passages[inside].tolist(), document.spans[inside].tolist(), strict=True)
         places: dict[tuple[int, int], list[int]] = {}
@@ -164,12 +169,8 @@ def answer_texts(tokenizer: object, answers: Sequence[tuple[WindowedExample, Tok
             places.setdefault(key, []).append(place)
         for (p, j), run in places.items():
             text = f" {passages[p].title if j == TITLE else passages[p].spans[j]}"
-            pieces.append((number, text, run[0], run[-1]))
-    texts: list[list[str]] = [[] for _ in answers]
-    if pieces:
-        read = tokenizer([text for _, text, _, _ in pieces], add_special_tokens=False, return_offsets_mapping=True)  # type: ignore[operator]
-        for (number, text, first, last), offsets in zip(pieces, read["offset_mapping"], strict=True):
-            texts[number].append(text[offsets[first][0] : offsets[last][1]].strip())
+            offsets = reader.title_offsets(text) if j == TITLE else reader.text_offsets(text)
+            words.append(text[offsets[run[0]][0] : offsets[run[-1]][1]].strip())
     return [
         " ".join(words) if answer.first >= 0 else NO_PASSAGE.text
         for words, (_, answer) in zip(texts, answers, strict=True)

@@ -1,6 +1,7 @@
 """Which classes a configuration asks for: DIALKI's (and Multi-Sentence's), or BERTQA's.
 
-Knows both. This is the one place where they are told apart.
+Knows both. Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its
+gates, in `evaluation`) ask which system they have before them.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, QaParts, qa_objective, windows_to_train
+from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.inference import Finder, KnowledgeFinder
-from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, KnowledgeModel, load_model, read_record
+from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, KnowledgeModel, load_model, raw_record, read_record
 from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
@@ -52,23 +54,27 @@ class System:
 
     Attributes:
         name: as people say it.
+        config: what it is, beside its weights.
         model: encoder and heads.
         finder: answers dialogues.
         trainer: trains.
+        losses: what it can be trained with: the history loss and the posterior regularization, or the next loss alone.
     """
 
     name: str
+    config: type[DialkiConfig]
     model: type[KnowledgeModel] | Any
     finder: type[Finder[Any]]
     trainer: type[KnowledgeTrainer]
+    losses: Literal["all", "next"] = "all"
 
 
 def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
-    if config.windows is not None:
-        return System("BERTQA", BertQaModel, BertQaFinder, BertQaTrainer)
+    if isinstance(config, BertQaConfig):
+        return System("BERTQA", BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer, "next")
     name = "DIALKI" if config.units == "passages" else "Multi-Sentence"
-    return System(name, DialkiModel, KnowledgeFinder, DialkiTrainer)
+    return System(name, DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
 
 
 def load_finder(path: str | Path, processes: Processes | None = None, **options: int) -> Finder[Any]:
@@ -83,6 +89,7 @@ def load_finder(path: str | Path, processes: Processes | None = None, **options:
         ModelError: there is no trained model.
     """
     directory = model_directory(path, export="model")
-    config = read_record(directory)
+    kind = DialkiConfig if raw_record(directory).get("windows") is None else BertQaConfig
+    config = read_record(directory, kind)
     system = system_of(config)
     return system.finder(load_model(directory, config, system.model), processes, **options)

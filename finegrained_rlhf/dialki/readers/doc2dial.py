@@ -35,12 +35,16 @@ class Document:
         name: the document's id.
         passages: one a section title, in the order of their first spans.
         places: where each published span id stands, (passage, span); blank spans are missing.
+        text: `doc_text`.
+        bounds: characters of each published span id in it, as `start_sp` and `end_sp` say, blank spans included.
         blank: ids of spans without text.
     """
 
     name: str
     passages: tuple[Passage, ...]
     places: Mapping[str, tuple[int, int]]
+    text: str
+    bounds: Mapping[str, tuple[int, int]]
     blank: frozenset[str]
 
 
@@ -122,10 +126,12 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
     subsections: dict[str, Any] = {}
     parents: dict[str, list[str]] = {}
     blank: set[str] = set()
+    bounds: dict[str, tuple[int, int]] = {}
     for key, item in spans.items():
         field = f"spans.{key}"
         item = as_object(item, field)
-        words = _span_text(item, text, field, notes)
+        bounds[key] = (_offset(item, "start_sp", field), _offset(item, "end_sp", field))
+        words = _span_text(item, bounds[key], text, field, notes)
         if not words:
             blank.add(key)
             notes["blank spans"] += 1
@@ -143,7 +149,7 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
         starts = _starts([subsections[key] for key, _ in members])
         passages.append(Passage(str(p), heading, tuple(words for _, words in members), starts))
         places.update({key: (p, j) for j, (key, _) in enumerate(members)})
-    return Document(name, tuple(passages), places, frozenset(blank))
+    return Document(name, tuple(passages), places, text, bounds, frozenset(blank))
 
 
 def _starts(subsections: Sequence[Any]) -> tuple[int, ...]:
@@ -152,12 +158,14 @@ def _starts(subsections: Sequence[Any]) -> tuple[int, ...]:
     return tuple(starts) if len(starts) < len(subsections) else ()
 
 
-def _span_text(item: Mapping[str, Any], text: str, field: str, notes: Counter[str]) -> str:
+def _offset(item: Mapping[str, Any], name: str, field: str) -> int:
+    return as_index(get_field(item, name, f"{field}."), f"{field}.{name}")
+
+
+def _span_text(item: Mapping[str, Any], bounds: tuple[int, int], text: str, field: str, notes: Counter[str]) -> str:
     """A span's words without white space around them; they must occur in the document's text."""
     words = require_text(get_field(item, "text_sp", f"{field}."), f"{field}.text_sp", empty=True).strip()
-    start = as_index(get_field(item, "start_sp", f"{field}."), f"{field}.start_sp")
-    end = as_index(get_field(item, "end_sp", f"{field}."), f"{field}.end_sp")
-    if words and text[start:end].split() != words.split():
+    if words and text[slice(*bounds)].split() != words.split():
         there = " ".join(words.split()) in " ".join(text.split())
         require(there, "the span does not exist in doc_text", f"{field}.text_sp")
         notes["spans at another offset than start_sp"] += 1
@@ -174,10 +182,11 @@ def _parent_titles(item: Mapping[str, Any], field: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Published:
-    """One turn of the file: as a record, with all it refers to, its `turn_id`, and whether it has references."""
+    """One turn of the file: as a record, with all it refers to as places and as one text, and its `turn_id`."""
 
     turn: Turn
     places: tuple[Knowledge, ...]
+    reference: str
     number: Any
     referring: bool
 
@@ -193,7 +202,9 @@ def _turns(dialogue: Mapping[str, Any], document: Document, notes: Counter[str])
         references = as_list(item.get("references") or [], f"{field}.references")
         places = _knowledge(references, document, f"{field}.references", notes)
         number = get_field(item, "turn_id", f"{field}.")
-        turns.append(_Published(Turn(role, words, places[0] if places else None), places, number, bool(references)))
+        reference = reference_text(references, document)
+        label = places[0] if places else None
+        turns.append(_Published(Turn(role, words, label), places, reference, number, bool(references)))
     require(any(entry.turn.role == "user" for entry in turns), "the dialogue has no user turn", "turns")
     return turns
 
@@ -224,6 +235,7 @@ def _examples(
             turns=tuple(earlier.turn for earlier in turns[: i + 1]),
             passages=document.passages,
             gold=gold,
+            references=(answer.reference,) if answer is not None and gold else (),
             response=None if answer is None else answer.turn.text,
             unseen=unseen,
             source=document.name,
@@ -243,3 +255,17 @@ def _knowledge(references: list[Any], document: Document, field: str, notes: Cou
         found.setdefault(passage, []).append(place)
     ranked = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     return tuple(Knowledge(passage, min(places), max(places)) for passage, places in ranked)
+
+
+def reference_text(references: Sequence[Mapping[str, Any]], document: Document) -> str:
+    """The text that the shared task compares an answer with: from the first span referred to to the end of the last.
+
+    What lies between them belongs to it, other sections and their titles too. Source: DialDoc 2021, subtask 1
+    (`scripts/datasets/doc2dial/doc2dial.py`).
+
+    Args:
+        references: of a turn, each with an `sp_id` of the document; "" where there are none.
+        document: that they refer to.
+    """
+    bounds = [document.bounds[str(item["sp_id"])] for item in references]
+    return document.text[min(start for start, _ in bounds) : max(end for _, end in bounds)] if bounds else ""

@@ -29,7 +29,7 @@ from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 
-KEYS = frozenset(("id", "turns", "passages", "gold", "response", "unseen", "no_passage", "source"))
+KEYS = frozenset(("id", "turns", "passages", "gold", "references", "response", "unseen", "no_passage", "source"))
 FIRST = "agent turn without a user turn before it"
 
 
@@ -80,11 +80,18 @@ def parse_dialogue(
         if none_used:
             require(not gold, "expected no gold where no_passage is true", "gold")
             gold = (Knowledge(len(passages) - 1, 0, 0),)
-        response = row.get("response")
         return [
-            DialogueExample(name, turns, gold=gold, response=response, no_passage=_is_none(gold, passages), **shared)
+            DialogueExample(
+                name,
+                turns,
+                gold=gold,
+                references=tuple(text_list(row.get("references") or [], "references")),
+                response=row.get("response"),
+                no_passage=_is_none(gold, passages),
+                **shared,
+            )
         ]
-    for key in ("gold", "response"):
+    for key in ("gold", "references", "response"):
         require(row.get(key) is None, "belongs to a dialogue that ends with a user turn; label the agent turns", key)
     require(not none_used, "expected false or null in a dialogue that ends with an agent turn", "no_passage")
     return list(_answers(name, turns, knowledge, shared, Counter() if skipped is None else skipped))
