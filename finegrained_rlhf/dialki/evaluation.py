@@ -27,8 +27,8 @@ from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import ROLES, DialogueExample, Role
 from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, DOCUMENT_EDGES, KnowledgeScore, score_answer, summaries
+from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.training.generation import progress_bar
 
 WOW_DOCUMENT_EDGES = (800, 1600)
 """The thesis's edges on Wizard of Wikipedia (figure 3.4)."""
