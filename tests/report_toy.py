@@ -47,7 +47,7 @@ def response(number: int, text: str, *, sign: float = 1.0, with_tokens: bool = T
             raw = sign if i == 0 else -1.0
             segments.append({"component": component, "start": start, "end": end, "raw": raw, "weighted": 0.5 * raw})
     segments.append(
-        {"component": COMPONENTS[2], "start": 0, "end": len(text), "raw": -0.125 * number, "weighted": -0.025 * number}
+        {"component": COMPONENTS[2], "start": 0, "end": len(text), "raw": 0.125 * number, "weighted": 0.025 * number}
     )
     row = {"id": f"prompt-{number}", "prompt": f"question: {text[:300]}", "response": text, "segments": segments}
     return {**row, "sample": 0, "tokens": tokens(text)} if with_tokens else row
@@ -73,7 +73,7 @@ def step_row(step: int) -> dict[str, Any]:
 def validation_row(step: int) -> dict[str, Any]:
     """One line of `eval.jsonl`: better in truth and in reward until step 4, deceived and long at step 6."""
     value = {0: 0.5, 2: 1.0, 4: 2.0, 6: 3.0}[step]
-    row: dict[str, Any] = {"step": step, "score": value, "examples": 8, "reward/total": value}
+    row: dict[str, Any] = {"step": step, "score": value, "examples": 200, "reward/total": value}
     for name in COMPONENTS:
         row |= {f"reward/{name}/raw": value, f"reward/{name}/weighted": value / 3, f"segments/{name}": 2.0}
     row[f"segments/{COMPONENTS[2]}"] = 1.0

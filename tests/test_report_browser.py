@@ -120,13 +120,16 @@ class Opened:
         self.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
 
 
+@pytest.mark.parametrize("width", [375, 390])
 @pytest.mark.parametrize("name", ["run", "old", "compared", "sweep"])
-def test_it_asks_for_nothing_runs_nothing_and_fits_a_phone(browser: Browser, files: dict[str, Path], name: str) -> None:
-    with Opened(browser, files[name], **PHONE) as opened:
+def test_it_asks_for_nothing_runs_nothing_and_fits_a_phone(
+    browser: Browser, files: dict[str, Path], name: str, width: int
+) -> None:
+    with Opened(browser, files[name], **{**PHONE, "viewport": {"width": width, "height": 812}}) as opened:
         opened.unfold()
         for choice in opened.page.locator(".tabs").first.locator("label").all():
             choice.click()
-        assert opened.page.evaluate("document.documentElement.scrollWidth") == 375
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
         assert opened.page.evaluate("typeof window.pwned") == "undefined"
         assert opened.requests == [files[name].as_uri()]
         assert opened.complaints == []
@@ -174,9 +177,9 @@ def test_a_component_colours_its_segments_and_says_their_signs(browser: Browser,
         ground = "text => [...new Set([...text.querySelectorAll('.w')].map(w => getComputedStyle(w).backgroundColor))]"
         assert text.evaluate(shown) == ["+1", "−1"]
         assert len(text.evaluate(ground)) == 3  # good, bad, and none at the end of the sequence
-        page.locator("#answers label", has_text="completeness").click()
+        page.locator("#answers .tabs label", has_text="completeness").click()
         assert text.evaluate(shown) == ["0"] and len(text.evaluate(ground)) == 1
-        page.locator("#answers label", has_text="advantage").click()
+        page.locator("#answers .tabs label", has_text="advantage").click()
         assert text.evaluate(shown) == [] and len(text.evaluate(ground)) > 3
         page.keyboard.press("ArrowLeft")  # the choice is a group of radio buttons
         assert page.locator("#answers input:checked").get_attribute("class") == "l2 pick"
@@ -219,11 +222,52 @@ def test_numbers_of_a_token_by_pointer_touch_and_keyboard(browser: Browser, file
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375
 
 
+def test_curves_say_their_values_at_the_pointer(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"]) as opened:
+        page, tip = opened.page, opened.page.locator("#tip")
+        chart = page.locator("#rewards svg.chart").first  # raw: 0.1 a step; validations 0.5, 1, 2, 3
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        place = (50 + 298 * 4 / 6) / 360 * box["width"]  # step 4 of 0 … 6, between the axis and the right edge
+        chart.hover(position={"x": place, "y": box["height"] / 2})
+        wait_for_text(tip, "step 4\nrelevance: 0.4")
+        values = [float(line.rpartition(": ")[2]) for line in tip.inner_text().splitlines()[1:]]
+        # lines of three components, the dots of their validations; read from the drawing, which rounds to 0.1 px
+        assert sorted(values) == pytest.approx([0.4] * 3 + [2.0] * 3, abs=0.01)
+        page.locator("h1").hover()
+        expect(tip).to_be_hidden()
+        assert opened.complaints == []
+
+
+def test_answers_are_searched_ordered_and_filtered(browser: Browser, files: dict[str, Path]) -> None:
+    with Opened(browser, files["run"]) as opened:
+        page = opened.page
+        for name in ("answers", "history"):
+            items = page.locator(f"#{name} .list").first.locator("article:visible")
+            totals = "list => list.filter(a => a.getClientRects().length).map(a => Number(a.dataset.t))"
+            opened.unfold()
+            assert items.evaluate_all(totals) == pytest.approx([0.025 * i for i in range(len(HOSTILE))])
+            page.locator(f"#{name}-order").select_option("best weighted total first")
+            assert items.evaluate_all(totals) == pytest.approx([0.025 * i for i in reversed(range(len(HOSTILE)))])
+            page.locator(f"#{name}-search").fill("donaudampf")
+            expect(items).to_have_count(1)
+            expect(page.locator(f"#{name} .count").first).to_have_text(f"1 of {len(HOSTILE)}")
+            page.locator(f"#{name}-search").fill("")
+            page.locator(f"#{name}-filter").select_option("relevance below 0")
+            expect(items).to_have_count(len(HOSTILE) - 1)  # the empty answer has no segment
+            page.locator(f"#{name}-filter").select_option("completeness below 0")
+            expect(items).to_have_count(0)
+        assert opened.complaints == []
+
+
 def test_it_can_be_read_without_script(browser: Browser, files: dict[str, Path]) -> None:
     with Opened(browser, files["run"], java_script_enabled=False) as opened:
         page = opened.page
         piece = page.locator("#answers .text").nth(1).locator(".w").nth(1)
         assert (piece.get_attribute("title") or "").startswith("token 2: ")  # the browser's own tooltip
-        page.locator("#answers label", has_text="completeness").click()
+        page.locator("#answers .tabs label", has_text="completeness").click()
         assert page.locator("#answers .text").nth(1).locator(".e:visible").all_inner_texts() == ["0"]
+        assert page.locator(".tools:visible").count() == 0  # what needs the script is not offered
+        assert page.locator("svg.chart circle > title").count() > 0  # the browser's own tooltips
         assert page.locator("h2").first.is_visible() and page.locator("svg.chart").first.is_visible()

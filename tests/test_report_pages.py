@@ -7,9 +7,12 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_toy import (
     COMPONENTS,
     HOSTILE,
@@ -25,15 +28,19 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.report.compare import compare_page, names_of
+from finegrained_rlhf.report.compare import compare_page, names_of, overlays
 from finegrained_rlhf.report.curves import training_curves
 from finegrained_rlhf.report.html import escape
 from finegrained_rlhf.report.job import WriteReport
 from finegrained_rlhf.report.measures import mean_true_error, price_measures, reward_measures, true_measures
+from finegrained_rlhf.report.noise import of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.overview import header
-from finegrained_rlhf.report.record import read_run
+from finegrained_rlhf.report.record import RunRecord, read_run
 from finegrained_rlhf.report.run_page import run_page
+from finegrained_rlhf.report.settings import by_identity, differences
 from finegrained_rlhf.report.sweep import inline_svg, sweep_page
+from finegrained_rlhf.report.timeline import changed_words, timelines
+from finegrained_rlhf.runtime.samples import Sample, SampleSegment
 
 
 @pytest.fixture(scope="module")
@@ -65,24 +72,80 @@ def test_the_true_error_is_the_mean_of_the_rates_and_of_what_is_incomplete() -> 
     assert found == [(0.0, pytest.approx((0.4 + 0.5 + 0.5) / 3)), (4.0, pytest.approx((0.2 + 0.2 + 0.3) / 3))]
 
 
-def test_the_header_says_better_worse_and_warns(toy: Path) -> None:
+def test_the_first_screen_answers_three_questions(toy: Path) -> None:
     text = text_of(header(read_run(toy)))
-    assert "Bettertruthrelevance error rate 0.400 → 0.200; factual error rate 0.500 → 0.200" in text
-    assert "Worsenothing that was measured" in text
-    assert "answers of 20.0 tokens (at first 20.0); KL 2.00 nats" in text
+    assert "Did it get better?YesStep 0 → step 4, exported.mean true error 0.467 → 0.233" in text
+    assert "At what?" in text and "Better (truth) relevance error rate 0.400 → 0.200; factual error rate" in text
+    assert "No clear change (form) repeated 3-grams 0.100 → 0.100; answers that end 1.000 → 1.000." in text
+    assert "Is it hacking?Not the exported policy; 6 signs later" in text
+    assert "length 20.0 → 20.0 tokens (a sign from ×1.25)" in text and "KL 0.00 → 2.00 nats (no limit)" in text
+    assert "Reward against truth: weighted total 0.500 → 2.000, and mean true error 0.467 → 0.233." in text
     assert "length, step 6: relevance rose from 0.167 to 1.000" in text and "eos, step 6" in text
 
 
-def test_a_run_whose_first_validation_was_the_best_is_shown_at_its_last(tmp_path: Path) -> None:
+def test_a_run_that_exported_its_initial_policy_says_so(tmp_path: Path) -> None:
+    """Its values are those of step 0, not of the last validation; the last one has a column of its own."""
     run = write_toy_run(tmp_path / "run")
     write_json(run / "policy" / "export.json", {"step": 0})
     record = read_run(run)
-    assert record.best is not None and record.after is not None
-    assert (record.best["step"], record.after["step"]) == (0, 6)
+    assert record.best is not None and record.best["step"] == 0 and record.is_initial
+    assert {m.name: (m.first, m.after, m.last) for m in true_measures(record)}["completeness"] == (0.5, 0.5, 0.8)
     text = text_of(header(record))
-    assert "best at step 0" in text and "Worsetruthfactual error rate 0.500 → 0.600" in text
-    assert "Butno validation scored higher than the first" in text
-    assert "step 6, last" in run_page(record)
+    assert "step 0, exported = initial policy" in text
+    assert "Did it get better?NoNo later validation scored higher than the first" in text and "At what?Nothing" in text
+    assert "mean true error 0.467 at first, 0.300 at step 6." in text
+    page = run_page(record)
+    assert "step 6, last" in page and "<h4>step 0, initial policy, exported</h4>" in page
+    compared = compare_page({"a": record, "b": read_run(run)})
+    assert compared.count("step 0, exported = initial policy") == 2
+    row = re.search(r"<tr><td><bdi>completeness</bdi></td>(.*?)</tr>", compared)
+    assert row and re.findall(r">([\d.]+)<", row[1]) == ["0.500", "0.500", "0.500"]
+
+
+def test_an_early_stop_is_said_on_the_first_screen(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    loop = {"step": 6, "best_step": 4, "best_score": 2.0, "stop_reason": "KL exceeded 10.0 nats <b> in 5 steps"}
+    write_json(run / "checkpoints/step_6/loop.json", loop)
+    files = {"loop.json": {"bytes": (run / "checkpoints/step_6/loop.json").stat().st_size, "sha256": "-"}}
+    write_json(run / "checkpoints/step_6/manifest.json", {"step": 6, "files": files})
+    assert "Stopped early: KL exceeded 10.0 nats <b> in 5 steps." in text_of(header(read_run(run)))
+
+
+# What counts as a change -----------------------------------------------------------------------------------------
+
+
+def test_a_change_within_chance_is_neither_better_nor_worse(tmp_path: Path) -> None:
+    """200 greedy answers: repeated 3-grams 0.113 → 0.114 is nothing, 0.113 → 0.2 is worse."""
+    run = write_toy_run(tmp_path / "run")
+    rows = read_jsonl(run / "eval.jsonl")
+    for now, verdict in ((0.114, "same"), (0.2, "worse")):
+        write_lines(run / "eval.jsonl", [r | {"repetition": now if r["step"] == 4 else 0.113} for r in rows])
+        found = next(m for m in price_measures(read_run(run)) if m.name == "repeated 3-grams")
+        assert found.verdict == verdict
+    assert found.threshold == pytest.approx(1.96 * ((0.113 * 0.887 + 0.2 * 0.8) / 200) ** 0.5)
+
+
+def test_chance_in_rewards_is_estimated_from_the_same_prompts() -> None:
+    def answer(number: int, raw: float, count: int = 1) -> Sample:
+        segments = [SampleSegment("a", 0, 1, raw / count, raw / count)] * count
+        return Sample(str(number), 0, "", "x", segments)
+
+    before = [answer(i, float(i)) for i in range(4)]
+    now = [answer(i, float(i) + change) for i, change in enumerate((1.0, 1.0, 2.0, 0.0))]
+    # differences 1, 1, 2, 0: standard deviation (2/3)^½, over 100 answers
+    assert paired_noise(before, now, of_component("a"), 100) == pytest.approx(1.96 * (2 / 3) ** 0.5 / 10)
+    assert paired_noise(before, now[::-1], of_total, 100) == pytest.approx(1.96 * (2 / 3) ** 0.5 / 10)
+    assert paired_noise(before, now[:3], of_total, 100) is None  # too few prompts
+    twice = [answer(i, 2.0 * i, count=2) for i in range(4)]
+    assert of_segments("a")(twice) == pytest.approx([0.0, 1.0, 2.0, 3.0])  # R = 12/8, n is 2 throughout
+    assert share_noise(0.5, 0.5, None) is None and share_noise(0.0, 0.0, 200) == 0.01
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.integers(1, 5)), min_size=1, max_size=20))
+def test_what_answers_add_to_a_mean_of_segments_has_that_mean(rows: list[tuple[float, int]]) -> None:
+    answers = [Sample(str(i), 0, "", "", [SampleSegment("a", 0, 0, raw, raw)] * n) for i, (raw, n) in enumerate(rows)]
+    ratio = sum(raw * n for raw, n in rows) / sum(n for _, n in rows)
+    assert sum(of_segments("a")(answers)) / len(rows) == pytest.approx(ratio, abs=1e-9)
 
 
 def test_trust_drift_alignment_and_phases_are_shown(toy: Path) -> None:
@@ -163,7 +226,8 @@ def test_a_page_refers_to_nothing_outside_and_runs_one_script_only(toy: Path) ->
     tags = tags_of(page)
     assert {tag for tag, _ in tags} <= set(
         "html head meta title style body main header section nav h1 h2 h3 h4 p a b i dl div dt dd ul li span bdi table "
-        "thead tbody tr th td figure figcaption svg path circle text details summary article input label script".split()
+        "thead tbody tr th td figure figcaption svg path circle text details summary article input label script "
+        "select option ol ins".split()
     )
     names = {name for _, attributes in tags for name in attributes}
     assert not {"src", "srcset", "action", "xlink:href", "xmlns"} & names
@@ -196,10 +260,52 @@ def test_runs_are_compared(toy: Path, tmp_path: Path) -> None:
     assert names == [f"{toy.parent.name}/run", "other/run"]
     page = compare_page(dict(zip(names, [read_run(toy), read_run(other)], strict=True)))
     row = re.search(r"<tr><td><bdi>factual error rate</bdi></td>(.*?)</tr>", page)
-    assert row and re.findall(r">([\d.]+)<", row[1]) == ["0.500", "0.200", "0.062"]  # start, then both at their best
+    assert row and re.findall(r">([\d.]+)<", row[1]) == ["0.500", "0.200", "0.062"]  # start, then both as exported
     assert "What is missing" not in page
     cells = re.search(r'<div class="cells">(.*?)</article>', page, re.DOTALL)
     assert cells and re.findall(r"<h4>(.*?)</h4>", cells[1]) == ["start", *names]
+
+
+def test_different_rewards_share_no_axis(toy: Path, tmp_path: Path) -> None:
+    """Totals of other weights are in another unit; raw values of the same scorer are not."""
+    record, same = read_run(toy), read_run(toy)
+    config = json.loads((toy / "config.yaml").read_text())
+    config["reward"]["weights"]["relevance"] = 0.9
+    other = replace(record, config=config)
+    titles = re.compile(r"<figcaption><b>(.*?)</b>")
+    assert titles.findall(overlays({"a": record, "b": same}))[0] == "Validation score"
+    found = titles.findall(overlays({"a": record, "b": same, "c": other}))
+    assert found[:2] == ["Validation score: a, b", "Validation score: c"]
+    assert found.count("relevance, mean of a segment") == 1
+    config["reward"]["components"]["relevance"]["path"] = "another"
+    found = titles.findall(overlays({"a": record, "c": replace(record, config=config)}))
+    assert [t for t in found if t.startswith("relevance,")] == [
+        "relevance, mean of a segment: a",
+        "relevance, mean of a segment: c",
+    ]
+    page = compare_page({"a": record, "c": other})
+    row = re.search(r"<tr><td><bdi>weighted total</bdi>(.*?)</tr>", page)
+    assert row and "by each run&#x27;s own reward" in row[1] and re.findall(r'"num">(.*?)<', row[1])[0] == "–"
+
+
+def test_what_each_point_prepared_for_itself_is_the_same_scorer(toy: Path) -> None:
+    def at(name: str) -> RunRecord:
+        config = json.loads((toy / "config.yaml").read_text())
+        config["output_dir"] = f"points/{name}"
+        config["reward"]["components"]["relevance"]["path"] = f"points/{name}/prepared/rm"
+        return replace(read_run(toy), config=config)
+
+    assert len(by_identity({"a": at("a"), "b": at("b")})) == 1
+    assert differences({"a": at("a"), "b": at("b")}) == {}
+
+
+def test_configurations_are_shown_and_compared(toy: Path) -> None:
+    record = read_run(toy)
+    assert "<bdi>reward.weights.relevance</bdi></td><td><bdi>0.5</bdi>" in run_page(record)
+    other = replace(record, config={**record.config, "seed": 4, "ppo": {"kl": {"beta": 0.1}}})
+    assert differences({"a": record, "b": other}) == {"seed": ["3", "4"], "ppo.kl.beta": ["–", "0.1"]}
+    table = re.search(r'<section id="configuration">(.*?)</section>', compare_page({"a": record, "b": other}))
+    assert table and re.findall(r"<td><bdi>(.*?)</bdi></td>", table[1])[:3] == ["seed", "3", "4"]
 
 
 def test_what_several_runs_lack_is_told_once(toy: Path, tmp_path: Path) -> None:
@@ -264,6 +370,52 @@ def test_hostile_text_reaches_the_page_as_text(toy: Path) -> None:
     read = re.sub(r"<[^>]*>", "", page)  # no attribute holds a bare >
     for text in HOSTILE[:3]:
         assert escape(text) in read
+
+
+# Answers over time -----------------------------------------------------------------------------------------------
+
+
+def test_changed_words_are_marked_and_nothing_is_lost() -> None:
+    assert changed_words("The cat is red.", "The dog is red.") == [("The ", False), ("dog", True), (" is red.", False)]
+    assert changed_words("", "New") == [("New", True)] and changed_words("Old", "") == []
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_the_pieces_of_a_changed_text_are_the_text(before: str, now: str) -> None:
+    assert "".join(piece for piece, _ in changed_words(before, now)) == now
+    assert all(not new for _, new in changed_words(now, now))
+
+
+def test_answers_to_one_prompt_stand_under_one_another_worst_first(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    texts = {0: "Red cat.", 2: "Red dog.", 4: "Red dog.", 6: "Blue dog."}
+    for step, text in texts.items():
+        rows = [response(3, "Good text."), response(1, text)]
+        write_lines(run / "samples" / f"validation_step_{step}.jsonl", rows)
+    (run / "samples" / "step_3.jsonl").unlink()
+    write_lines(run / "samples" / "step_1.jsonl", [response(5, "Once. Twice."), response(6, "Not drawn again.")])
+    write_lines(run / "samples" / "step_6.jsonl", [response(5, "Once. Thrice.")])
+    html = timelines(read_run(run))
+    assert html is not None
+    first = html[html.index("<article") : html.index("</article>")]
+    assert "question: Red dog." in text_of(first + "</article>")
+    assert re.findall(r"<b>(step .*?)</b>", first) == ["step 0, initial policy", "step 2", "step 4, exported", "step 6"]
+    assert re.findall(r"<ins>(.*?)</ins>", first) == ["dog.", "Blue"] and first.count("the same answer") == 1
+    assert 'data-t="0.025"' in first  # the exported answer: +0.5 −0.5 +0.5 −0.5 +0.025, the lower of the two
+    again = html[html.index("Sampled answers") :]
+    assert "in several of the 2 steps read here: 1." in again and re.findall(r"<ins>(.*?)</ins>", again) == ["Thrice."]
+
+
+def test_reference_answers_stand_beside_the_answers(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    prompt = response(0, HOSTILE[0])["prompt"]
+    write_json(tmp_path / "dev.json", [{"text": prompt, "answer": ["<b>The</b> reference."]}, {"text": 3}, "x"])
+    config = json.loads((run / "config.yaml").read_text())
+    write_json(run / "config.yaml", config | {"validation_data": str(tmp_path / "dev.json")})
+    page = run_page(read_run(run))
+    assert page.count("<bdi>&lt;b&gt;The&lt;/b&gt; reference.</bdi>") == 3  # beside every list that shows the prompt
+    write_json(run / "config.yaml", config | {"validation_data": "nowhere.json"})
+    assert "No reference answers: the validation data nowhere.json" in run_page(read_run(run))
 
 
 @pytest.mark.scripts

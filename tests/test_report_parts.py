@@ -14,8 +14,9 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.report.heatmap import Group, heat_panel
 from finegrained_rlhf.report.html import Html, el, escape, number, signed
 from finegrained_rlhf.report.record import evenly
-from finegrained_rlhf.report.responses import Response, Segment, Tokens, cut, read_responses
-from finegrained_rlhf.report.svg import Chart, Line, figure, thinned, tick_text, ticks
+from finegrained_rlhf.report.responses import cut
+from finegrained_rlhf.report.svg import Chart, Line, figure, smoothed, thinned, tick_text, ticks
+from finegrained_rlhf.runtime.samples import Sample, SampleSegment, SampleTokens, read_samples
 
 # Escaping and numbers --------------------------------------------------------------------------------------------
 
@@ -64,8 +65,8 @@ def test_signs() -> None:
 # Cutting a text --------------------------------------------------------------------------------------------------
 
 
-def segment(start: int, end: int, component: str = "a", raw: float = 1.0) -> Segment:
-    return Segment(component, start, end, raw, raw / 2)
+def segment(start: int, end: int, component: str = "a", raw: float = 1.0) -> SampleSegment:
+    return SampleSegment(component, start, end, raw, raw / 2)
 
 
 def test_pieces_end_where_a_token_or_a_segment_ends() -> None:
@@ -102,21 +103,21 @@ def test_pieces_cover_the_text_once_and_every_token_is_in_one(data: st.DataObjec
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"response": 7}, "response: expected a str, got int"),
+        ({"response": 7}, "response: expected text, got int"),
         (
             {"segments": [{"component": "a", "start": 0, "end": 99, "raw": 1, "weighted": 1}]},
             r"segments\[0\]: expected 0",
         ),
         ({"segments": [{"component": "a", "start": 0, "end": 1, "raw": None, "weighted": 1}]}, r"segments\[0\]\.raw"),
         ({"tokens": {"ends": [5, 3]}}, "tokens.ends: expected offsets that do not decrease"),
-        ({"tokens": {"ends": [3, 4], "kl": [0.1]}}, "tokens.kl: expected a list of 2 finite numbers"),
+        ({"tokens": {"ends": [3, 4], "kl": [0.1]}}, "tokens.kl: expected 2 numbers, one a token, got 1"),
     ],
 )
 def test_a_damaged_sample_is_named(tmp_path: Path, change: dict, told: str) -> None:
     path = tmp_path / "step_1.jsonl"
     write_lines(path, [response(0, "Good text."), response(1, "Good text.") | change])
     with pytest.raises(DataError, match=rf"step_1\.jsonl, record 1, field {told}"):
-        read_responses(path)
+        read_samples(path)
 
 
 # Heat maps -------------------------------------------------------------------------------------------------------
@@ -124,8 +125,8 @@ def test_a_damaged_sample_is_named(tmp_path: Path, change: dict, told: str) -> N
 
 def test_a_response_as_a_heat_map() -> None:
     segments = [segment(0, 4, raw=1.0), segment(5, 9, raw=-0.5), segment(0, 9, "b", raw=2.0)]
-    tokens = Tokens([4, 9, 9], {"advantage": [0.5, -1.0, 0.0], "kl": [0.0, 0.25, 0.5]})
-    response = Response("id", 0, "prompt", "Yes, no <", segments, tokens)
+    tokens = SampleTokens([4, 9, 9], {"advantage": [0.5, -1.0, 0.0], "kl": [0.0, 0.25, 0.5]})
+    response = Sample("id", 0, "prompt", "Yes, no <", segments, tokens)
     html = heat_panel("panel", [Group("prompt", [("now", response), ("later", None)])], ["a", "b"])
     pieces = dict(re.findall(r'<span class="(w[^"]*)" title="[^"]*">([^<]*)</span>', html))
     # layers: 0 is a (largest value 1), 1 is b, 2 advantage (largest but outliers 0.5), 3 KL
@@ -158,6 +159,24 @@ def test_ticks_are_round_few_and_inside(low: float, width: float) -> None:
     assert found == sorted(found)
 
 
+def test_ticks_of_steps_are_whole() -> None:
+    assert ticks(0.0, 2.0, 5) == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert ticks(0.0, 2.0, 5, whole=True) == [0.0, 1.0, 2.0]
+    assert ticks(0.0, 60.0, 5, whole=True) == ticks(0.0, 60.0, 5)
+    drawn = figure(Chart("Loss", [Line("", [(0, 1.0), (2, 0.5)])]))
+    assert re.findall(r'class="mid">([^<]*)<', drawn) == ["0", "1", "2"]
+
+
+def test_points_say_their_values_and_long_noisy_lines_are_smoothed() -> None:
+    html = figure(Chart("Score", [Line("a<b", [(4, -0.5)], style="dots")]))
+    assert "<title>a&lt;b: 4, −0.5</title></circle>" in html
+    assert smoothed([(i, 1.0) for i in range(19)]) == []
+    points = [(float(i), float(i % 2)) for i in range(20)]
+    means = dict(smoothed(points))
+    assert means[0.0] == 0.0 and means[10.0] == pytest.approx(2 / 3) and means[11.0] == pytest.approx(1 / 3)
+    assert figure(Chart("KL", [Line("", points, style="rough")])).count('class="smooth s0"') == 1
+
+
 def test_ticks_by_hand() -> None:
     assert ticks(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     assert ticks(-0.1, 58.0) == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
@@ -168,7 +187,7 @@ def test_ticks_by_hand() -> None:
 def test_a_chart_maps_values_linearly_and_leaves_out_what_is_not_finite() -> None:
     line = Line("loss", [(0, 0.0), (5, float("nan")), (10, 1.0)])
     html = figure(Chart("Loss", [line], x_range=(0.0, 10.0), y_range=(0.0, 2.0)))
-    path = re.search(r'<path d="M([\d. ]+)L([\d. ]+)" class="line s0">', html)
+    path = re.search(r'<path d="M([\d. ]+)L([\d. ]+)" class="line s0"[^>]*>', html)
     assert path is not None
     (x0, y0), (x1, y1) = (map(float, point.split()) for point in path.groups())
     assert (x0, x1) == (50.0, 348.0)  # left edge to right edge

@@ -55,11 +55,11 @@ def test_an_index_is_built_and_searched(folder: Path, tmp_path: Path) -> None:
 def test_a_text_without_quotes_is_one_clear_error(script: str, argument: str, quoted: str, tmp_path: Path) -> None:
     """What the message advises is read as one text: the next thing that is missing is the index or the model."""
     needed = [f"index={tmp_path}/none"] if script == "search" else [f"checkpoint={tmp_path}/none"]
-    refused = run(str(ROOT / f"scripts/{script}.py"), *needed, argument)
+    refused = run_script(script, *needed, argument)
     (line,) = refused.stderr.strip().splitlines()
     assert refused.returncode != 0 and line.startswith(f"error: {argument}: cannot be read as KEY=VALUE")
     assert '[\\"What\'s new?\\"]' in line and "Lexer" not in line
-    advised = run(str(ROOT / f"scripts/{script}.py"), *needed, quoted)
+    advised = run_script(script, *needed, quoted)
     assert advised.returncode == 2 and f"{tmp_path}/none" in advised.stderr
 
 

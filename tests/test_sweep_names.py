@@ -41,6 +41,12 @@ def test_points_that_differ_have_different_names() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_settings_of_the_sweep_are_in_no_name():
+    task = ["reward.weights.relevance=0.2", "sweep.best_of=[]", "sweep.parallel=2"]
+    for shared in ([], ["seed"]):
+        assert point_name(own_overrides(task, shared)) == "relevance_0.2"
+
+
 def test_what_all_points_share_is_left_out() -> None:
     task = ["experiment=smoke", "output_dir=/tmp/x", "+total_steps=3", "reward.weights.relevance=0.2", "data=/a/b"]
     assert own_overrides(task, ["experiment", "output_dir", "total_steps", "data"]) == {

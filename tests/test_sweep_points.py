@@ -155,6 +155,28 @@ def test_points_share_baselines_of_equal_weights(tmp_path: Path, children: list[
     assert point(tmp_path, "a").baselines()["1"] == point(tmp_path, "c", reward=reward(0.9)).baselines()["1"]
 
 
+def test_points_share_the_initial_policy_that_each_prepares_by_the_same_steps(tmp_path, children):
+    def prepared(name: str, weight: float, train: int = 16) -> Point:
+        place = f"{tmp_path / 'points' / name}/prepared"
+        return point(
+            tmp_path,
+            name,
+            policy={"path": f"{place}/t5", "adapter": None},
+            reward={"components": {"relevance": {"path": f"{place}/rm"}}, "weights": {"relevance": weight}},
+            prepare={"world": {"args": [f"output_dir={place}", f"train={train}"]}},
+            settings=SweepSettings(best_of=(1,)),
+        )
+
+    prepared("a", 0.2).run()
+    assert names(children) == ["point", "a", "initial"]
+    prepared("b", 0.3).run()
+    assert names(children) == ["point", "b"]
+    prepared("c", 0.2, train=32).run()  # another world: another initial policy
+    assert names(children) == ["point", "c", "initial"]
+    prepared("b", 0.3).run()
+    assert names(children) == []
+
+
 def test_the_baseline_is_the_exported_policy_of_a_run(tmp_path: Path, children: list[dict[str, Any]]) -> None:
     (tmp_path / "sft/policy").mkdir(parents=True)
     one = point(tmp_path, policy={"path": str(tmp_path / "sft"), "adapter": None})

@@ -12,7 +12,8 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.report.sweep_results import ParetoAxes, SweepTable, pareto_front, sweep_table_page
+from finegrained_rlhf.report.sweep_markdown import exported_words, metric_words, sweep_table_page
+from finegrained_rlhf.report.sweep_results import ParetoAxes, SweepTable, pareto_front
 
 AXES = ParetoAxes("completeness", "error", y_better="lower")
 TABLE = SweepTable("A <sweep>", "What it shows.", metrics={"completeness": "comp.", "error": "err"}, pareto=AXES)
@@ -111,8 +112,68 @@ def test_the_plot_marks_baselines_and_front(tmp_path: Path, points: list[dict[st
     assert ElementTree.fromstring(markup).tag.endswith("svg")
     words = re.findall(r"<!-- (.*?) -->", markup)  # matplotlib names the texts that it draws as outlines
     assert {"PPO", "initial policy", "best of 4", "Pareto front"} <= set(words)
-    assert any(word.startswith("completeness") for word in words) and "0.2" in words
+    assert any(word.startswith("comp.") for word in words) and "0.2" in words
     assert result["pareto"] == {"x": "completeness", "y": "error", "x_better": "higher", "y_better": "lower"}
+
+
+def test_a_point_that_exported_its_initial_policy_says_so(tmp_path, points):
+    for number, entry in enumerate(points[:4]):
+        write_json(tmp_path / "points" / entry["name"] / "policy/export.json", {"step": 0 if number < 3 else 40})
+    result = TABLE.collect(tmp_path, points, "…")
+    assert [row["exported"] for row in result["rows"] if row["system"] == "PPO"] == [0, 0, 0, 40]
+    assert [entry.get("exported") for entry in result["summary"]] == [[0, 0], [0, 40], None, None, None]
+    page = (tmp_path / "sweep.md").read_text(encoding="utf-8")
+    assert re.search(r"\| PPO +\| 0\.2 +\| 0\.5 +\| 0 = initial policy +\| 2 ", page)
+    assert "| 0–40 (1 of 2 = initial policy) |" in page
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert html.count("<bdi>0 = initial policy</bdi>") == 4  # one row of means, three runs
+    words = re.findall(r"<!-- (.*?) -->", (tmp_path / "pareto.svg").read_text(encoding="utf-8"))
+    assert "0.2 = initial policy" in words and "0.6" in words
+
+
+def test_the_initial_policy_is_listed_once_for_all_weights(tmp_path, points):
+    """Measured anew for another weight, with the same result: greedy answers do not depend on the weights."""
+    for entry in points[2:4]:
+        again = f"{entry['baselines']['1']}-again"
+        measured(tmp_path, again, 0.3, 0.5)
+        entry["baselines"]["1"] = again
+    result = TABLE.collect(tmp_path, points, "…")
+    initial = [row for row in result["rows"] if row["system"] == "initial policy"]
+    assert [(row["seed"], row["swept"]) for row in initial] == [(0, {"seed": "0"}), (1, {"seed": "1"})]
+    assert [entry["n"] for entry in result["summary"] if entry["system"] == "initial policy"] == [2]
+
+
+def test_settings_of_the_sweep_itself_are_no_columns(tmp_path, points):
+    for entry in points[:4]:
+        entry["swept"]["sweep.best_of"] = "[]"
+    result = TABLE.collect(tmp_path, points, "…")
+    assert result["swept"] == ["reward.weights.a"] and all(
+        "sweep.best_of" not in row["swept"] for row in result["rows"]
+    )
+    assert "sweep.best_of" not in (tmp_path / "sweep.md").read_text(encoding="utf-8")
+
+
+def test_columns_and_axes_are_in_words(tmp_path, points):
+    metrics = ("reward/a b/error_free_share", "mean_words", "own_metric", "reward/total")
+    assert [metric_words(name) for name in metrics] == [
+        "a b: error free share",
+        "words an answer",
+        "own metric",
+        "weighted total",
+    ]
+    assert [exported_words(steps) for steps in ([None], [3], [3, 5], [0, None])] == [
+        "",
+        "3",
+        "3–5",
+        "0 = initial policy",
+    ]
+    TABLE.collect(tmp_path, points, "…")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<bdi>weight of a</bdi>" in html and "reward.weights.a<" not in html
+    words = re.findall(r"<!-- (.*?) -->", (tmp_path / "pareto.svg").read_text(encoding="utf-8"))
+    assert any(word.startswith("comp.  (better") for word in words) and any(
+        word.startswith("err  (b") for word in words
+    )
 
 
 def test_a_metric_that_is_not_there(tmp_path: Path, points: list[dict[str, Any]]) -> None:

@@ -22,8 +22,8 @@ from finegrained_rlhf.retrieval.jobs import hit_row
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.beam import best
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.training.generation import STANDARD_OUTPUT, progress_bar, writable
 
 logger = logging.getLogger(__name__)
 

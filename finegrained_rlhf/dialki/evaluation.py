@@ -29,8 +29,8 @@ from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import CONTEXT_EDGES, KnowledgeScore, length_edges, score_answer, summaries
 from finegrained_rlhf.dialogue.records import ROLES, Role
+from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.training.generation import progress_bar
 
 
 @dataclass(frozen=True)

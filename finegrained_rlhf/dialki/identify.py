@@ -21,9 +21,9 @@ from finegrained_rlhf.dialki.readers.dstc11 import Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from finegrained_rlhf.training.generation import STANDARD_OUTPUT, progress_bar, writable
 
 
 def document_passages(path: str | Path) -> list[dict[str, str]]:

@@ -23,11 +23,12 @@ from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.response_data import find_knowledge, found_scores, places_of
 from finegrained_rlhf.dialki.responses import KnowledgeInput, ResponseInput, has_response
 from finegrained_rlhf.dialogue.records import Knowledge
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1
 from finegrained_rlhf.text.templates import squeeze
 from finegrained_rlhf.training.evaluation import EvaluatedResponse, summarise
-from finegrained_rlhf.training.generation import STANDARD_OUTPUT, Answering, open_generator, respond, writable
+from finegrained_rlhf.training.generation import Answering, open_generator, respond
 from finegrained_rlhf.training.inference import DecodingConfig
 from finegrained_rlhf.training.prompts import TooLong, encode_prompts
 

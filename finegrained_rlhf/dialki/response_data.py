@@ -23,8 +23,8 @@ from finegrained_rlhf.dialki.responses import KnowledgeInput, ResponseInput, has
 from finegrained_rlhf.dialki.scores import score_answer, summary
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
+from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.training.generation import progress_bar
 
 REPORT = "response_data.json"
 """Beside the prompt files: how they were made, and counts."""

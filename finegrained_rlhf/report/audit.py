@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from finegrained_rlhf.report.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.measures import series
-from finegrained_rlhf.report.overview import duration
 from finegrained_rlhf.report.page import table
 from finegrained_rlhf.report.record import RunRecord
-from finegrained_rlhf.report.responses import Response
+from finegrained_rlhf.report.verdict import duration
+from finegrained_rlhf.runtime.samples import Sample
 from finegrained_rlhf.text.alignment import AlignmentAudit, audit_alignment
 
 PHASES = ("rollout", "rewards", "scoring", "update")
@@ -66,7 +66,7 @@ def timing_part(record: RunRecord) -> Html:
     return join(el("p", total), bar, table(head, rows))
 
 
-def _audit(responses: list[Response], component: str) -> AlignmentAudit:
+def _audit(responses: list[Sample], component: str) -> AlignmentAudit:
     texts, ends, spans = [], [], []
     for response in responses:
         if response.tokens is not None:

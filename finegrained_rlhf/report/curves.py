@@ -105,11 +105,12 @@ def _both(record: RunRecord, key: str, title: str, unit: str) -> Chart:
 
 
 def _best(record: RunRecord) -> list[tuple[float, str]]:
-    return [(float(record.best["step"]), "best")] if record.best else []
+    word = "best" if record.exported is None else "exported"
+    return [(float(record.best["step"]), word)] if record.best else []
 
 
 def _steps(record: RunRecord, points: Sequence[tuple[float, float]], among: dict[float, float]) -> list[str]:
-    """The step at the first, the best and the last point; nothing at the others."""
+    """The step at the first, the exported and the last point; nothing at the others."""
     steps = [step for step, _ in points if step in among]
     told = {*steps[:1], *steps[-1:], *(step for step, _ in _best(record))}
     return [f"{step:g}" if step in told else "" for step in steps]

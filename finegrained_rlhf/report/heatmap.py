@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.report.html import Html, el, isolated, join, signed
-from finegrained_rlhf.report.responses import QUANTITIES, Piece, Response, Segment, cut
+from finegrained_rlhf.report.list_tools import list_tools, sort_values
+from finegrained_rlhf.report.responses import Piece, cut
+from finegrained_rlhf.runtime.samples import Sample, SampleSegment
 
 LEVELS = 5
 """Shades of each sign."""
 LAYERS = 16
 """Choices that the style sheet knows; a reward of more components than that is cut off."""
 _FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+# Numbers of a token, in the order in which they are shown.
 _NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
 
 
@@ -26,10 +29,14 @@ class Group:
     Attributes:
         prompt: its text.
         cells: a heading and a response each; None where there is none.
+        references: what people answered; may be empty.
+        shown: the response that the group is ordered and filtered by; None keeps its place.
     """
 
     prompt: str
-    cells: Sequence[tuple[str, Response | None]]
+    cells: Sequence[tuple[str, Sample | None]]
+    references: Sequence[str] = ()
+    shown: Sample | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,9 @@ def heat_style() -> str:
     return "\n".join(rules)
 
 
-def heat_panel(name: str, groups: Sequence[Group], components: Sequence[str], *, shown: int = 4) -> Html:
+def heat_panel(
+    name: str, groups: Sequence[Group], components: Sequence[str], *, shown: int = 4, tools: bool = True
+) -> Html:
     """Groups of responses under one choice of what colours them.
 
     Args:
@@ -80,6 +89,7 @@ def heat_panel(name: str, groups: Sequence[Group], components: Sequence[str], *,
         groups: one a prompt.
         components: which may be chosen.
         shown: so many groups are open; the rest unfolds.
+        tools: offer search, order and filter.
     """
     responses = [response for group in groups for _, response in group.cells if response is not None]
     layers = _layers(responses, components)
@@ -92,7 +102,8 @@ def heat_panel(name: str, groups: Sequence[Group], components: Sequence[str], *,
     drawn = [_group(group, components, layers) for group in groups]
     rest = el("details", el("summary", f"{len(drawn) - shown} more"), *drawn[shown:]) if len(drawn) > shown else None
     body = el("div", *drawn[:shown], rest, class_="body")
-    return el("div", *inputs, tabs, _legend(layers), body, class_="heat")
+    controls = list_tools(name, components) if tools and len(groups) > 1 else None
+    return el("div", *inputs, tabs, _legend(layers), controls, body, class_="heat list", data_open=shown)
 
 
 def layer_name(layer: _Layer) -> str:
@@ -100,12 +111,12 @@ def layer_name(layer: _Layer) -> str:
     return _NAMES[layer.name] if layer.by_token else layer.name
 
 
-def _layers(responses: Sequence[Response], components: Sequence[str]) -> list[_Layer]:
+def _layers(responses: Sequence[Sample], components: Sequence[str]) -> list[_Layer]:
     found = []
     for component in components:
         values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
         found.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
-    for quantity in QUANTITIES:
+    for quantity in _NAMES:
         values = sorted(abs(v) for r in responses if r.tokens for v in r.tokens.numbers.get(quantity, ()))
         if values:  # a few outliers would make everything else pale
             scale = values[int(0.95 * (len(values) - 1))] or values[-1] or 1.0
@@ -136,10 +147,12 @@ def _group(group: Group, components: Sequence[str], layers: Sequence[_Layer]) ->
     prompt = isolated(group.prompt)
     if short != group.prompt:
         prompt = el("details", el("summary", isolated(short)), el("p", group.prompt, dir="auto", class_="full"))
-    return el("article", el("div", prompt, class_="prompt"), el("div", *cells, class_="cells"))
+    reference = [el("p", el("b", "reference "), isolated(text), class_="reference") for text in group.references[:1]]
+    shown = el("div", prompt, class_="prompt"), *reference, el("div", *cells, class_="cells")
+    return el("article", *shown, **sort_values(group.shown, components))
 
 
-def _cell(response: Response, layers: Sequence[_Layer]) -> Html:
+def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
     ends = response.tokens.ends if response.tokens else ()
     pieces = cut(response.text, response.segments, ends)
     last_end = max((segment.end for segment in response.segments), default=0)
@@ -159,7 +172,7 @@ def _cell(response: Response, layers: Sequence[_Layer]) -> Html:
     return join(text, el("p", *sums, total, class_="sums"))
 
 
-def _piece(response: Response, piece: Piece, layers: Sequence[_Layer]) -> Html:
+def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
     over = [s for s in response.segments if s.start <= piece.start and piece.end <= s.end and piece.start < piece.end]
     classes = []
     for k, layer in enumerate(layers):
@@ -175,7 +188,7 @@ def _piece(response: Response, piece: Piece, layers: Sequence[_Layer]) -> Html:
     return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
 
 
-def _value_of(response: Response, piece: Piece, over: Sequence[Segment], layer: _Layer) -> float | None:
+def _value_of(response: Sample, piece: Piece, over: Sequence[SampleSegment], layer: _Layer) -> float | None:
     if layer.by_token:
         if response.tokens is None or not piece.tokens or layer.name not in response.tokens.numbers:
             return None
@@ -183,7 +196,7 @@ def _value_of(response: Response, piece: Piece, over: Sequence[Segment], layer: 
     return next((segment.raw for segment in over if segment.component == layer.name), None)
 
 
-def _token_lines(response: Response, piece: Piece) -> list[str]:
+def _token_lines(response: Sample, piece: Piece) -> list[str]:
     """Number, text and quantities of the tokens of a piece."""
     if response.tokens is None:
         return []
@@ -191,17 +204,18 @@ def _token_lines(response: Response, piece: Piece) -> list[str]:
     for token in piece.tokens:
         start = response.tokens.ends[token - 1] if token else 0
         text = response.text[start : response.tokens.ends[token]].strip() or "no characters"
-        quantities = [f"{_NAMES[name]} {signed(row[token], 3)}" for name, row in response.tokens.numbers.items()]
+        numbers = response.tokens.numbers
+        quantities = [f"{word} {signed(numbers[name][token], 3)}" for name, word in _NAMES.items() if name in numbers]
         lines += [f"token {token + 1}: {_FSI}{text}{_PDI}", ", ".join(quantities)]
     return lines
 
 
-def _segment_line(segment: Segment) -> str:
+def _segment_line(segment: SampleSegment) -> str:
     raw, weighted = signed(segment.raw, 3), signed(segment.weighted, 3)
     return f"{_FSI}{segment.component}{_PDI} {raw}, weighted {weighted}"
 
 
-def _value(segment: Segment, layers: Sequence[_Layer]) -> Html:
+def _value(segment: SampleSegment, layers: Sequence[_Layer]) -> Html:
     """The value of a segment, at its end; shown while its component is chosen."""
     for k, layer in enumerate(layers):
         if layer.name == segment.component and not layer.by_token:

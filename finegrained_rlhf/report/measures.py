@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finegrained_rlhf.report.html import is_number
+from finegrained_rlhf.report.noise import Values, of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.record import Row, RunRecord
 
 Point = tuple[float, float]
 _OURS = {"step", "score", "examples", "response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
 _PREFIXES = ("reward/", "segments/", "time/")
 SEGMENT, LENGTH, KL = "a segment", "tokens", "KL"
+REPETITION, ENDED = "repeated 3-grams", "answers that end"
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Measure:
         unit: what it counts by (`an answer`, `a segment`), or nothing.
         points: (step, value) over the run.
         first: at the first validation; None where it was not measured.
-        after: at the best validation, or at the last where the first was the best.
+        after: at the validation of the exported policy.
         better: `up`, `down`, or None where neither is better by itself.
+        noise: a change up to this may be chance (`report.noise`); None where nothing is known of the spread.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Measure:
     first: float | None
     after: float | None
     better: Literal["up", "down"] | None
+    noise: float | None = None
 
     @property
     def change(self) -> float | None:
@@ -45,11 +49,22 @@ class Measure:
         return None if self.first is None or self.after is None else self.after - self.first
 
     @property
+    def last(self) -> float | None:
+        """At the last validation."""
+        return self.points[-1][1] if self.points else None
+
+    @property
+    def threshold(self) -> float:
+        """The change from which on it counts: above chance, and above one per cent (five where chance is unknown)."""
+        largest = max(abs(self.first or 0.0), abs(self.after or 0.0))
+        return 0.05 * largest if self.noise is None else max(self.noise, 0.01 * largest)
+
+    @property
     def verdict(self) -> Literal["better", "worse", "same"] | None:
-        """Whether it got better; changes below a hundredth of the larger value count as none."""
-        if self.better is None or self.change is None or self.first is None or self.after is None:
+        """Whether it clearly got better; None where neither direction is better, or one value is unknown."""
+        if self.better is None or self.change is None:
             return None
-        if abs(self.change) <= 0.01 * max(abs(self.first), abs(self.after)):
+        if abs(self.change) <= self.threshold:
             return "same"
         return "better" if (self.change > 0) == (self.better == "up") else "worse"
 
@@ -94,30 +109,38 @@ def readable(key: str) -> str:
 
 def reward_measures(record: RunRecord) -> list[Measure]:
     """What the reward says of validation answers: the total, and each component by answer and by segment."""
-    rows, after = record.validations, record.after
-    found = [_measure("weighted total", "an answer", series(rows, "score"), after, "up")]
+    rows = record.validations
+    found = [_measure(record, "weighted total", "an answer", series(rows, "score"), "up", of_total)]
     for name in record.components:
-        found.append(_measure(name, "an answer", series(rows, f"reward/{name}/raw"), after, "up"))
+        points = series(rows, f"reward/{name}/raw")
+        found.append(_measure(record, name, "an answer", points, "up", of_component(name)))
         if any(count != 1 for _, count in series(rows, f"segments/{name}")):
-            found.append(_measure(name, SEGMENT, series(rows, f"reward/{name}/raw", f"segments/{name}"), after, "up"))
+            points = series(rows, f"reward/{name}/raw", f"segments/{name}")
+            found.append(_measure(record, name, SEGMENT, points, "up", of_segments(name)))
     return [measure for measure in found if measure.points]
 
 
 def true_measures(record: RunRecord) -> list[Measure]:
     """What was measured beside the reward."""
     return [
-        _measure(readable(key), "", series(record.validations, key), record.after, "down" if "error" in key else "up")
+        _measure(record, readable(key), "", series(record.validations, key), "down" if "error" in key else "up")
         for key in monitored(record.validations)
     ]
 
 
+def true_error_measure(record: RunRecord) -> Measure | None:
+    """The mean of all true errors; None where no truth was measured."""
+    points = mean_true_error(record.validations)
+    return _measure(record, "mean true error", "share", points, "down") if points else None
+
+
 def price_measures(record: RunRecord) -> list[Measure]:
     """What the policy gave up or took on: distance from where it began, length, repetition, entropy."""
-    rows, after = record.validations, record.after
+    rows, after = record.validations, record.best
     found = [
-        _measure(LENGTH, "an answer", series(rows, "response_length"), after, None),
-        _measure("repeated 3-grams", "share", series(rows, "repetition"), after, "down"),
-        _measure("answers that end", "share", series(rows, "eos_rate"), after, "up"),
+        _measure(record, LENGTH, "an answer", series(rows, "response_length"), None),
+        _measure(record, REPETITION, "share", series(rows, "repetition"), "down"),
+        _measure(record, ENDED, "share", series(rows, "eos_rate"), "up"),
     ]
     found = [measure for measure in found if measure.points]
     for key, name, unit in (("kl", KL, "nats an answer"), ("entropy", "entropy", "nats a token")):
@@ -138,11 +161,32 @@ def seconds(record: RunRecord) -> float | None:
 
 
 def _measure(
-    name: str, unit: str, points: Sequence[Point], after: Row | None, better: Literal["up", "down"] | None
+    record: RunRecord,
+    name: str,
+    unit: str,
+    points: Sequence[Point],
+    better: Literal["up", "down"] | None,
+    values: Values | None = None,
 ) -> Measure:
+    """A measure with what may be chance: of shares from the number of answers, of rewards from the kept answers."""
     known = dict(points)
     first = points[0][1] if points else None
-    return Measure(name, unit, points, first, known.get(float(after["step"])) if after else None, better)
+    best = record.best
+    after = known.get(float(best["step"])) if best else None
+    return Measure(name, unit, points, first, after, better, _noise(record, first, after, values))
+
+
+def _noise(record: RunRecord, first: float | None, after: float | None, values: Values | None) -> float | None:
+    best = record.best
+    if best is None or first is None or after is None:
+        return None
+    start = record.validations[0]
+    if values is not None:
+        before, now = (record.answers.get(int(row["step"]), ()) for row in (start, best))
+        return paired_noise(before, now, values, best.get("examples"))
+    if 0.0 <= first <= 1.0 and 0.0 <= after <= 1.0:
+        return share_noise(first, after, best.get("examples"))
+    return None
 
 
 def _at(points: Sequence[Point], step: float) -> float:

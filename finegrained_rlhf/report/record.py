@@ -14,12 +14,15 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.report.html import is_number
-from finegrained_rlhf.report.responses import Response, read_responses
+from finegrained_rlhf.report.run_state import RunState, read_state
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.samples import Sample, read_samples, sample_files
 
 Row = Mapping[str, Any]
 SAMPLED_STEPS = 6
 """Files of sampled responses that are read; a long run has hundreds."""
+ANSWERED_STEPS = 8
+"""Files of answers to validation prompts that are read, spread over the run; that of the exported policy on top."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class RunRecord:
         validations: lines of `eval.jsonl`, by step.
         exported: step of the exported policy; None where nothing was exported.
         samples: sampled training responses of a few steps spread over the run, by step.
-        answers: greedy answers to validation prompts of the first, the best and the last validation, by step.
+        answers: kept greedy answers to validation prompts by step: of the first, the exported and the last validation,
+            and of some between.
+        references: human answers to validation prompts, by the prompt's text; empty where the data is not there.
+        state: where the run stands, and why it ended early if it did.
         trust: what each reward model's run says of itself, by component.
         drift: agreement of reward models with an oracle over training, by component.
         evaluation: what `evaluate.py` measured of the run.
@@ -46,8 +52,10 @@ class RunRecord:
     steps: Sequence[Row]
     validations: Sequence[Row]
     exported: int | None
-    samples: Mapping[int, Sequence[Response]]
-    answers: Mapping[int, Sequence[Response]]
+    samples: Mapping[int, Sequence[Sample]]
+    answers: Mapping[int, Sequence[Sample]]
+    references: Mapping[str, Sequence[str]]
+    state: RunState
     trust: Mapping[str, Row]
     drift: Row | None
     evaluation: Row | None
@@ -76,10 +84,19 @@ class RunRecord:
         return _best(self.validations, self.exported)
 
     @property
-    def after(self) -> Row | None:
-        """What the first validation is compared with: the best one, or the last where the first was the best."""
-        best = self.best
-        return self.validations[-1] if best is not None and best is self.validations[0] else best
+    def is_initial(self) -> bool:
+        """True where the exported policy (or, while none is, the best one) is the one that the run started with."""
+        return self.best is not None and self.best["step"] == 0
+
+    @property
+    def shown_answers(self) -> dict[int, Sequence[Sample]]:
+        """The kept answers of the first, the exported and the last validation, by step."""
+        steps = [row["step"] for row in (*self.validations[:1], *self.validations[-1:])]
+        steps += [self.best["step"]] if self.best else []
+        found = {step: rows for step, rows in self.answers.items() if step in steps}
+        return found or {
+            step: self.answers[step] for step in sorted({*list(self.answers)[:1], *list(self.answers)[-1:]})
+        }
 
     def setting(self, *keys: str) -> Any:
         """A value of the configuration; None where it is absent."""
@@ -110,8 +127,10 @@ def read_run(path: str | Path) -> RunRecord:
     export = run.final("policy") / "export.json"
     exported = read_json(export).get("step") if export.is_file() else None
     best = int((_best(validations, exported) or {"step": -1})["step"])
-    samples = _read_samples(run, "step_", lambda found: evenly(found, SAMPLED_STEPS))
-    answers = _read_samples(run, "validation_step_", lambda found: {found[0], found[-1], best} & set(found))
+    samples = _read_chosen(sample_files(run), lambda found: evenly(found, SAMPLED_STEPS))
+    answers = _read_chosen(
+        sample_files(run, "validation_step"), lambda found: evenly(found, ANSWERED_STEPS) | ({best} & set(found))
+    )
     _note_samples(samples, answers, missing)
     drift = _read_optional(run.drift)
     if drift is None:
@@ -125,6 +144,8 @@ def read_run(path: str | Path) -> RunRecord:
         exported=exported,
         samples=samples,
         answers=answers,
+        references=_read_references(run, config, missing),
+        state=read_state(run.path),
         trust=_read_trust(run, config, missing),
         drift=drift,
         evaluation=evaluation,
@@ -184,14 +205,8 @@ def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["step"])
 
 
-def _read_samples(
-    run: RunDirectory, prefix: str, choose: Callable[[Sequence[int]], set[int]]
-) -> dict[int, list[Response]]:
-    files = {}
-    for path in run.samples_path(0).parent.glob(f"{prefix}*.jsonl"):
-        if (step := path.stem.removeprefix(prefix)).isdigit():
-            files[int(step)] = path
-    return {step: read_responses(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
+def _read_chosen(files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]) -> dict[int, list[Sample]]:
+    return {step: read_samples(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
 
 
 def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missing: list[str]) -> None:
@@ -223,12 +238,39 @@ def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str,
     return found
 
 
+def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, list[str]]:
+    """The human answers in the run's validation data, by the prompt's text."""
+    path = config.get("validation_data")
+    if not isinstance(path, str):
+        return {}
+    file = next((place for place in _below_start(run, config, path) if place.is_file()), None)
+    try:
+        rows = read_json(file) if file is not None else None
+    except DataError:
+        rows = None
+    if not isinstance(rows, list):
+        missing.append(f"No reference answers: the validation data {path} cannot be read from here.")
+        return {}
+    found = {}
+    for row in rows:
+        answers = row.get("answer") if isinstance(row, Mapping) else None
+        answers = [answers] if isinstance(answers, str) else answers
+        if isinstance(answers, list) and isinstance(row.get("text"), str):
+            found[row["text"]] = [answer for answer in answers if isinstance(answer, str)]
+    return found
+
+
 def _places(run: RunDirectory, config: Row, path: str) -> list[Path]:
+    """Directories in which a component's reward model may lie."""
+    folders = _below_start(run, config, path)
+    return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
+
+
+def _below_start(run: RunDirectory, config: Row, path: str) -> list[Path]:
     """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
     roots = [Path()]
     output = Path(str(config.get("output_dir", "")))
     here = run.path.resolve()
     if output.parts and here.parts[-len(output.parts) :] == output.parts:
         roots.append(Path(*here.parts[: -len(output.parts)]))
-    folders = [root / path for root in roots]
-    return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
+    return [root / path for root in roots]

@@ -13,10 +13,21 @@ from finegrained_rlhf.report.overview import components_table, header, summary
 from finegrained_rlhf.report.page import Part, page, table
 from finegrained_rlhf.report.record import RunRecord
 from finegrained_rlhf.report.samples import before_and_after, by_step
+from finegrained_rlhf.report.settings import configuration
+from finegrained_rlhf.report.timeline import timelines
 from finegrained_rlhf.report.trust import drift_parts, trust_parts
 
 CURVES = "Lines: the rollouts of each training step, sampled. Dots: validation, greedy. "
+SUMMARY = (
+    "A change counts when it is larger than “counts from”: 1.96 standard errors of the difference over the validation "
+    "answers (at most, for shares), and one per cent."
+)
+HISTORY = (
+    "The same prompts, step under step: what the policy answered, with the words that were not in the step before. The "
+    "exported policy's worst answers come first."
+)
 HEAT = (
+    "The worst answers of the exported policy first. "
     "The text is coloured by what one reward component said of each segment, and its value stands where the segment "
     "ends: blue is good, orange is bad. Or colour single tokens by what training made of them. Point at a token, tap "
     "it, or move to a text with Tab and through it with the arrow keys to read its numbers."
@@ -40,17 +51,19 @@ ALIGNMENT = "Each segment's value is paid at the token in which the segment ends
 def run_page(record: RunRecord) -> Html:
     """The whole document."""
     parts = [
-        Part("summary", "First and best", "", summary(record)),
+        Part("summary", "First and exported", SUMMARY, summary(record)),
         Part("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
         Part("answers", "Before and after", HEAT, before_and_after(record)),
         Part("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
         Part("training", "Training", CURVES, training_curves(record)),
+        Part("history", "Answers over time", HISTORY, timelines(record)),
         Part("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
         Part("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
         Part("drift", "Reward models during training", DRIFT, drift_parts(record)),
         Part("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
         Part("time", "Time", "", timing_part(record)),
         Part("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
+        Part("configuration", "Configuration", "", configuration(record)),
         Part("missing", "What is missing", "", _missing(record)),
     ]
     return page(f"{record.name}: report", header(record), parts, heat_style())

@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 360, 216
 _TOP, _BOTTOM, _LEFT, _RIGHT = 12, 36, 50, 12
 _AXIS_RIGHT = 44
 _POINTS = 240
+STEP = "step"
+"""The label of an axis of training steps, whose ticks are whole numbers."""
 Point = tuple[float, float]
 
 
@@ -68,7 +70,7 @@ class Chart:
 
     title: str
     lines: Sequence[Line]
-    x_label: str = "step"
+    x_label: str = STEP
     y_label: str = ""
     y_label_right: str = ""
     x_range: Point | None = None
@@ -90,6 +92,10 @@ class _Scale:
     def __call__(self, value: float) -> float:
         share = (value - self.low) / (self.high - self.low)
         return round(self.first + share * (self.last - self.first), 1)
+
+    def words(self) -> str:
+        """Low, high, first and last pixel: what the script needs to read a value from a place."""
+        return " ".join(f"{value:g}" for value in (self.low, self.high, self.first, self.last))
 
 
 def figure(chart: Chart) -> Html:
@@ -133,11 +139,29 @@ def thinned(points: Sequence[Point], limit: int = _POINTS) -> list[Point]:
     return [(sum(p[0] for p in b) / len(b), sum(p[1] for p in b) / len(b)) for b in bins]
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
+def smoothed(points: Sequence[Point]) -> list[Point]:
+    """The centred means over a tenth of the series; nothing for a series too short to need them."""
+    half = len(points) // 20
+    if half < 1:
+        return []
+    means = []
+    for i, (px, _) in enumerate(points):
+        reach = min(half, i, len(points) - 1 - i)  # narrower at the ends, so that it stays centred
+        window = [y for _, y in points[i - reach : i + reach + 1]]
+        means.append((px, sum(window) / len(window)))
+    return means
+
+
+def _shown(value: float) -> str:
+    return f"{value:.4g}".replace("-", MINUS)
+
+
+def ticks(low: float, high: float, count: int = 4, *, whole: bool = False) -> list[float]:
+    """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]; `whole` ones if asked."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= 0.6 * rough)
+    step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
     return [round(i * step, 12) for i in range(first, last + 1)]
 
@@ -185,7 +209,9 @@ def _draw(chart: Chart, lines: Sequence[Line]) -> Html:
         f"{line.name or chart.title} from {line.finite[0][1]:.4g} to {line.finite[-1][1]:.4g}" for line in lines
     )
     size = f"0 0 {WIDTH} {HEIGHT}"
-    return el("svg", *parts, viewBox=size, role="img", aria_label=f"{chart.title}: {summary}", class_="chart")
+    label = f"{chart.title}: {summary}"
+    of_x = {"data_x": x.words(), "data_label": chart.x_label}
+    return el("svg", *parts, viewBox=size, role="img", aria_label=label, class_="chart", **of_x)
 
 
 def _y_axis(y: _Scale, edge: float, label: str) -> Html:
@@ -211,7 +237,7 @@ def _turned(label: str, at: float, angle: int) -> Html:
 def _x_axis(x: _Scale, label: str, edge: float) -> Html:
     base = HEIGHT - _BOTTOM
     parts = [el("path", d=f"M{_LEFT} {base}H{edge}", class_="axis")]
-    for value in ticks(x.low, x.high, 5):
+    for value in ticks(x.low, x.high, 5, whole=label == STEP):
         parts.append(el("path", d=f"M{x(value)} {base}v3", class_="axis"))
         parts.append(el("text", tick_text(value), x=x(value), y=base + 15, class_="mid"))
     parts.append(el("text", label, x=(_LEFT + edge) / 2, y=HEIGHT - 5, class_="mid label"))
@@ -228,11 +254,17 @@ def _line(line: Line, x: _Scale, y: _Scale) -> Html:
     points = line.finite if line.style == "dots" else thinned(line.finite)
     dashed = " dashed" if line.slot >= SLOTS else ""
     colour = f"s{line.slot % SLOTS}"
-    parts = [el("path", d=_path(points, x, y), class_=f"{line.style} {colour}{dashed}")]
+    path = el(
+        "path", d=_path(points, x, y), class_=f"{line.style} {colour}{dashed}", data_name=line.name, data_y=y.words()
+    )
+    parts = [path]
     if line.style == "dots":
         for number, (px, py) in enumerate(points):
             radius = line.radii[number] if line.radii else 2.6
-            parts.append(el("circle", cx=x(px), cy=y(py), r=round(radius, 1), class_=f"dot {colour}"))
+            said = el("title", f"{line.name}: " if line.name else "", f"{tick_text(px)}, {_shown(py)}")
+            parts.append(el("circle", said, cx=x(px), cy=y(py), r=round(radius, 1), class_=f"dot {colour}"))
+    if line.style == "rough" and (smooth := smoothed(points)):
+        parts.append(el("path", d=_path(smooth, x, y), class_=f"smooth {colour}{dashed}"))
     for (px, py), word in zip(points, line.labels, strict=False):
         parts.append(el("text", word, x=x(px) + 5, y=y(py) - 5, class_="label"))
     return join(*parts)

@@ -12,17 +12,28 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.tables import cell
-from finegrained_rlhf.report.compare import ANSWERS, CURVES, missing_lines, overlays, side_by_side, warning_lines
+from finegrained_rlhf.report.compare import (
+    ANSWERS,
+    CURVES,
+    DIFFERENCES,
+    missing_lines,
+    overlays,
+    side_by_side,
+    warning_lines,
+)
 from finegrained_rlhf.report.heatmap import heat_style
 from finegrained_rlhf.report.html import MINUS, Html, el, is_number, isolated, join
 from finegrained_rlhf.report.page import Part, page, table
 from finegrained_rlhf.report.record import RunRecord, read_run
+from finegrained_rlhf.report.settings import difference_table
+from finegrained_rlhf.report.sweep_markdown import EXPORTED, exported_words, key_words, metric_words
 
 PROMPTS = 3
 _WORDS = ("system", "run")
 _TABLE = (
-    "Mean ± standard deviation where a row stands for several runs. Rows of a baseline are the starting policy, or its "
-    "best of n answers by the same weighted reward, without any training."
+    "Mean ± standard deviation where a row stands for several runs, each measured at the policy that it exported: that "
+    "of its best validation, which is the initial policy where training found nothing better. Rows of a baseline are "
+    "the initial policy, or its best of n answers by the same weighted reward, without any training."
 )
 # matplotlib's ground, ink and Okabe-Ito colours become the page's own, which suit light and dark.
 _COLOURS = {
@@ -52,6 +63,12 @@ def sweep_page(title: str, result: Mapping[str, Any], pareto_svg: str, runs: Seq
     parts = [
         Part("points", "Points", _TABLE, _summary_table(result)),
         Part("pareto", "Pareto plot", "", inline_svg(pareto_svg) if pareto_svg else None),
+        Part(
+            "configuration",
+            "What differs in the configurations",
+            DIFFERENCES,
+            difference_table(records) if records else None,
+        ),
         Part("curves", "Validation", CURVES, overlays(records) if records else None),
         Part("answers", "The same prompts", ANSWERS, side_by_side(records, PROMPTS) if records else None),
         Part("runs", "Every run", "", _rows_table(result)),
@@ -91,7 +108,8 @@ def _summary_table(result: Mapping[str, Any]) -> Html | None:
     rows = []
     for entry in result.get("summary") or []:
         numbers = {_label(result, k): _spread(v) for k, v in _mapping(entry, "metrics").items()}
-        rows.append({**_point(entry), "front": "*" if entry.get("front") else "", "n": entry.get("n"), **numbers})
+        front = {"front": "*" if entry.get("front") else ""}
+        rows.append({**_point(entry), **_exported(entry), **front, "n": entry.get("n"), **numbers})
     note = "Rows with * are on the Pareto front: no other is better in one axis and as good in the other."
     return join(_table(rows), el("p", note, class_="note") if result.get("pareto") else None) if rows else None
 
@@ -100,7 +118,7 @@ def _rows_table(result: Mapping[str, Any]) -> Html | None:
     rows = []
     for row in result.get("rows") or []:
         numbers = {_label(result, key): value for key, value in _mapping(row, "metrics").items()}
-        rows.append({**_point(row), "seed": row.get("seed"), **numbers, "run": row.get("run")})
+        rows.append({**_point(row), **_exported(row), "seed": row.get("seed"), **numbers, "run": row.get("run")})
     return _table(rows) if rows else None
 
 
@@ -120,10 +138,21 @@ def _missing(records: Mapping[str, RunRecord], lost: Sequence[str]) -> Html | No
 def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What tells a point from others: its system, the keys that were swept, the weights."""
     weights = {
-        f"w {name}": f"{value:g}" if is_number(value) else value for name, value in _mapping(entry, "weights").items()
+        key_words(f"reward.weights.{name}"): f"{value:g}" if is_number(value) else value
+        for name, value in _mapping(entry, "weights").items()
     }
-    swept = {k: v for k, v in _mapping(entry, "swept").items() if k.replace("reward.weights.", "w ") not in weights}
-    return {"system": entry.get("system"), **swept, **weights}
+    swept = _mapping(entry, "swept")
+    plain = {k: v for k, v in swept.items() if not k.startswith("sweep.") and key_words(k) not in weights}
+    short = {key: key_words(key) for key in plain}
+    unique = {key: word if list(short.values()).count(word) == 1 else key for key, word in short.items()}
+    return {"system": entry.get("system"), **{unique[key]: value for key, value in plain.items()}, **weights}
+
+
+def _exported(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Which policy a row is measured at; nothing where that is not known."""
+    steps = entry.get("exported")
+    said = exported_words(steps if isinstance(steps, list) else [steps])
+    return {EXPORTED: said} if said else {}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Html:
@@ -148,7 +177,8 @@ def _cell(value: Any) -> Html:
 
 
 def _label(result: Mapping[str, Any], metric: str) -> str:
-    return str(_mapping(result, "metrics").get(metric, metric))
+    label = str(_mapping(result, "metrics").get(metric, metric))
+    return metric_words(metric) if label == metric else label
 
 
 def _spread(values: Any) -> str | float | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.core.plots import INK, load_pyplot
+from finegrained_rlhf.report.sweep_markdown import metric_words
 
 # Okabe and Ito's colours, which the colour-blind tell apart; trained points first, each baseline with its own marker.
 _LOOKS = (("#0072b2", "o"), ("#d55e00", "D"), ("#009e73", "s"), ("#cc79a7", "^"), ("#e69f00", "v"))
@@ -34,16 +35,19 @@ def pareto_svg(result: Mapping[str, Any]) -> str:
     systems = list(dict.fromkeys(entry["system"] for entry in summary))
     for number, system in enumerate(systems):
         colour, marker = _LOOKS[number % len(_LOOKS)]
+        # Baselines are larger open marks below the trained points, so that neither hides the other.
+        look = {"markersize": 5, "zorder": 3} if number == 0 else {"markersize": 10, "mfc": "none", "zorder": 2}
         for entry in (entry for entry in summary if entry["system"] == system):
             x, y = (entry["metrics"][axes[name]] for name in ("x", "y"))
-            filled = {} if number == 0 else {"markerfacecolor": "white"}
             axis.errorbar(
-                x["mean"], y["mean"], xerr=x["std"], yerr=y["std"], fmt=marker, color=colour, elinewidth=0.7, **filled
+                x["mean"], y["mean"], xerr=x["std"], yerr=y["std"], fmt=marker, color=colour, elinewidth=0.7, **look
             )
-            axis.annotate(point_label(entry["swept"]), (x["mean"], y["mean"]), (6, 5), textcoords="offset points")
-        axis.plot([], [], marker, color=colour, label=system, **filled)
-    axis.set_xlabel(f"{axes['x']}  (better {_ARROWS[axes['x_better']]})")
-    axis.set_ylabel(f"{axes['y']}  (better {_ARROWS[axes['y_better']]})")
+        axis.plot([], [], marker, color=colour, label=system, **look)
+    for place, said in _labels(summary, axes).items():
+        axis.annotate(said, place, (8, 6), textcoords="offset points")
+    labels = result["metrics"]
+    for name, put in (("x", axis.set_xlabel), ("y", axis.set_ylabel)):
+        put(f"{labels.get(axes[name], metric_words(axes[name]))}  (better {_ARROWS[axes[f'{name}_better']]})")
     axis.set_title(result["title"], fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(linewidth=0.5, alpha=0.5)
@@ -62,6 +66,19 @@ def _draw_front(axis: Any, front: Sequence[Mapping[str, Any]], axes: Mapping[str
     where = "pre" if axes["x_better"] == "higher" else "post"
     xs, ys = zip(*points, strict=True)
     axis.step(xs, ys, where=where, color=INK, linewidth=1.0, linestyle="--", label="Pareto front", zorder=1)
+
+
+def _labels(summary: Sequence[Mapping[str, Any]], axes: Mapping[str, str]) -> dict[tuple[float, float], str]:
+    """What stands beside each place of the plot: all points that lie there, in one text."""
+    found: dict[tuple[float, float], list[str]] = {}
+    for entry in summary:
+        place = entry["metrics"][axes["x"]]["mean"], entry["metrics"][axes["y"]]["mean"]
+        label = point_label(entry["swept"])
+        if entry.get("exported") and set(entry["exported"]) == {0}:
+            label = f"{label} = initial policy".strip()
+        if label and label not in found.setdefault(place, []):
+            found[place].append(label)
+    return {place: "; ".join(labels) for place, labels in found.items() if labels}
 
 
 def point_label(swept: Mapping[str, Any]) -> str:

@@ -6,22 +6,25 @@ an `evaluation.json`. Trains and measures nothing, and knows no task: metrics ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
-from finegrained_rlhf.core.tables import cell, markdown_table, summarise_rows
+from finegrained_rlhf.core.tables import summarise_rows
 from finegrained_rlhf.report.sweep import sweep_page
+from finegrained_rlhf.report.sweep_markdown import metric_words, sweep_table_page
 from finegrained_rlhf.report.sweep_plot import pareto_svg
+from finegrained_rlhf.runtime.start import exported_step
 
 Better = Literal["higher", "lower"]
 TRAINED = "PPO"
 INITIAL = "initial policy"
 _NOT_MEASURED = {"examples", "best_of", "temperature", "top_k", "top_p", "seed"}
 """Numbers in an evaluation that say how it was made."""
+_NOT_TRAINING = ("sweep.", "hydra.")
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,10 @@ class SweepTable:
         Returns:
             The content of `sweep.json`: `title`, `description`, `command`, `commit`, `seeds`, `swept` (keys, without
             those that are averaged over), `average_over`, `metrics` (heading by metric), `pareto` (axes; None without),
-            `rows` (`system`, `swept`, `seed`, `weights`, `run`, `metrics`), `summary` (`system`, `swept`, `weights`,
-            `n`, `front`, and `mean`, `std`, `min`, `max` of each of the `metrics`), `minutes` (of all points together),
-            `failed` (`name`, `stage`, `error`, `log`).
+            `rows` (`system`, `swept`, `seed`, `weights`, `run`, `metrics`; of a trained one `exported`, the step of its
+            policy), `summary` (`system`, `swept`, `weights`, `n`, `front`, and `mean`, `std`, `min`, `max` of each of
+            the `metrics`; of trained ones `exported`), `minutes` (of all points together), `failed` (`name`, `stage`,
+            `error`, `log`).
 
         Raises:
             DataError: an evaluation is missing or broken.
@@ -99,7 +103,7 @@ class SweepTable:
             "command": command,
             "commit": ", ".join(sorted({point["commit"] for point in done})),
             "seeds": sorted({point["seed"] for point in done}),
-            "swept": [key for key in (done[0]["swept"] if done else ()) if key not in self.average_over],
+            "swept": [k for k in (_of_training(done[0]["swept"]) if done else ()) if k not in self.average_over],
             "average_over": list(self.average_over),
             "metrics": metrics,
             "pareto": None if axes is None else vars(axes),
@@ -115,7 +119,8 @@ class SweepTable:
         common = _common(rows)
         if self.metrics is None:
             names = rows[0]["metrics"] if rows else {}
-            return {name: name for name in names if name in common and not name.endswith(("/raw", "/segments"))}
+            names = [name for name in names if name in common and not name.endswith(("/raw", "/segments"))]
+            return {name: metric_words(name) for name in names}
         return {name: label for name, label in self.metrics.items() if name in common}
 
     def _write(self, root: Path, result: Mapping[str, Any], runs: Sequence[tuple[str, Path]]) -> None:
@@ -145,18 +150,40 @@ def _rows(root: Path, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         places = {f"points/{point['name']}": TRAINED}
         places |= {place: INITIAL if n == "1" else f"best of {n}" for n, place in point["baselines"].items()}
         for place, system in places.items():
-            shared = rows.setdefault(place, {"system": system, **{k: point[k] for k in ("swept", "seed", "weights")}})
+            named = {**{k: point[k] for k in ("seed", "weights")}, "swept": _of_training(point["swept"])}
+            shared = rows.setdefault(place, {"system": system, **named})
             for key in ("swept", "weights"):
-                shared[key] = _agreed([shared[key], point[key]])
+                shared[key] = _agreed([shared[key], named[key]])
     for place, row in rows.items():
         measured = read_json(root / place / "evaluation.json")
         numbers = {k: v for k, v in measured.items() if isinstance(v, int | float) and k not in _NOT_MEASURED}
         if row["system"] == INITIAL:  # the same for all weights, but for the sum that they make
             row["weights"] = {}
+            row["swept"] = {k: v for k, v in row["swept"].items() if not k.startswith("reward.weights.")}
             numbers.pop("reward/total", None)
+        if row["system"] == TRAINED:
+            row["exported"] = exported_step(root / place / "policy")
         row |= {"run": place, "metrics": numbers}
     systems = list(dict.fromkeys(row["system"] for row in rows.values()))
-    return sorted(rows.values(), key=lambda row: systems.index(row["system"]))
+    return sorted(_once(rows.values()), key=lambda row: systems.index(row["system"]))
+
+
+def _of_training(swept: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a point that decide what is trained; those of the sweep itself do not."""
+    return {key: value for key, value in swept.items() if not key.startswith(_NOT_TRAINING)}
+
+
+def _once(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without initial policies that are listed already: the same one, measured for another point."""
+    seen: list[Any] = []
+    kept = []
+    for row in rows:
+        what = (row["swept"], row["seed"], row["metrics"])
+        if row["system"] != INITIAL or what not in seen:
+            kept.append(row)
+        if row["system"] == INITIAL:
+            seen.append(what)
+    return kept
 
 
 def _failure(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,6 +209,7 @@ def _summary(
             "swept": dict(kept),
             "weights": _agreed([row["weights"] for row in members]),
             "n": len(members),
+            **({"exported": [row["exported"] for row in members]} if system == TRAINED else {}),
             "metrics": summarise_rows([row["metrics"] for row in members], metrics),
         }
         for (system, kept), members in groups.items()
@@ -207,55 +235,3 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[bool]:
         not any(x2 >= x and y2 >= y and (x2 > x or y2 > y) for x2, y2 in points)  # a point never beats itself
         for x, y in points
     ]
-
-
-def sweep_table_page(result: Mapping[str, Any]) -> str:
-    """The page of a sweep or of its results file, in Markdown."""
-    labels, rows, averaged = result["metrics"], result["rows"], result["average_over"]
-    told = {f"reward.weights.{name}" for row in rows for name in row["weights"]} & {*result["swept"], *averaged}
-    weights = [name for row in rows for name in row["weights"] if f"reward.weights.{name}" not in told]
-    swept = [*result["swept"], *(f"w {name}" for name in dict.fromkeys(weights))]
-    keys = [*swept, *(key for key in averaged if any(key in row["swept"] for row in rows))]
-
-    def line(entry: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-        named = {f"w {name}": f"{value:g}" for name, value in entry["weights"].items()}
-        return {"system": entry["system"], **named, **entry["swept"], **{labels[k]: v for k, v in numbers.items()}}
-
-    means = [
-        {**line(entry, {name: spread(entry["metrics"][name], entry["n"]) for name in labels}), "n": entry["n"]}
-        | {"front": "*" if entry["front"] else ""}
-        for entry in result["summary"]
-    ]
-    runs = [line(row, {name: row["metrics"][name] for name in labels}) for row in rows]
-    seeds = ", ".join(map(str, result["seeds"]))
-    over = f"seed{'s' * (len(result['seeds']) > 1)} {seeds}" if averaged == ["seed"] else ", ".join(averaged)
-    front = ["front"] if result["pareto"] else []
-    parts = [f"# {result['title']}\n", f"{result['description']}\n" if result["description"] else ""]
-    parts += [f"`{result['command']}` at commit `{result['commit']}`\n"]
-    if rows:
-        parts += [f"## Mean ± standard deviation over {over}\n" if averaged else "## Points\n"]
-        parts += [
-            markdown_table(means, ["system", *swept, "n", *labels.values(), *front]),
-            _axes_line(result["pareto"]),
-        ]
-        parts += ["## Every run\n", markdown_table(runs, ["system", *keys, *labels.values()])]
-        parts += [f"The points took {result['minutes']:.0f} minutes, taken one after the other.\n"]
-    if result["failed"]:
-        failed = [{**point, "error": point["error"].replace("|", r"\|")} for point in result["failed"]]
-        parts += ["## Failed\n", markdown_table(failed, ["name", "stage", "error", "log"])]
-    return "\n".join(part for part in parts if part)
-
-
-def _axes_line(axes: Mapping[str, str] | None) -> str:
-    if axes is None:
-        return ""
-    return (
-        f"`*`: on the Pareto front of `{axes['x']}` ({axes['x_better']} is better) and `{axes['y']}` "
-        f"({axes['y_better']} is better).\n"
-    )
-
-
-def spread(values: Mapping[str, float], n: int) -> str:
-    """Mean and standard deviation of n values as a table shows them; one value alone has none."""
-    mean = cell(values["mean"])
-    return f"{mean} ± {cell(values['std'])}" if n > 1 else mean

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.agreement import check_agreement
 from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, LoopState, reporting_full_disk
+from finegrained_rlhf.runtime.console import TrainingProgress
 from finegrained_rlhf.runtime.loop_types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 __all__ = ["EXPORT_RECORD", "LoopConfig", "LoopResult", "Trainable", "run_loop"]
 
 _NOWHERE = Start(None, LoopState(step=-1))
-_SHOWN = ("loss", "reward/total", "kl", "score", "lr")
 
 
 def run_loop(
@@ -114,21 +112,12 @@ class _Loop:
         return state
 
     def _train(self, state: LoopState) -> LoopState:
-        total = self.config.total_steps
-        bar = tqdm(
-            total=total,
-            initial=state.step,
-            desc="training",
-            unit="step",
-            disable=not self.processes.is_main,
-            dynamic_ncols=True,
-        )
-        with bar:
+        with TrainingProgress(self.config.total_steps, state.step, shown=self.processes.is_main) as progress:
             while not self._finished(state):
-                state = self._step(replace(state, step=state.step + 1), bar)
+                state = self._step(replace(state, step=state.step + 1), progress)
         return state
 
-    def _step(self, state: LoopState, bar: tqdm) -> LoopState:
+    def _step(self, state: LoopState, progress: TrainingProgress) -> LoopState:
         step, config = state.step, self.config
         started = time.perf_counter()
         seed_everything(config.seed, "train", step, self.processes.rank)
@@ -143,8 +132,7 @@ class _Loop:
             state = self._validate(state)
         if step % config.checkpoint_every == 0 or self._finished(state):
             self._checkpoint(state)
-        bar.set_postfix({k: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics}, refresh=False)
-        bar.update()
+        progress.step(step, metrics)
         return state
 
     def _validate(self, state: LoopState) -> LoopState:

@@ -15,9 +15,10 @@ import torch
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.best_of import BestOf
-from finegrained_rlhf.training.generation import Answering, progress_bar, respond
+from finegrained_rlhf.training.generation import Answering, respond
 from finegrained_rlhf.training.inference import Response, TextGenerator
 from finegrained_rlhf.training.measure import ResponseMonitor
 

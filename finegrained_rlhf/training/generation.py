@@ -10,26 +10,20 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TextIO
-
-from tqdm import tqdm
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import atomic_path
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.training.inference import DecodingConfig, Response, TextGenerator
 from finegrained_rlhf.training.prompt_inputs import read_inputs
 from finegrained_rlhf.training.prompts import TooLong, encode_prompts, read_prompts
-
-STANDARD_OUTPUT = "-"
-"""The `output` that means standard output."""
 
 _Row = dict[str, Any]
 
@@ -82,11 +76,6 @@ def respond(
             groups += batch
             bar.update(len(batch))
     return mine, groups
-
-
-def progress_bar(what: str, total: int, unit: str, shown: bool = True) -> Any:
-    """A progress bar on standard error."""
-    return tqdm(total=total, desc=what, unit=unit, disable=not shown, dynamic_ncols=True)
 
 
 @dataclass(frozen=True)
@@ -199,16 +188,6 @@ def _rounded(value: Any) -> Any:
 
 def _cut(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
     return (prompts[start : start + size] for start in range(0, len(prompts), size))
-
-
-@contextmanager
-def writable(output: str) -> Iterator[TextIO]:
-    """Standard output for `-`, else a file that appears when the block ends well."""
-    if output == STANDARD_OUTPUT:
-        yield sys.stdout
-        return
-    with atomic_path(output) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        yield stream
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,23 @@
 """Rollouts that a PPO run kept (`samples/step_N.jsonl`), as the records that training made them from.
 
-Knows the format that `ppo_samples` writes. Knows no reward model and no policy: token ids are not kept.
+Joins the records of `runtime.samples` to tensors. Knows no reward model and no policy: token ids are not kept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores, pad_rows
-from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-
-_TOKENS = ("ends", "kl", "value", "reward", "advantage")
-_SEGMENT = ("component", "start", "end", "token", "raw", "normalised")
+from finegrained_rlhf.runtime.samples import QUANTITIES, Sample, SampleSegment, SampleTokens, read_samples, sample_files
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,7 @@ class KeptStep:
 
 def kept_steps(run: RunDirectory) -> list[int]:
     """The numbers of the steps whose responses were kept, in order."""
-    names = (path.stem for path in run.samples_path(0).parent.glob("step_*.jsonl"))
-    return sorted(int(name.removeprefix("step_")) for name in names if re.fullmatch(r"step_\d+", name))
+    return list(sample_files(run))
 
 
 def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metrics: Mapping[str, Any]) -> KeptStep:
@@ -77,7 +71,7 @@ def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metr
         DataError: the file is missing or damaged, or was written before token values were kept.
     """
     path = run.samples_path(step)
-    rows = read_jsonl(path)
+    rows = read_samples(path)
     for number, row in enumerate(rows):
         try:
             _check(row, components)
@@ -106,38 +100,38 @@ def _number(metrics: Mapping[str, Any], key: str, path: Path) -> float:
     return value
 
 
-def _check(row: Mapping[str, Any], components: Sequence[str]) -> None:
-    """Raise DataError unless a row holds all that is needed, in lists of one length."""
-    if "tokens" not in row:
+def _check(row: Sample, components: Sequence[str]) -> None:
+    """Raise DataError unless a row holds all that is needed."""
+    length = len(_tokens(row).ends)
+    require(length > 0, "expected at least one token, got none", "tokens.ends")
+    for key in QUANTITIES:
+        require(key in _tokens(row).numbers, "missing field", f"tokens.{key}")
+    known = ", ".join(sorted(components))
+    for number, segment in enumerate(row.segments):
+        where = f"segments[{number}]"
+        for key in ("token", "normalised"):
+            require(getattr(segment, key) is not None, "missing field", f"{where}.{key}")
+        named = segment.component
+        require(named in components, f"no such component {named!r}; the run's reward has {known}", f"{where}.component")
+
+
+def _tokens(row: Sample) -> SampleTokens:
+    if row.tokens is None:
         raise DataError(
             "missing field: this run was trained before values and advantages were kept; train it again",
             field="tokens",
         )
-    for key in ("id", "prompt", "response"):
-        require(isinstance(get_field(row, key), str), "expected text", key)
-    length = len(get_field(row["tokens"], "ends", "tokens."))
-    require(length > 0, "expected at least one token, got none", "tokens.ends")
-    for key in _TOKENS:
-        found = len(get_field(row["tokens"], key, "tokens."))
-        require(found == length, f"expected {length} numbers, one a token, got {found}", f"tokens.{key}")
-    for number, segment in enumerate(get_field(row, "segments")):
-        where = f"segments[{number}]"
-        for key in _SEGMENT:
-            get_field(segment, key, f"{where}.")
-        known = ", ".join(sorted(components))
-        name = segment["component"]
-        require(name in components, f"no such component {name!r}; the run's reward has {known}", f"{where}.component")
-        require(0 <= segment["token"] < length, f"expected a token from 0 to {length - 1}", f"{where}.token")
+    return row.tokens
 
 
-def _rollout(rows: Sequence[Mapping[str, Any]]) -> Rollout:
+def _rollout(rows: Sequence[Sample]) -> Rollout:
     prompts: list[Prompt] = []
     index: list[int] = []
     for row in rows:
-        if not prompts or row["id"] != prompts[-1].id:
-            prompts.append(Prompt(row["id"], row["prompt"], ()))
+        if not prompts or row.id != prompts[-1].id:
+            prompts.append(Prompt(row.id, row.prompt, ()))
         index.append(len(prompts) - 1)
-    ends = [tuple(row["tokens"]["ends"]) for row in rows]
+    ends = [tuple(_tokens(row).ends) for row in rows]
     ids, mask = pad_rows([[0] * len(row) for row in ends], 0)
     prompt_ids, prompt_mask = pad_rows([()] * len(prompts), 0)
     return Rollout(
@@ -145,34 +139,34 @@ def _rollout(rows: Sequence[Mapping[str, Any]]) -> Rollout:
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
         prompt_index=torch.tensor(index),
-        sample_index=torch.tensor([int(row.get("sample", 0)) for row in rows]),
+        sample_index=torch.tensor([row.sample for row in rows]),
         decoding_index=torch.zeros(len(rows), dtype=torch.long),
         decodings=(),
         response_ids=ids,
         response_mask=mask,
         logprobs=_padded(rows, "kl"),
-        texts=[row["response"] for row in rows],
+        texts=[row.text for row in rows],
         token_ends=ends,
     )
 
 
-def _padded(rows: Sequence[Mapping[str, Any]], key: str) -> Tensor:
+def _padded(rows: Sequence[Sample], key: str) -> Tensor:
     """fp32 [R, T] from the lists of the rows, 0 at padding."""
-    parts = [torch.tensor(row["tokens"][key], dtype=torch.float32) for row in rows]
+    parts = [torch.tensor(_tokens(row).numbers[key], dtype=torch.float32) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
 
 
-def _scores(name: str, rows: Sequence[Mapping[str, Any]], key: str) -> SegmentScores:
-    found = [[segment for segment in row["segments"] if segment["component"] == name] for row in rows]
+def _scores(name: str, rows: Sequence[Sample], key: Literal["raw", "normalised"]) -> SegmentScores:
+    by_row = [row.of(name) for row in rows]
     return SegmentScores(
-        [tuple((int(segment["start"]), int(segment["end"])) for segment in segments) for segments in found],
-        [tuple(float(segment[key]) for segment in segments) for segments in found],
-        all(_is_whole(row, segments) for row, segments in zip(rows, found, strict=True)),
+        [tuple((segment.start, segment.end) for segment in segments) for segments in by_row],
+        [tuple(float(getattr(segment, key)) for segment in segments) for segments in by_row],
+        all(_is_whole(row, segments) for row, segments in zip(rows, by_row, strict=True)),
     )
 
 
-def _is_whole(row: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> bool:
+def _is_whole(row: Sample, segments: Sequence[SampleSegment]) -> bool:
     """True when a component gave one value for the response as a whole."""
-    if len(segments) != 1 or (segments[0]["start"], segments[0]["end"]) != (0, len(row["response"])):
+    if len(segments) != 1 or (segments[0].start, segments[0].end) != (0, len(row.text)):
         return False
-    return bool(segments[0]["token"] == len(row["tokens"]["ends"]) - 1)
+    return segments[0].token == len(_tokens(row).ends) - 1

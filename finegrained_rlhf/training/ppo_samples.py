@@ -11,63 +11,50 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import ComponentTrace, Experience
 from finegrained_rlhf.rl.kl import log_ratio_kl
+from finegrained_rlhf.runtime.samples import Sample, SampleSegment, SampleTokens
 
 _DIGITS = 6
 
 
 def sample_rows(experience: Experience) -> list[dict[str, Any]]:
-    """One JSON object a response.
+    """The lines of the file (`runtime.samples`), one a response; the numbers of tokens are rounded to six digits."""
+    return [sample.row() for sample in kept_samples(experience)]
 
-    - `id`, `prompt`, `sample` (its number among the prompt's), `response`;
-    - `segments`: `component`, `start` and `end` in characters of the response, `token` that carries the value, and the
-      value `raw` (the scorer's), `normalised` (after normaliser and aggregation) and `weighted`;
-    - `tokens`: lists over the response's tokens: `ends` (characters), `kl` (log π − log π_ref, without β), `value`,
-      `reward` (as trained: KL included, whitened where the configuration says so) and `advantage`.
-    """
+
+def kept_samples(experience: Experience) -> list[Sample]:
+    """The responses of a step with their segments and the numbers of their tokens."""
     rollout = experience.rollout
     kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.response_mask)
     tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards, "advantage": experience.advantages}
     numbers = {name: _rounded(tensor) for name, tensor in tensors.items()}
-    samples, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
-    rows = []
-    for row, prompt in enumerate(rollout.row_prompts()):
-        real = slice(0, lengths[row])
-        rows.append(
-            {
-                "id": prompt.id,
-                "prompt": prompt.text,
-                "sample": samples[row],
-                "response": rollout.texts[row],
-                "segments": [
-                    segment
-                    for name, component in experience.trace.components.items()
-                    for segment in _segments(name, component, row)
-                ],
-                "tokens": {
-                    "ends": list(rollout.token_ends[row]),
-                    **{name: table[row][real] for name, table in numbers.items()},
-                },
-            }
+    indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
+    return [
+        Sample(
+            id=prompt.id,
+            prompt=prompt.text,
+            sample=indices[row],
+            text=rollout.texts[row],
+            segments=[
+                segment
+                for name, component in experience.trace.components.items()
+                for segment in _segments(name, component, row)
+            ],
+            tokens=SampleTokens(
+                list(rollout.token_ends[row]), {name: table[row][: lengths[row]] for name, table in numbers.items()}
+            ),
         )
-    return rows
+        for row, prompt in enumerate(rollout.row_prompts())
+    ]
 
 
 def _rounded(tensor: Tensor) -> list[list[float]]:
     return [[round(value, _DIGITS) for value in row] for row in tensor.float().tolist()]
 
 
-def _segments(name: str, component: ComponentTrace, row: int) -> list[dict[str, Any]]:
+def _segments(name: str, component: ComponentTrace, row: int) -> list[SampleSegment]:
     scores = component.scores
     parts = (scores.spans[row], component.tokens[row], scores.values[row], component.normalised_values[row])
     return [
-        {
-            "component": name,
-            "start": start,
-            "end": end,
-            "token": token,
-            "raw": raw,
-            "normalised": normalised,
-            "weighted": component.weight * normalised,
-        }
+        SampleSegment(name, start, end, raw, component.weight * normalised, token, normalised)
         for (start, end), token, raw, normalised in zip(*parts, strict=True)
     ]

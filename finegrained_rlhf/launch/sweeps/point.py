@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -148,7 +149,7 @@ class Point:
     def _baseline_at(self, n: int, config: Mapping[str, Any] | None = None) -> Path:
         if config is None:
             return Path(self._baseline(n)["output"]).parent
-        exact = json.dumps(_essence(config), sort_keys=True)
+        exact = json.dumps(self._place_free(_essence(config)), sort_keys=True)
         kind = "initial" if n == 1 else f"best_of_{n}"
         return self.root / "baselines" / f"{kind}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
 
@@ -156,12 +157,20 @@ class Point:
         """Directory of each baseline by its number of samples, seen from the sweep's directory."""
         return {str(n): str(self._baseline_at(n).relative_to(self.root)) for n in self.settings.best_of}
 
-    @staticmethod
-    def _is_measured(directory: Path, config: Mapping[str, Any]) -> bool:
+    def _place_free(self, config: Mapping[str, Any]) -> Any:
+        """A configuration in which what each point prepares for itself, by equal steps, is one and the same place."""
+        points = re.escape(json.dumps(str(self.root / "points"))[1:-1])
+        exact = json.dumps(config, sort_keys=True)
+        if not re.search(rf"{points}/[^/\"]+/prepared/", exact):
+            return config
+        steps = json.dumps(self.config.get("prepare"), sort_keys=True)
+        return json.loads(re.sub(rf"{points}/[^/\"]+/", "{point}/", f"[{exact}, {steps}]"))
+
+    def _is_measured(self, directory: Path, config: Mapping[str, Any]) -> bool:
         written = directory / "evaluation.yaml"
         if not (directory / "evaluation.json").is_file() or not written.is_file():
             return False
-        return _essence(read_config(written)) == _essence(config)
+        return bool(self._place_free(_essence(read_config(written))) == self._place_free(_essence(config)))
 
     def _measure(
         self, directory: Path, config: Mapping[str, Any], environment: Mapping[str, str], held: Sequence[int]

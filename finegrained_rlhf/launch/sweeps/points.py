@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 _NOT_IN_A_NAME = ("experiment", "output_dir")
+_OF_THE_SWEEP = "sweep."  # how points are run and compared: nothing that sets one apart
 _LONGEST = 80
 _HASH = 8
 
@@ -31,9 +32,11 @@ def own_overrides(task: Sequence[str], shared: Collection[str]) -> dict[str, str
         shared: keys that are not swept; empty where that is not known.
 
     Returns:
-        Values by key. Where nothing is known to be shared, `experiment`, `output_dir` and paths are left out.
+        Values by key, without the sweep's own settings. Where nothing is known to be shared, `experiment`, `output_dir`
+        and paths are left out.
     """
     pairs = [override.lstrip("+~").partition("=") for override in task]
+    pairs = [pair for pair in pairs if not pair[0].startswith(_OF_THE_SWEEP)]
     if shared:
         return {key: value for key, _, value in pairs if key not in shared}
     return {key: value for key, _, value in pairs if key not in _NOT_IN_A_NAME and "/" not in value}

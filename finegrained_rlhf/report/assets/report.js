@@ -1,5 +1,6 @@
-// Shows what a piece of a response carries, at the pointer, at a tap, or at the arrow keys. Without this script the
-// same words are the browser's own tooltips.
+// Shows what a piece of a response or a place of a chart carries, at the pointer, at a tap, or at the arrow keys, and
+// searches, orders and filters lists of answers. Without this script the same words are the browser's own tooltips, and
+// the lists keep their order.
 (() => {
   "use strict";
   const tip = document.getElementById("tip");
@@ -49,14 +50,92 @@
     pointer = here;
     const piece = pieceAt(event.target);
     if (piece) show(piece);
-    else hide();
+    else if (!event.target.closest("svg.chart")) hide();
   });
   document.addEventListener("click", (event) => {
     const piece = pieceAt(event.target);
+    const chart = event.target.closest("svg.chart");
     if (piece) show(piece);
+    else if (chart) read(chart, event);
     else hide();
   });
   document.addEventListener("pointermove", (event) => (pointer = event.clientX + " " + event.clientY), { passive: true });
+  // Charts: the values of all lines at the point next to the pointer, read back from the lines themselves.
+  document.querySelectorAll("svg.chart circle > title").forEach((title) => title.remove());
+  const scaleOf = (words) => {
+    const [low, high, first, last] = words.split(" ").map(Number);
+    return (pixel) => low + ((pixel - first) / (last - first)) * (high - low);
+  };
+  const short = (value) => String(Number(value.toPrecision(4))).replace("-", "\u2212");
+  const pointsOf = (line) => line.getAttribute("d").slice(1).split("L").map((point) => point.split(" ").map(Number));
+
+  function read(chart, event) {
+    const box = chart.getBoundingClientRect();
+    const view = chart.viewBox.baseVal;
+    const here = ((event.clientX - box.left) / box.width) * view.width;
+    const lines = [...chart.querySelectorAll("path[data-y]:not(.faint)")];
+    let at = null;
+    for (const line of lines)
+      for (const [x] of pointsOf(line)) if (at === null || Math.abs(x - here) < Math.abs(at - here)) at = x;
+    if (at === null) return hide();
+    const said = [];
+    for (const line of lines)
+      for (const [x, y] of pointsOf(line))
+        if (Math.abs(x - at) < 0.06) said.push((line.dataset.name ? line.dataset.name + ": " : "") + short(scaleOf(line.dataset.y)(y)));
+    const where = scaleOf(chart.dataset.x)(at);
+    const whole = chart.dataset.label === "step" ? Math.round(where) : short(where);
+    hide();
+    shown = chart;
+    tip.textContent = [chart.dataset.label + " " + whole, ...said].join("\n");
+    tip.hidden = false;
+    const left = box.left + (at / view.width) * box.width + 10;
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = Math.max(8, Math.min(left, room)) + "px";
+    tip.style.top = Math.max(8, box.top - tip.offsetHeight - 4) + "px";
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const chart = event.target instanceof Element && event.pointerType !== "touch" ? event.target.closest("svg.chart") : null;
+    if (chart) read(chart, event);
+    else if (shown && shown.matches("svg")) hide();
+  });
+
+  // Lists of answers.
+  for (const list of document.querySelectorAll(".list")) {
+    const tools = list.querySelector(".tools");
+    if (!tools) continue;
+    const body = list.querySelector(".body");
+    const more = body.querySelector(":scope > details");
+    const items = [...body.querySelectorAll("article")];
+    const [find, order, filter, count] = [".find", ".order", ".filter", ".count"].map((name) => tools.querySelector(name));
+    const words = items.map((item) => item.textContent.toLowerCase());
+    const valueOf = (item) => {
+      const by = order.value;
+      const text = by.endsWith("t") ? item.dataset.t : (item.dataset.s || "").split(" ")[by];
+      const value = text === undefined || text === "" ? Infinity : Number(text);
+      return by.startsWith("-") ? -value : value;
+    };
+    const passes = (item, i) => {
+      const below = (item.dataset.b || "").split(" ").filter(Boolean);
+      const kept = filter.value === "" || (filter.value === "any" ? below.length > 0 : below.includes(filter.value));
+      return kept && words[i].includes(find.value.trim().toLowerCase());
+    };
+    const arrange = () => {
+      const kept = items.filter(passes);
+      for (const item of items) item.hidden = !kept.includes(item);
+      kept.sort((a, b) => valueOf(a) - valueOf(b));
+      const open = Number(list.dataset.open);
+      kept.forEach((item, i) => (more && i >= open ? more.append(item) : body.insertBefore(item, more)));
+      if (more) {
+        more.hidden = kept.length <= open;
+        more.querySelector("summary").textContent = kept.length - open + " more";
+      }
+      count.textContent = kept.length + " of " + items.length;
+    };
+    for (const [control, event] of [[find, "input"], [order, "change"], [filter, "change"]]) control.addEventListener(event, arrange);
+    tools.hidden = false;
+  }
+
   document.addEventListener(
     "scroll",
     () => {

@@ -15,11 +15,12 @@ from typing import Any
 
 from finegrained_rlhf.core.detection import Confusion, share
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.tables import cell, markdown_table
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.samples import read_samples, sample_files
 from finegrained_rlhf.tasks.factworld.grammar import Source, parse_source, split_passages
 from finegrained_rlhf.tasks.factworld.oracle import Judgement, judge
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
@@ -188,6 +189,9 @@ class MeasureDrift:
         config = self.directory.read_config()
         components = (config.get("reward") or {}).get("components") or {}
         files = sample_files(self.directory)
+        if not files:
+            folder = self.directory.samples_path(0).parent
+            raise DataError("no step_N.jsonl here, expected the samples of a PPO run", file=folder)
         sources = self._sources(self.data or get_field(config, "data"))
         found: dict[str, list[Agreement]] = {}
         strange: set[str] = set()
@@ -226,40 +230,20 @@ class MeasureDrift:
         return sources
 
 
-def sample_files(run: RunDirectory) -> dict[int, Path]:
-    """The kept training samples of a run by step, in order.
-
-    Raises:
-        DataError: there are none.
-    """
-    folder = run.samples_path(0).parent
-    steps = (path.stem.removeprefix("step_") for path in folder.glob("step_*.jsonl"))
-    files = {step: run.samples_path(step) for step in sorted(int(step) for step in steps if step.isdigit())}
-    if not files:
-        raise DataError("no step_N.jsonl here, expected the samples of a PPO run", file=folder)
-    return files
-
-
 def judged_samples(path: Path, sources: Mapping[str, Source], segmenter: Segmenter) -> Iterator[JudgedSample]:
     """The samples of one step, judged.
 
     Raises:
         DataError: a record lacks a field, or its prompt is unknown.
     """
-    for i, row in enumerate(read_jsonl(path)):
-        try:
-            prompt, response = get_field(row, "id"), get_field(row, "response")
-            scores: dict[str, list[tuple[Span, float]]] = {}
-            for j, segment in enumerate(get_field(row, "segments")):
-                name, start, end, raw = (
-                    get_field(segment, key, f"segments[{j}].") for key in ("component", "start", "end", "raw")
-                )
-                scores.setdefault(name, []).append(((start, end), float(raw)))
-            if prompt not in sources:
-                raise DataError(f"no prompt {prompt!r} in the data; name the run's with data=FILE", field="id")
-        except DataError as error:
-            raise error.at(file=path, record=i) from None
-        yield JudgedSample(prompt, judge(sources[prompt], response, segmenter), scores)
+    for i, sample in enumerate(read_samples(path)):
+        if sample.id not in sources:
+            problem = f"no prompt {sample.id!r} in the data; name the run's with data=FILE"
+            raise DataError(problem, file=path, record=i, field="id")
+        scores: dict[str, list[tuple[Span, float]]] = {}
+        for segment in sample.segments:
+            scores.setdefault(segment.component, []).append(((segment.start, segment.end), segment.raw))
+        yield JudgedSample(sample.id, judge(sources[sample.id], sample.text, segmenter), scores)
 
 
 def drift_page(report: Mapping[str, Any]) -> str:

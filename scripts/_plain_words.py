@@ -1,0 +1,32 @@
+"""Plain words on the command line of commands whose arguments need no key: `runs.py outputs`, `compare.py A B`.
+
+Knows the grammar of Hydra's overrides as far as to tell a word from one. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_OVERRIDE = re.compile(r"[+~]{0,2}[\w./@-]+=")
+
+
+def with_keys(arguments: Sequence[str], key: str, *, several: bool = False) -> list[str]:
+    """The arguments with plain words given to a key; overrides and options stay as they are.
+
+    Args:
+        arguments: as on the command line, without the program's name.
+        key: what plain words are the value of.
+        several: they make a list; else the last one counts.
+    """
+    plain = [word for word in arguments if word and not word.startswith("-") and not _OVERRIDE.match(word)]
+    rest = [word for word in arguments if word not in plain]
+    quoted = [_quoted(word) for word in plain]
+    if not quoted:
+        return rest
+    return [*rest, f"{key}=[{','.join(quoted)}]" if several else f"{key}={quoted[-1]}"]
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'") if "'" in word else word
+    return f"'{escaped}'"
