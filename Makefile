@@ -1,4 +1,5 @@
-# `make venv` builds .venv; `make test` runs all that CI checks; `make demo SEED=n` runs FactWorld from scratch.
+# `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
+# `make demo SEED=n` runs FactWorld from scratch.
 PYTHON ?= python3
 SEED ?= 0
 WORKERS ?= 2
@@ -6,11 +7,11 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test lint types imports unit scripts: export OMP_NUM_THREADS = 1
-test lint types imports unit scripts: export WANDB_MODE = offline
-test lint types imports unit scripts: export HF_HUB_OFFLINE = 1
+test lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
+test lint types imports quick unit scripts slow: export WANDB_MODE = offline
+test lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
 
-.PHONY: venv test lint types imports unit scripts demo
+.PHONY: venv test test-all lint types imports quick unit scripts slow demo
 
 venv: $(STAMP)
 
@@ -21,7 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval]'
 	@touch $@
 
-test: lint types imports unit scripts
+# Lint first, because it is quick; then types beside the tests, because mypy uses one core and imports little.
+test: lint imports
+	$(MAKE) --jobs 2 types quick
+
+test-all: test slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -33,12 +38,21 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
+# The tests of one file run in one worker, which builds what they share once; whole runs of `experiment=smoke` are
+# shared by all workers.
+quick: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
 unit: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not scripts"
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not scripts"
 
 # The shortest end-to-end run of every script.
 scripts: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m scripts
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "scripts and not slow"
+
+# What `make test` leaves out.
+slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
 demo: $(STAMP)
 	$(BIN)/python scripts/run_experiment.py experiment=factworld_demo seed=$(SEED)

@@ -75,7 +75,7 @@ def cue_records(count: int) -> list[FeedbackRecord]:
             if word == "bad":
                 spans += [(piece, start)]
             start += len(piece) + 1
-        base = record(first, others=others, name=f"r{i}", passages=())
+        base = record(first, others=(others[0], others[1], others[2]), name=f"r{i}", passages=())
         errors = tuple(
             SpanError(at, at + len(piece), kind) for piece, at in spans for kind in ("Irrelevant", "Unverifiable")
         )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_the_encoder_attends_by_sdpa(
     groups = collate([passages_to_search(item, 20) for item in encoded], model.pad_id, group_size=4).groups
     calls, real = [], F.scaled_dot_product_attention
 
-    def counted(*args, **kwargs):
+    def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(args[0].shape)
         return real(*args, **kwargs)
 

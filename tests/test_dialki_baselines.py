@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def windows_of(model: BertQaModel, *examples: DialogueExample, training: bool = 
 
 
 def bertqa(
-    path: Path, inputs: InputConfig | None = None, windows: WindowConfig | None = None, **changes
+    path: Path, inputs: InputConfig | None = None, windows: WindowConfig | None = None, **changes: Any
 ) -> BertQaModel:
     torch.manual_seed(1)
     config = BertQaConfig(

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -53,7 +54,7 @@ def model(folder: Path) -> DialkiModel:
     return tiny_dialki(folder / "bert")
 
 
-def job(folder: Path, output: Path, **changes) -> EvaluateDialki:
+def job(folder: Path, output: Path, **changes: Any) -> EvaluateDialki:
     settings = {"processes": ProcessConfig("fp32", 1), "document_edges": (20, 60), **changes}
     return EvaluateDialki(str(folder / "model"), str(folder / "dialogues.jsonl"), str(output), **settings)
 

@@ -45,7 +45,9 @@ def words() -> Counting:
     return Counting()
 
 
-def encode(words: Counting, *examples, limit: int = 200, context: int = 100, training: bool = False, suffix: str = ""):
+def encode(
+    words: Counting, *examples: Any, limit: int = 200, context: int = 100, training: bool = False, suffix: str = ""
+) -> Any:
     return InputEncoder(words, InputConfig(limit, context, suffix)).encode(examples, training)
 
 

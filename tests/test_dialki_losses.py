@@ -38,7 +38,7 @@ def next_scores(n: int = 3, m: int = 4, s: int = 5) -> NextScores:
     passages = torch.arange(m)[None] < torch.tensor([4, 2, 3])[:, None]
     spans = (torch.arange(s) < 4) & passages[:, :, None]
     masks = (passages, spans, spans)
-    return NextScores(*(d.masked_fill(~k, MASKED) for d, k in zip(draw, masks, strict=True)), passages, spans)
+    return NextScores(*(d.masked_fill(~k, MASKED) for d, k in zip(draw, masks, strict=True)), passages, spans)  # type: ignore[call-arg]
 
 
 def log_softmax(row: np.ndarray) -> np.ndarray:

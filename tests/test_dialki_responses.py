@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dialki_toy import CORPUS, dialogue, passage, save_bert, tiny_dialki
@@ -134,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def make(folder: Path, output: Path, **changes) -> dict:
+def make(folder: Path, output: Path, **changes: Any) -> dict:
     settings = {"data": str(folder / "all.jsonl"), "knowledge": "span", "processes": ProcessConfig("fp32", 1)}
     return MakeResponseData(**{**settings, "output_dir": str(output), **changes}).run()
 
@@ -174,7 +175,7 @@ def test_a_file_without_responses_writes_nothing(folder: Path, tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
-def answer(folder: Path, output: Path, **changes) -> dict:
+def answer(folder: Path, output: Path, **changes: Any) -> dict:
     settings = {"checkpoint": str(folder / "t5"), "knowledge": "span", "input": str(folder / "all.jsonl")}
     settings |= {"dialki": str(folder / "dialki"), "max_new_tokens": 4, "processes": ProcessConfig("fp32", 1)}
     return GenerateResponses(**{**settings, "output": str(output), **changes}).run()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trainer(folder: Path, batches: BatchConfig, losses: LossConfig | None = None, **changes) -> DialkiTrainer:
+def trainer(folder: Path, batches: BatchConfig, losses: LossConfig | None = None, **changes: Any) -> DialkiTrainer:
     model = tiny_dialki(folder / "bert", **changes)
     examples = encoded(model, toy_examples(), training=True)
     optimizer = OptimizerConfig(lr=1e-2, eps=1e-4)

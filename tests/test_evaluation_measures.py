@@ -1,14 +1,12 @@
 """What an evaluation measures, against numbers worked out by hand; and that it measures every example once."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from evaluation_toy import LetterMonitor, composer
+from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.processes import Processes
@@ -112,33 +110,16 @@ processes.close()
 """
 
 
-def run_to_end(command: list[str], environment: dict[str, str]) -> None:
-    """Run a command and all it starts; nothing of it outlives the test."""
-    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
-        try:
-            assert process.wait(timeout=200) == 0
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: Path) -> None:
     from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
 
     tokenizer = build_tokenizer(["who what where"])
     build_t5(tokenizer, TinyT5Config(d_model=16, d_ff=32, num_layers=1), seed=2).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "worker.py").write_text(WORKER)
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    arguments = [str(tmp_path / "worker.py"), str(tmp_path / "model")]
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    for command in ([*arguments, str(tmp_path / "one")], [*launch, *arguments, str(tmp_path / "two")]):
-        run_to_end([sys.executable, *command], environment)
+    (tmp_path / "worker.py").write_text(f"import sys\nsys.path[1:1] = {sys.path!r}\n{WORKER}")
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
+        done = start(str(tmp_path / "worker.py"), str(tmp_path / "model"), str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
     one, first, second = (json.loads((tmp_path / name).read_text()) for name in ("one.0", "two.0", "two.1"))
     assert first == second
     assert first[0]["ids"] == [f"p{i}" for i in range(5)] and first[1]["ids"] == ["p0"]

@@ -35,7 +35,7 @@ WRONG = "The color of Arlo is red, and the job of Arlo is pilot."  # C2 and C1 i
 RAMBLING = "The color of Arlo is blue. The job of Arlo is pilot."  # C1 in the second sentence; the city is missing
 
 
-def judged(text: str):  # noqa: ANN201
+def judged(text: str) -> Any:
     return judge_answer(QUESTION, [PASSAGE], text, SEGMENTER)
 
 

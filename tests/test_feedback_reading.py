@@ -1,6 +1,6 @@
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,7 +253,7 @@ def test_records_made_in_code_are_checked_too(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     (record,) = read_feedback(save(tmp_path / "a.json", [FEEDBACK]))
 
-    def interrupted():
+    def interrupted() -> Iterator[Any]:
         yield record
         raise KeyboardInterrupt
 

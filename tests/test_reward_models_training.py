@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **changes) -> TrainRewardModel:
+def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **changes: Any) -> TrainRewardModel:
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -295,7 +296,7 @@ class OneOf(Processes):
         super().__init__()
         self.rank, self.count, self.parts = rank, count, parts
 
-    def gather_objects(self, items):  # noqa: ANN001, ANN201
+    def gather_objects(self, items: Sequence[Any]) -> list[Any]:
         self.parts[self.rank] = list(items)
         if len(self.parts) < self.count:
             raise NotAllHere
@@ -336,7 +337,7 @@ def test_texts_of_other_records_are_refused(folder: Path) -> None:
 # Jobs -----------------------------------------------------------------------------------------------------------------
 
 
-def train(folder: Path, output: Path, kind: str, steps: int = 30, **changes) -> TrainRewardModel:
+def train(folder: Path, output: Path, kind: str, steps: int = 30, **changes: Any) -> TrainRewardModel:
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from runtime_toy import Toy, rows, weights
+from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
 from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
@@ -31,13 +32,7 @@ def train(path: Path, fail_at: tuple[int, str] | None = None, total: int = 12, *
 
 
 def run_toy(options: dict, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(TOY), json.dumps(options)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
+    return run_script(str(TOY), json.dumps(options), environment=environment)
 
 
 @pytest.fixture(scope="module")
@@ -315,24 +310,16 @@ def test_bad_numbers_are_refused(bad: dict) -> None:
 
 
 def test_two_processes_end_where_one_does_and_nothing_hangs(tmp_path: Path, whole: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [*launch, "--standalone", str(TOY)]
-
-    def both(options: dict) -> subprocess.CompletedProcess[str]:
-        arguments = [*command, json.dumps(options)]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
-
-    broken = both({"output": str(tmp_path / "run"), "fail_at": [6, "rank1"]})
+    broken = run_in_two_processes(str(TOY), json.dumps({"output": str(tmp_path / "run"), "fail_at": [6, "rank1"]}))
     assert broken.returncode != 0 and "rank 1 broke" in broken.stderr
-    apart = both({"output": str(tmp_path / "apart"), "fail_at": [6, "apart"]})
+    apart = run_in_two_processes(str(TOY), json.dumps({"output": str(tmp_path / "apart"), "fail_at": [6, "apart"]}))
     assert apart.returncode != 0
     assert (
         "step 8: process 1 does not hold the trained parameters of process 0 (1 of 4 differ, first 0.bias)"
         in apart.stderr
     )
     assert sorted(p.name for p in (tmp_path / "apart/checkpoints").iterdir()) == ["step_0", "step_4"]
-    done = both({"output": str(tmp_path / "run")})
+    done = run_in_two_processes(str(TOY), json.dumps({"output": str(tmp_path / "run")}))
     assert done.returncode == 0, done.stderr
     ours, theirs = rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl")
     assert [line["step"] for line in ours] == list(range(1, 13))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import ENVIRONMENT, ROOT, rows, run_in_two_processes, run_process, run_script, start_script
+from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script, start_script
 
 from finegrained_rlhf.models.tiny import TinyT5Config
 from finegrained_rlhf.models.tiny_files import MakeTinyModels
@@ -56,7 +54,8 @@ def sft(world: Path, output: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("sft") / "run"
-    done = run_script(*sft(world, output), cwd=world)
+    script, *arguments = sft(world, output)
+    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments, cwd=world)
     assert done.returncode == 0, done.stderr
     return output
 
@@ -113,22 +112,14 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
 
 def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    name, *arguments = sft(world, output, "total_steps=5000", "validate_every=5000")
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / f"scripts/{name}.py"), *arguments],
-        env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a shell's background job ignores Ctrl-C, and its children would too
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = start_script(*sft(world, output, "total_steps=5000", "validate_every=5000"))
     deadline = time.monotonic() + 120
     while not (output / "checkpoints/step_2").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "the same command resumes from step" in errors and "Traceback" not in errors
+    done = process.wait(timeout=60)
+    assert done.returncode == 130
+    assert "the same command resumes from step" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

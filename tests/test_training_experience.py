@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ REWARDS = torch.tensor([[0.0, 1.0, 2.0], [0.0, -1.0, 0.0]])
 VALUES = torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.0, 9.0]])
 
 
-def experience(config: PPOConfig, beta: float = 0.2, reduce=identity):  # noqa: ANN001, ANN201
+def experience(config: PPOConfig, beta: float = 0.2, reduce: Any = identity) -> Any:
     return make_experience(
         rollout(LOGPROBS), trace(REWARDS), REFERENCE, VALUES, beta=beta, config=config, reduce=reduce
     )

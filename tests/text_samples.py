@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -59,7 +60,7 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
         built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         built.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, initial_alphabet=alphabet)
+        trainer: Any = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, initial_alphabet=alphabet)
     elif kind == "unigram":
         built = Tokenizer(models.Unigram())
         built.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from finegrained_rlhf.launch.plain_words import with_keys
+
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
@@ -41,6 +43,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",
         "report": "write one HTML page about a run, or about several",
+        "runs": "list every run below a directory: state, step, score, age",
+        "compare": "compare runs as text: configurations, scores at the exported policies",
     },
     "Data and indexes": {
         "make_factworld": "make a FactWorld",
@@ -57,6 +61,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 """What each command does, by task and name; each has a `conf/NAME.yaml` and a `scripts/NAME.py`."""
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
+
+PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
+"""Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
 
 _COMPLETION = """_finegrained_complete()
 {
@@ -84,6 +91,9 @@ def main(name: str | None = None) -> None:
         if name is None:
             name = _named(sys.argv[1:])
             sys.argv[:2] = [sys.argv[0]]
+        if name in PLAIN_WORDS:
+            key, several = PLAIN_WORDS[name]
+            sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
         from finegrained_rlhf.launch.app import run_command
 
         run_command(name)
@@ -96,7 +106,7 @@ def main(name: str | None = None) -> None:
 
 
 def conf_directory() -> Path:
-    """Where the configurations are: `the copy in an installed wheel, or `conf/` of a checkout.
+    """Where the configurations are: the copy in an installed wheel, or `conf/` of a checkout.
 
     Raises:
         FileNotFoundError: there is neither; the installation is incomplete.

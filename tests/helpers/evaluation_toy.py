@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -39,7 +40,7 @@ class LetterMonitor:
         return {"d_rate": (sum(text.count("d") for text in responses), sum(map(len, responses))), "nothing": (0, 0)}
 
 
-def composer(normalisation: str = "none") -> RewardComposer:
+def composer(normalisation: Literal["none", "running"] = "none") -> RewardComposer:
     made = RewardComposer(
         RewardConfig(
             {"words": WordScorer(), "length": LengthScorer()},

@@ -56,13 +56,13 @@ def serve() -> dict[str, Any]:
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
         if "poll" in request:
-            answer = poll(request["poll"])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                return request
-            _children.add(answer)
-        print(json.dumps(answer), flush=True)
+            print(json.dumps(poll(request["poll"])), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            return dict(request)
+        _children.add(pid)
+        print(pid, flush=True)
     for pid in _children:
         os.killpg(pid, signal.SIGKILL)
     os._exit(0)

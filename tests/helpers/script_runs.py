@@ -124,7 +124,7 @@ def start_script(
     """Start `scripts/NAME.py` with arguments in a process of its own.
 
     Args:
-        name: of the script.
+        name: of the script, or the path of another program, which ends in `.py`.
         arguments: its command line.
         cwd: its working directory.
         environment: variables beside `ENVIRONMENT`.
@@ -133,7 +133,7 @@ def start_script(
     outputs = Path(tempfile.mkdtemp(dir=_outputs.name))
     (outputs / "stdin").write_text(stdin, encoding="utf-8")
     pid = _server().ask(
-        argv=[str(ROOT / "scripts" / f"{name}.py"), *arguments],
+        argv=[name if name.endswith(".py") else str(ROOT / "scripts" / f"{name}.py"), *arguments],
         cwd=str(cwd),
         environment={**ENVIRONMENT, **(environment or {})},
         outputs=str(outputs),
