@@ -1,0 +1,27 @@
+"""What a configuration builds and a script runs.
+
+Knows the shape of a job. Knows neither configurations nor files.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+RESERVED_KEYS = frozenset({"prepare", "settings"})
+"""Top-level keys of a configuration that belong to what launches a job and never reach it: the steps that run before
+it, and free values for interpolation. No job has a field of such a name."""
+
+
+@runtime_checkable
+class Job(Protocol):
+    """Something that a configuration describes by `_target_` and that does its work when it is run.
+
+    Attributes:
+        every_process: whether every process of a launch runs it, because it shares its work among them; else the main
+            process alone does.
+    """
+
+    every_process: ClassVar[bool]
+
+    def run(self) -> Any:
+        """Do the work."""
