@@ -14,7 +14,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.runtime.claims import claimed
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.training_run import configured
 
-_NOT_THE_JOBS = ("prepare", "settings")
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
@@ -44,35 +44,12 @@ def run_config(cfg: DictConfig) -> None:
     """
     config = with_reward_of_run(resolved(cfg))
     processes = Processes()
-    for name, step in expanded(config.get("prepare") or {}):
-        run_step(step, f"[prepare: {name}]", processes)
-    job = build({key: value for key, value in config.items() if key not in _NOT_THE_JOBS})
-    if processes.is_main and "resume" in config:
-        with _config_of_run(RunDirectory(config["output_dir"]), config):
-            job.run()
-        processes.barrier()
-    else:
-        _run_job(job, processes)
-
-
-@contextmanager
-def _config_of_run(run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
-    """Write the resolved configuration; take it back when the job is refused before it trained a step."""
-    before = run.config_path.read_text(encoding="utf-8") if run.config_path.is_file() else None
-    untouched = _stamp(run.metrics)
-    run.write_config(config, str(config["resume"]))
-    try:
-        yield
-    finally:
-        if _stamp(run.metrics) == untouched and before is not None:
-            write_text(run.config_path, before)
-        elif not run.checkpoints.is_dir():
-            run.config_path.unlink()
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells whether a file was written to; None while it is absent."""
-    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+    with claimed(config, processes):
+        for name, step in expanded(config.get("prepare") or {}):
+            run_step(step, f"[prepare: {name}]", processes)
+        job = build({key: value for key, value in config.items() if key not in RESERVED_KEYS})
+        with configured(config):
+            _run_job(job, processes)
 
 
 def _run_job(job: Any, processes: Processes) -> None:
@@ -93,13 +70,18 @@ def run_pipeline(cfg: DictConfig) -> None:
         if cfg.seeds is not None:
             one.output_dir = f"{cfg.output_dir}/seed_{seed}"
         whole = resolved(one)
-        if processes.is_main:
-            _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
-        processes.barrier()
-        steps = list(expanded(whole["steps"]))
-        for number, (name, step) in enumerate(steps, start=1):
-            minutes = (time.perf_counter() - started) / 60
-            run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
+        directory = {"output_dir": whole["output_dir"]}
+        with claimed(directory, processes):
+            if processes.is_main:
+                _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
+            processes.barrier()
+            steps = list(expanded(whole["steps"]))
+            with claimed(directory, processes):  # the one before may have been moved aside
+                for number, (name, step) in enumerate(steps, start=1):
+                    minutes = (time.perf_counter() - started) / 60
+                    run_step(
+                        step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes
+                    )
     if cfg.collect is not None:
         _run_job(build(resolved(cfg)["collect"]), processes)
 

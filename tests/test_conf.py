@@ -19,6 +19,7 @@ sys.path.append(str(ROOT / "scripts"))
 from _steps import build, expanded, resolved  # noqa: E402
 
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
+from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
@@ -85,7 +86,8 @@ def job_of(script: str, overrides: list[str]) -> Any:
     config = resolved(cfg)
     for _, step in expanded(config.pop("prepare", None) or {}):
         build_step(step)
-    config.pop("settings", None)
+    for key in RESERVED_KEYS:
+        config.pop(key, None)
     for part in ("sweep", "doctor"):
         if part in config:
             build(config.pop(part))

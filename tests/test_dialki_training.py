@@ -71,7 +71,13 @@ def job(folder: Path, output: Path, **changes) -> TrainDialki:
         **changes,
     }
     optimizer = OptimizerConfig(lr=5e-3, max_grad_norm=1.0, schedule="constant")
-    return TrainDialki(str(folder / "dialogues.jsonl"), str(folder / "bert"), str(output), optimizer, **settings)
+    return TrainDialki(
+        data=str(folder / "dialogues.jsonl"),
+        model=str(folder / "bert"),
+        output_dir=str(output),
+        optimizer=optimizer,
+        **settings,
+    )
 
 
 def trainer(folder: Path, batches: BatchConfig, losses: LossConfig | None = None, **changes) -> DialkiTrainer:

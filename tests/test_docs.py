@@ -191,7 +191,7 @@ def test_documented_commands_compose(script: str, user_files: Path, monkeypatch:
                     continue
                 assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
                 if script != "run_experiment":
-                    beside = ("prepare", "settings", "sweep", "doctor")
+                    beside = (*RESERVED_KEYS, "sweep", "doctor")
                     build({k: v for k, v in resolved(config).items() if k not in beside})
             except Exception as error:
                 raise AssertionError(f"{command}\n{error}") from error

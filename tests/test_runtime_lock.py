@@ -104,7 +104,8 @@ def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match=r"output_dir: .*file/run cannot be made"), locked_directory(
-        tmp_path / "file" / "run"
+    with (
+        pytest.raises(ConfigError, match=r"output_dir: .*file/run cannot be made"),
+        locked_directory(tmp_path / "file" / "run"),
     ):
         pass

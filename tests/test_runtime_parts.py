@@ -360,7 +360,7 @@ def test_wandb_works_offline_and_keeps_its_id(tmp_path: Path, monkeypatch: pytes
     assert len(run.metrics.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("bad", [{"kind": "tensorboard"}, {"mode": "sometimes"}])
+@pytest.mark.parametrize("bad", [{"kind": "mlflow"}, {"mode": "sometimes"}, {"tags": "one"}])
 def test_bad_tracking_is_refused(bad: dict) -> None:
     with pytest.raises(ConfigError, match="tracking"):
         TrackingConfig(**bad)
