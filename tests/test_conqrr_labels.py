@@ -220,7 +220,7 @@ def test_a_second_run_reads_the_cache(job: LabelPassages, capsys: pytest.Capture
 def test_other_settings_or_inputs_are_labelled_anew(job: LabelPassages, tmp_path: Path) -> None:
     _, path, _ = job.load()
     for changes in ({"seed": 1}, {"label_with": "context"}, {"label_share": 0.1}, {"depth": 50}, {"gold": True}):
-        _, other, made = dataclasses.replace(job, settings=LabelConfig(**changes)).load()  # type: ignore[arg-type]
+        _, other, made = dataclasses.replace(job, labelling=LabelConfig(**changes)).load()  # type: ignore[arg-type]
         assert made and other != path
     moved = tmp_path / "moved.jsonl"
     (tmp_path / "questions.jsonl").rename(moved)

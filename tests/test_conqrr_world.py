@@ -85,8 +85,8 @@ def test_the_answer_finds_the_right_passage(seed: int, tmp_path: Path) -> None:
     corpus, index = str(tmp_path / "corpus.jsonl"), str(tmp_path / "index")
     BuildIndex(corpus, index, Bm25Config()).run()
     data = str(tmp_path / "train.jsonl")
-    settings = LabelConfig(label_with="context")
-    found = LabelPassages(data, corpus, index, str(tmp_path / "cache"), settings=settings, progress=False).run()
+    labelling = LabelConfig(label_with="context")
+    found = LabelPassages(data, corpus, index, str(tmp_path / "cache"), labelling=labelling, progress=False).run()
     labels = {label.example: label.positive for label in found.labels}
     examples = RewriteData(data).read().examples
     assert fmean(labels.get(example.id) in example.gold for example in examples) > 0.97

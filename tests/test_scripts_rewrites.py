@@ -55,6 +55,23 @@ def test_label_passages_twice(folder: Path) -> None:
     again = run(*label)
     assert again.returncode == 0 and "read from the cache: " in again.stdout, again.stderr
     assert read_labels(folder / "labels.jsonl") == labels
+    context = run(*label, "labelling.label_with=context", f"output={folder}/context.jsonl")
+    assert context.returncode == 0 and "labelled: " in context.stdout, context.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("labelling.label_with=banana", "label_with: expected rewrite or context, got 'banana'"),
+        ("settings.label_with=banana", "unknown key 'settings.label_with'"),
+    ],
+)
+def test_labelling_settings_are_read(folder: Path, argument: str, problem: str) -> None:
+    """Every key of the labelling reaches the job; the name of an experiment's own settings is none of them."""
+    refused = run(*call("label_passages", folder, f"output={folder}/none.jsonl", f"cache={folder}/none", argument))
+    assert refused.returncode != 0 and not (folder / "none.jsonl").exists()
+    errors = [line for line in refused.stderr.splitlines() if line.strip()]
+    assert len(errors) == 1 and errors[0].startswith("error: ") and problem in errors[0], refused.stderr
 
 
 def test_evaluate_rewrites(folder: Path) -> None:

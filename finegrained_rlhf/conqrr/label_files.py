@@ -38,7 +38,7 @@ class LabelPassages:
         cache: directory of the cache; `labels-FINGERPRINT.json`, one file for each set of inputs and settings.
         output: JSON-lines file of the labels, for training; null writes none.
         retriever: how the index is opened.
-        settings: of the labelling.
+        labelling: how passages are labelled. (Not `settings`: that key of a configuration never reaches a job.)
         progress: show bars.
     """
 
@@ -48,7 +48,7 @@ class LabelPassages:
     cache: str
     output: str | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    settings: LabelConfig = field(default_factory=LabelConfig)
+    labelling: LabelConfig = field(default_factory=LabelConfig)
     progress: bool = True
 
     def run(self) -> Labelling:
@@ -58,14 +58,14 @@ class LabelPassages:
             DataError: a broken file of questions, corpus or index.
             ConfigError: the index is of another corpus.
         """
-        labelling, path, made = self.load()
+        found, path, made = self.load()
         if self.output is not None:
-            write_labels(self.output, labelling.labels)
+            write_labels(self.output, found.labels)
         origin = "labelled" if made else "read from the cache"
         print(
-            f"{json.dumps(labelling.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else "")
+            f"{json.dumps(found.report())}\n{origin}: {path}" + (f"\nlabels: {self.output}" if self.output else "")
         )
-        return labelling
+        return found
 
     def load(self) -> tuple[Labelling, Path, bool]:
         """The labels, their file in the cache, and whether they were made now.
@@ -84,17 +84,17 @@ class LabelPassages:
             return _read_cache(path, inputs), path, False
         examples = as_rewrite_data(self.data).read().examples
         retriever = self.retriever.open(Path(self.index))
-        labelling = label_passages(examples, retriever, corpus, scan.passages, self.settings, self.progress)
+        found = label_passages(examples, retriever, corpus, scan.passages, self.labelling, self.progress)
         write_json(
             path,
             {
                 "inputs": inputs,
-                "skipped": labelling.skipped,
-                "counts": labelling.counts,
-                "labels": [asdict(label) for label in labelling.labels],
+                "skipped": found.skipped,
+                "counts": found.counts,
+                "labels": [asdict(label) for label in found.labels],
             },
         )
-        return labelling, path, True
+        return found, path, True
 
     def inputs(self, record: IndexRecord) -> dict[str, Any]:
         """Everything that the labels depend on, ready for JSON: files by their content, not by their names."""
@@ -108,7 +108,7 @@ class LabelPassages:
                 "settings": dict(record.settings),
                 "corpus": record.corpus.fingerprint,
             },
-            "settings": asdict(self.settings),
+            "settings": asdict(self.labelling),
         }
 
 
