@@ -31,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""
@@ -45,6 +46,7 @@ class SweepCallback(Callback):
         """Check what can be checked in one point, run the scripts of `sweep.prepare`, and mark the start."""
         with _stops_the_sweep():
             root = _root(config)
+            RunDirectory(root).refuse_run("the sweep")
             _point(compose(config.hydra.job.config_name, overrides=first_point(config)), root, "first")
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
+
 WHOLE_BYTES = 1 << 24
 """Files up to this size (16 MiB) are read as a whole; of larger ones the size, both ends and 256 blocks are."""
 _END_BYTES, _BLOCKS, _BLOCK_BYTES = 1 << 20, 256, 1 << 12
+_NOT_READ = (*RESERVED_KEYS, "output_dir", "output", "resume")
 _PATH_KEYS = ("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter")
 _LEFT_OUT = (
     "made.json",
@@ -92,20 +95,17 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def inputs_of(
-    config: Mapping[str, Any], left_out: Sequence[str] = ("output_dir", "output", "resume")
-) -> dict[str, Any]:
-    """Every file and directory that a configuration names and that exists.
+def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every file and directory that a configuration names and that exists, what it writes left out.
 
     Args:
         config: plain containers.
-        left_out: top-level keys that name nothing that is read.
 
     Returns:
         `{"path": …, "sha256": …}` by dotted key.
     """
     found = {}
-    for key, value in leaves({name: part for name, part in config.items() if name not in left_out}):
+    for key, value in leaves({name: part for name, part in config.items() if name not in _NOT_READ}):
         if isinstance(value, str) and _is_input(key, value):
             try:
                 found[key] = {"path": value, "sha256": fingerprint(value)}

@@ -167,13 +167,14 @@ class RunDirectory:
                 f"output_dir: {self.path} is not empty and holds no training run; name a new directory, or empty it"
             )
 
-    def write_results(self, report: Mapping[str, Any]) -> None:
+    def write_results(self, report: Mapping[str, Any], *, keep: bool = True) -> None:
         """Put what was measured into `metrics.json`, beside what lies there and how training ended.
 
         Args:
             report: keys that are added or replaced.
+            keep: the other keys that lie there.
         """
-        kept = self.read_results()
+        kept = self.read_results() if keep else {}
         ended = read_json(self.state) if self.state.is_file() else None
         training = {"training": ended} if ended is not None else {}
         write_json(self.results, {**kept, **report, **training})
