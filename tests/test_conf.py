@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[1]
@@ -322,3 +324,12 @@ def test_the_engine_needs_no_optional_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_no_job_has_a_field_of_a_reserved_name() -> None:
+    """A reserved key never reaches a job: a field of its name would silently keep its default."""
+    for script in SCRIPTS:
+        target = compose(script, overrides=NEEDED.get(script, [])).get("_target_")
+        if target is not None:
+            fields = {field.name for field in dataclasses.fields(get_class(target))}
+            assert not fields & RESERVED_KEYS, f"{target}: {sorted(fields & RESERVED_KEYS)}"
