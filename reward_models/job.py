@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
-from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.completeness import CompletenessConfig
 from reward_models.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
@@ -74,75 +73,83 @@ class RewardModelConfig:
 
 
 @dataclass(frozen=True)
-class TrainRewardModel:
+class Assembled:
+    """What a reward model is trained with.
+
+    Attributes:
+        trainer: with the examples to validate on.
+        loop: settings of the training loop.
+        train_records: feedback to train on.
+        validation_records: feedback to select by.
+        train_examples: how many examples the first gave.
+        validation: examples of the second, in their order.
+    """
+
+    trainer: RewardModelTrainer
+    loop: LoopConfig
+    train_records: Sequence[FeedbackRecord]
+    validation_records: Sequence[FeedbackRecord]
+    train_examples: int
+    validation: Sequence[RewardExample]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRewardModel(TrainingRun[Assembled]):
     """Train a reward model on human (or oracle) feedback.
+
+    Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
 
     Attributes:
         data: feedback file.
         model: directory of the encoder to start from.
-        output_dir: run directory.
         reward_model: which model, and its hyper-parameters.
         validation_data: feedback file to select by; None holds out a seeded part of `data`.
         held_out: that part, a share of the records in (0, 1).
         completeness: how completeness labels are made.
         segmenter: `rules` or the name of an installed spaCy pipeline.
-        total_steps: training steps; None takes what `reward_model` says.
-        validate_every: training steps between validations; None validates once an epoch.
-        checkpoint_every: training steps between checkpoints.
-        keep_checkpoints: how many of the latest stay, beside that of step 0.
-        patience: end after so many validations without a better one; None never does.
-        seed: of split, new head, order of batches and dropout.
-        resume: `auto`, `never`, or a checkpoint or run directory.
-        processes: precision and CPU threads.
-        tracking: where metrics go beside the run directory.
     """
 
-    every_process: ClassVar[bool] = True
+    export: ClassVar[str] = "model"
 
     data: str
     model: str
-    output_dir: str
     reward_model: RewardModelConfig
     validation_data: str | None = None
     held_out: float = 0.1
-    completeness: CompletenessConfig = CompletenessConfig()
+    completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
     segmenter: str = "rules"
-    total_steps: int | None = None
-    validate_every: int | None = None
-    checkpoint_every: int = 200
-    keep_checkpoints: int = 2
-    patience: int | None = None
-    seed: int = 0
-    resume: str = "auto"
-    processes: ProcessConfig = ProcessConfig()
-    tracking: TrackingConfig = TrackingConfig()
+    checkpoint_every: int | None = 200
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out must lie between 0 and 1, got {self.held_out}")
         if self.total_steps is not None and self.total_steps < 1:
             raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
+        super().__post_init__()
 
-    def run(self) -> LoopResult:
-        """Train or continue training; then measure the exported model, its trust and, if scalar, its mean and std.
+    def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
+        trainer = built.trainer
+        result = self.fit(trainer, built.loop, processes, run)
+        self._finish(trainer, run, result, built.train_records, processes, built.train_examples)
+        if built.validation:
+            self._write_trust(trainer.model, run, built.validation_records, built.validation, processes)
+        return result
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> Assembled:
+        """Read and label the feedback, and load the encoder.
 
         Raises:
             DataError: broken feedback, or no example is left after labelling.
             ModelError: `model` is no encoder.
         """
-        processes = Processes(self.processes)
-        run = RunDirectory(self.output_dir)
         train_records, validation_records = self._read()
         model = self._new_model()
         encoder = InputEncoder(model.tokenizer, model.max_length)
         train = self._examples(train_records, encoder, self.data)
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
         trainer, loop = self._trainer(model, train, validation, processes)
-        result = run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
-        self._finish(trainer, run, result, train_records, processes, len(train))
-        if validation:
-            self._write_trust(trainer.model, run, validation_records, validation, processes)
-        return result
+        return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
 
     def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
         records = read_feedback(self.data)
@@ -155,7 +162,6 @@ class TrainRewardModel:
 
     def _new_model(self) -> RewardModel:
         config = self.reward_model
-        seed_everything(self.seed, "models")
         record = RewardModelRecord(config.kind, config.global_attention, config.max_length, self.segmenter)
         return new_reward_model(self.model, record)
 
@@ -188,17 +194,7 @@ class TrainRewardModel:
         trainer = RewardModelTrainer(
             model, train, validation, config.batches, config.optimizer, steps, processes, self.seed
         )
-        loop = LoopConfig(
-            total_steps=steps,
-            seed=self.seed,
-            checkpoint_every=self.checkpoint_every,
-            validate_every=(self.validate_every or plan.steps(1)) if validation else None,
-            keep_checkpoints=self.keep_checkpoints,
-            resume=self.resume,
-            export="model",
-            patience=self.patience,
-        )
-        return trainer, loop
+        return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
 
     def _finish(
         self,
@@ -232,7 +228,7 @@ class TrainRewardModel:
                 "mean": best.record.mean,
                 "std": best.record.std,
             }
-            write_json(run.results, summary)
+            run.write_results(summary)
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in ("accuracy", "f1_has_error") if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
         processes.barrier()

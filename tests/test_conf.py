@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +23,7 @@ from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
+from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 from finegrained_rlhf.runtime.results_table import Results  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
@@ -67,7 +70,8 @@ def job_of(script: str, overrides: list[str]) -> Any:
     config = resolved(cfg)
     for _, step in expanded(config.pop("prepare", None) or {}):
         build_step(step)
-    config.pop("settings", None)
+    for key in RESERVED_KEYS:
+        config.pop(key, None)
     for part in ("sweep", "doctor"):
         if part in config:
             build(config.pop(part))
@@ -411,3 +415,12 @@ def test_the_engine_needs_no_optional_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_no_job_has_a_field_of_a_reserved_name() -> None:
+    """A reserved key never reaches a job: a field of its name would silently keep its default."""
+    for script in SCRIPTS:
+        target = compose(script, overrides=NEEDED.get(script, [])).get("_target_")
+        if target is not None:
+            fields = {field.name for field in dataclasses.fields(get_class(target))}
+            assert not fields & RESERVED_KEYS, f"{target}: {sorted(fields & RESERVED_KEYS)}"

@@ -16,6 +16,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from script_runs import run_script
 
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -190,7 +192,7 @@ def test_documented_commands_compose(script: str, user_files: Path, monkeypatch:
                     continue
                 assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
                 if script != "run_experiment":
-                    beside = ("prepare", "settings", "sweep", "doctor")
+                    beside = (*RESERVED_KEYS, "sweep", "doctor")
                     build({k: v for k, v in resolved(config).items() if k not in beside})
             except Exception as error:
                 raise AssertionError(f"{command}\n{error}") from error

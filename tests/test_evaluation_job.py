@@ -182,3 +182,21 @@ def test_the_oracle_refuses_a_world_that_is_not_its_own(tmp_path: Path) -> None:
     outputs = outputs_file(tmp_path / "o.jsonl", [example], ["x"])
     with pytest.raises(DataError, match="record odd"):
         Evaluate(str(tmp_path / "odd.json"), str(tmp_path / "a.json"), outputs=outputs, oracle=FactWorldOracle()).run()
+
+
+def test_an_evaluation_by_other_rewards_keeps_the_oracles_rates(run: Path, data: str, tmp_path: Path) -> None:
+    (run / "policy").joinpath("export.json").write_text('{"step": 4, "score": 1.0}')
+    common = {"max_new_tokens": 7, "batch_size": 2}
+    first = RewardConfig({"words": WordScorer()}, {"words": 1.0})
+    Evaluate(data, str(tmp_path / "a.json"), str(run), reward=first, oracle=FactWorldOracle(), **common).run()
+    truth = read_json(run / "metrics.json")
+    assert truth["step"] == 4 and "factual_error_rate" in truth
+    second = RewardConfig({"other": WordScorer()}, {"other": 1.0})
+    Evaluate(data, str(tmp_path / "b.json"), str(run), reward=second, **common).run()
+    both = read_json(run / "metrics.json")
+    assert both["factual_error_rate"] == truth["factual_error_rate"]
+    assert "reward/other/segments" in both and "reward/words/segments" not in both and "earlier" not in both
+    Evaluate(data, str(tmp_path / "c.json"), str(run), limit=2, **common).run()
+    other = read_json(run / "metrics.json")
+    assert other["examples"] == 2 and "factual_error_rate" not in other
+    assert other["earlier"] == [both]

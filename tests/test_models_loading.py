@@ -200,3 +200,13 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_changes(tmp
     with pytest.raises(CheckpointError, match="cannot be read"):
         restore_weights(target.model, tmp_path / "broken")
     assert torch.equal(score(target, "t5"), before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    broken = policy("t5")
+    with torch.no_grad():
+        next(iter(broken.model.encoder.block.parameters())).view(-1)[3] = value
+    save_policy(broken, tmp_path)
+    with pytest.raises(ModelError, match=r"not finite, for example in encoder\.block\.0\."):
+        open_policy(tmp_path)

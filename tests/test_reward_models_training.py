@@ -45,7 +45,9 @@ def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **
         global_attention="first" if kind == "preference" else "none",
     )
     fields = {"validate_every": 10, "checkpoint_every": 10, "held_out": 0.25, "reward_model": config, **changes}
-    return TrainRewardModel(str(folder / "feedback.json"), str(folder / "encoder"), str(output), **fields)
+    return TrainRewardModel(
+        data=str(folder / "feedback.json"), model=str(folder / "encoder"), output_dir=str(output), **fields
+    )
 
 
 def test_segment_model_learns_a_cue(folder: Path, tmp_path: Path) -> None:

@@ -346,7 +346,9 @@ def train(folder: Path, output: Path, kind: str, steps: int = 30, **changes: Any
         global_attention="first" if kind == "preference" else "none",
     )
     fields = {"validate_every": 10, "checkpoint_every": 10, "held_out": 0.25, "reward_model": config, **changes}
-    return TrainRewardModel(str(folder / "feedback.json"), str(folder / "encoder"), str(output), **fields)
+    return TrainRewardModel(
+        data=str(folder / "feedback.json"), model=str(folder / "encoder"), output_dir=str(output), **fields
+    )
 
 
 @pytest.mark.parametrize("kind", ["relevance", "preference"])

@@ -7,6 +7,7 @@ import logging
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -360,7 +361,70 @@ def test_wandb_works_offline_and_keeps_its_id(tmp_path: Path, monkeypatch: pytes
     assert len(run.metrics.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("bad", [{"kind": "tensorboard"}, {"mode": "sometimes"}])
+@pytest.mark.parametrize("bad", [{"kind": "mlflow"}, {"mode": "sometimes"}, {"tags": "one"}])
 def test_bad_tracking_is_refused(bad: dict) -> None:
     with pytest.raises(ConfigError, match="tracking"):
         TrackingConfig(**bad)
+
+
+def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = RunDirectory(tmp_path / "run").create()
+    run.validation_samples_path(2).parent.mkdir()
+    row = {"id": "a", "prompt": "why?", "response": "because", "segments": [{"weighted": 0.5}, {"weighted": -0.25}]}
+    run.validation_samples_path(2).write_text(json.dumps(row) + "\n")
+    for begin, end, loss in ((0, 4, 1.0), (2, 5, 2.0)):  # killed after step 4, resumed from step 2
+        sinks = MetricSinks(TrackingConfig(kind="tensorboard"))
+        sinks.open(run, begin)
+        for step in range(begin + 1, end + 1):
+            sinks.log(step, {"loss": loss})
+        sinks.log_eval(end, {"score": loss})
+        if begin == 0:
+            sinks.log_eval(2, {"score": 0.0})
+        sinks.close()
+    events = accumulator.EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert [(e.step, e.value) for e in events.Scalars("eval/score")] == [(2, 0), (5, 2)]
+    (text,) = events.Tensors("eval/completions/text_summary")
+    assert b"because" in text.tensor_proto.string_val[0] and b"0.250" in text.tensor_proto.string_val[0]
+
+
+def test_wandb_gets_completions_group_tags_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    begun: dict[str, Any] = {}
+    logged: list[dict[str, Any]] = []
+
+    class Run:
+        def log(self, values: dict[str, Any], step: int) -> None:
+            logged.append(values)
+
+        def finish(self) -> None:
+            pass
+
+    monkeypatch.setattr(wandb, "init", lambda **given: begun.update(given) or Run())
+    run = RunDirectory(tmp_path / "run").create()
+    run.validation_samples_path(3).parent.mkdir()
+    row = {"id": "a", "prompt": "why?", "response": "because", "segments": [{"weighted": 0.5}]}
+    run.validation_samples_path(3).write_text(json.dumps(row) + "\n")
+    given = {"entity": "us", "name": "best", "group": "sweep", "tags": ["x", "y"], "project": "p"}
+    sinks = MetricSinks(TrackingConfig(kind="wandb", mode="offline", **given))  # type: ignore[arg-type]
+    sinks.open(run)
+    sinks.log_eval(0, {"score": 1.0})
+    sinks.log_eval(3, {"score": 1.0})
+    assert {key: begun[key] for key in given} == given
+    assert set(logged[0]) == {"eval/score"}
+    assert logged[1]["eval/completions"].data == [[3, "a", "why?", "because", 0.5]]
+
+
+def test_wandb_that_refuses_leaves_no_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**given: Any) -> None:
+        raise wandb.errors.UsageError("No API key configured.\nmore")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    run = RunDirectory(tmp_path / "run").create()
+    with pytest.raises(ConfigError, match=r"^tracking=wandb: No API key configured\.$"):
+        MetricSinks(TrackingConfig(kind="wandb")).open(run)
+    assert not run.tracking.exists()

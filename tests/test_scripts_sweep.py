@@ -57,3 +57,11 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         done = sweep(f"output_dir={tmp_path / 'none'}", *arguments)
         assert done.returncode != 0 and done.stderr.count("\n") == 1 and told in done.stderr, done.stderr
         assert not (tmp_path / "none/points").exists()
+
+
+def test_a_sweep_is_not_made_in_the_directory_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "report.html").write_text("of the run")
+    done = run_script("sweep", "experiment=smoke", f"output_dir={tmp_path}")
+    assert done.returncode != 0 and "is the directory of a training run; name another for the sweep" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "report.html"]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, imitations, labelled_share, rewrite_prompts
 from finegrained_rlhf.conqrr.label_files import read_labels
@@ -20,18 +20,17 @@ from finegrained_rlhf.conqrr.reward import PassageRank, PoolReward, RewardInputs
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
 from finegrained_rlhf.conqrr.validation import RewriteValidation, SelectBy
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.select import make_engine
-from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.loop import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.self_critical import SelfCriticalTrainer
 from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
 from finegrained_rlhf.training.self_critical_rows import Imitation, useful
@@ -39,12 +38,13 @@ from finegrained_rlhf.training.self_critical_rows import Imitation, useful
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TrainConqrr:
+@dataclass(frozen=True, kw_only=True)
+class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
     """Train a query rewriter by cross-entropy with human rewrites, by retrieval reward, or by both.
 
+    Fields of every training run: see `TrainingRun`.
+
     Attributes:
-        output_dir: run directory.
         data: questions to train on: a file in the project's format, or a `RewriteData` of another one.
         policy: starting policy; CONQRR starts from a T5QR.
         optimizer: rates and schedule.
@@ -69,25 +69,14 @@ class TrainConqrr:
             starting policy was trained with; where it does not say, `{dialogue}` alone for an encoder–decoder, and for
             a decoder-only policy with a line behind it that begins with `rewrite:`. The checkpoints remember it.
         max_input_tokens: longest input in tokens, template included; older turns are cut off.
-        validate_every: training steps between validations.
-        checkpoint_every: training steps between checkpoints.
-        keep_checkpoints: how many of the latest stay, beside that of step 0.
-        patience: end after so many validations in a row without a better one; None never does.
         samples_every: training steps between files of scored rewrites; None writes none.
-        seed: of the order, of samples, dropout and new adapters.
-        resume: `auto`, `never`, or a checkpoint or run directory.
-        processes: precision and CPU threads.
-        tracking: where metrics go beside the run directory.
     """
 
-    every_process: ClassVar[bool] = True
-
-    output_dir: str
     data: str | RewriteData
     policy: PolicyConfig
     optimizer: AnyOptimizerConfig
     training: SelfCriticalConfig
-    total_steps: int
+    total_steps: int = field()
     rewrite_reward: RewriteRewardConfig = field(default_factory=PassageRank)
     labels: str | None = None
     index: str | None = None
@@ -103,15 +92,9 @@ class TrainConqrr:
     shuffled_rewards: bool = False
     template: str | None = None
     max_input_tokens: int = MAX_INPUT_TOKENS
-    validate_every: int = 500
-    checkpoint_every: int = 500
-    keep_checkpoints: int = 2
-    patience: int | None = None
+    validate_every: int | None = 500
+    checkpoint_every: int | None = 500
     samples_every: int | None = None
-    seed: int = 0
-    resume: str = "auto"
-    processes: ProcessConfig = field(default_factory=ProcessConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         if self.select_by not in ("auto", "rouge1", "accuracy"):
@@ -131,7 +114,7 @@ class TrainConqrr:
         if self.template is not None:
             RewriteTemplate(self.template)
         labelled_share([], self.label_share, self.label_seed)
-        self.loop_config()
+        super().__post_init__()
 
     @property
     def validates(self) -> bool:
@@ -145,36 +128,21 @@ class TrainConqrr:
             return self.select_by
         return "accuracy" if self.training.alpha > 0 and self.labels is not None else "rouge1"
 
-    def loop_config(self) -> LoopConfig:
-        """The settings of the training loop."""
-        return LoopConfig(
-            total_steps=self.total_steps,
-            seed=self.seed,
-            checkpoint_every=self.checkpoint_every,
-            validate_every=self.validate_every if self.validates else None,
-            keep_checkpoints=self.keep_checkpoints,
-            resume=self.resume,
-            patience=self.patience,
-        )
-
-    def run(self) -> LoopResult:
-        """Train, or continue training; the best policy ends up in `output_dir/policy`.
-
-        Raises:
-            ConfigError: settings that contradict each other, or nothing to select by.
-            DataError: broken data or labels, or nothing to learn from.
-        """
-        processes = Processes(self.processes)
-        run = RunDirectory(self.output_dir)
-        trainer = self.build(processes, run)
-        result = run_loop(trainer, run, self.loop_config(), processes, MetricSinks(self.tracking))
+    def train(self, built: SelfCriticalTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop; the best policy ends up in `output_dir/policy`."""
+        loop = self.loop_settings(self.total_steps, epoch=1, validates=self.validates)
+        result = self.fit(built, loop, processes, run)
         if processes.is_main:
-            self._tell(trainer, run, result)
+            self._tell(built, run, result)
         return result
 
-    def build(self, processes: Processes, run: RunDirectory) -> SelfCriticalTrainer:
-        """Load policy, questions, labels and index. Every process draws the same new adapters."""
-        seed_everything(self.seed, "models")
+    def assemble(self, processes: Processes, run: RunDirectory) -> SelfCriticalTrainer:
+        """Load policy, questions, labels and index.
+
+        Raises:
+            ConfigError: nothing to select by.
+            DataError: broken data or labels, or nothing to learn from.
+        """
         policy = self.policy.load(processes.device)
         template = template_for_training(policy, self.template)
         labels, scorer = self._labels(), None
@@ -270,8 +238,7 @@ class TrainConqrr:
 
     def _tell(self, trainer: SelfCriticalTrainer, run: RunDirectory, result: LoopResult) -> None:
         """Write `metrics.json` and say where the policy is."""
-        write_json(
-            run.results,
+        run.write_results(
             {
                 "alpha": self.training.alpha,
                 "best_step": result.best_step,
@@ -284,8 +251,7 @@ class TrainConqrr:
                 "validation_examples": len(trainer.validation.prompts),
             },
         )
-        score = "" if result.best_score is None else f" ({self.selects_by} {result.best_score:.3f})"
-        print(f"query rewriter: the policy of step {result.best_step}{score} is in {run.final('policy')}")
+        print(f"query rewriter: {self.outcome(result, run, self.selects_by)}")
 
 
 def _read(source: str | RewriteData) -> Sequence[RewriteExample]:

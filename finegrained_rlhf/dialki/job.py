@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import atomic_directory, write_json
-from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.dialki.baselines.systems import System, system_of
 from finegrained_rlhf.dialki.batches import HistoryLabels, keep_history_labels
 from finegrained_rlhf.dialki.coverage import Coverage
@@ -24,23 +23,24 @@ from finegrained_rlhf.dialki.reading import DialogueData, Format
 from finegrained_rlhf.dialki.scores import length_edges, summaries
 from finegrained_rlhf.dialki.search import Threshold, tune_threshold
 from finegrained_rlhf.dialki.trainer import BatchConfig, KnowledgeTrainer
-from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.loop import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+from finegrained_rlhf.runtime.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TrainDialki:
+@dataclass(frozen=True, kw_only=True)
+class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
     """Train DIALKI, or a baseline, on dialogues whose agent turns name the knowledge that they rest on.
+
+    Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
 
     Attributes:
         data: dialogues to train on (a directory for `dstc11`).
         model: directory of the encoder to start from.
-        output_dir: run directory.
         optimizer: rates and schedule.
         format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
         documents: `doc2dial` only: the document file.
@@ -53,23 +53,13 @@ class TrainDialki:
         history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
         batches: sizes, and passages a dialogue.
         epochs: passes over the examples; used where `total_steps` is None.
-        total_steps: training steps; None derives them from `epochs`.
         dropout: rate everywhere in the model; None keeps the encoder's own and `dialki.dropout`.
-        validate_every: training steps between validations; None validates once an epoch.
-        checkpoint_every: training steps between checkpoints; None writes one an epoch.
-        keep_checkpoints: how many of the latest stay, beside that of step 0.
-        patience: end after so many validations in a row without a better one; None never does.
-        seed: of new heads, order, sampled passages, noise and dropout.
-        resume: `auto`, `never`, or a checkpoint or run directory.
-        processes: precision and CPU threads.
-        tracking: where metrics go beside the run directory.
     """
 
-    every_process: ClassVar[bool] = True
+    export: ClassVar[str] = "model"
 
     data: str
     model: str
-    output_dir: str
     optimizer: OptimizerConfig
     format: Format = "jsonl"
     documents: str | None = None
@@ -82,16 +72,7 @@ class TrainDialki:
     history_labels: HistoryLabels = "all"
     batches: BatchConfig = field(default_factory=BatchConfig)
     epochs: float = 20
-    total_steps: int | None = None
     dropout: float | None = None
-    validate_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    patience: int | None = None
-    seed: int = 0
-    resume: str = "auto"
-    processes: ProcessConfig = field(default_factory=ProcessConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         if self.history_labels not in ("all", "agent", "half", "none"):
@@ -109,7 +90,7 @@ class TrainDialki:
                 f"{self.system.name} has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa"
             )
         self._source()
-        self.loop_config(examples=1)
+        super().__post_init__()
 
     def _source(self, validation: bool = False) -> DialogueData:
         """Where the examples come from; Doc2Dial's validation documents are seen where training has them."""
@@ -131,30 +112,14 @@ class TrainDialki:
     def loop_config(self, examples: int) -> LoopConfig:
         """The settings of the training loop on so many examples."""
         epoch = max(1, math.ceil(examples / self.batches.batch_size))
-        every = epoch if self.validate_every is None else self.validate_every
-        return LoopConfig(
-            total_steps=self.steps(examples),
-            seed=self.seed,
-            checkpoint_every=epoch if self.checkpoint_every is None else self.checkpoint_every,
-            validate_every=every if self.validation_data is not None else None,
-            keep_checkpoints=self.keep_checkpoints,
-            resume=self.resume,
-            export="model",
-            patience=self.patience,
-        )
+        return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
 
-    def run(self) -> LoopResult:
-        """Train, or continue training; then answer the validation dialogues by the exported model and tune γ on them.
-
-        Raises:
-            DataError: broken data, or nothing is left to train on.
-            ModelError: `model` is no encoder.
-        """
-        processes = Processes(self.processes)
-        trainer, report = self.build(processes)
-        run = RunDirectory(self.output_dir)
-        loop = self.loop_config(len(trainer.train))
-        result = run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
+    def train(
+        self, built: tuple[KnowledgeTrainer, dict[str, Any]], processes: Processes, run: RunDirectory
+    ) -> LoopResult:
+        """Run the loop; then answer the validation dialogues by the exported model and tune γ on them."""
+        trainer, report = built
+        result = self.fit(trainer, self.loop_config(len(trainer.train)), processes, run)
         self._finish(trainer, run, result, report, processes)
         return result
 
@@ -163,9 +128,13 @@ class TrainDialki:
         """DIALKI, Multi-Sentence or BERTQA."""
         return system_of(self.dialki)
 
-    def build(self, processes: Processes) -> tuple[KnowledgeTrainer, dict[str, Any]]:
-        """Load model and data; also gives what was read and what did not fit, ready for JSON."""
-        seed_everything(self.seed, "models")
+    def assemble(self, processes: Processes, run: RunDirectory) -> tuple[KnowledgeTrainer, dict[str, Any]]:
+        """Load model and data; also gives what was read and what did not fit, ready for JSON.
+
+        Raises:
+            DataError: broken data, or nothing is left to train on.
+            ModelError: `model` is no encoder.
+        """
         model = new_model(self.model, self.dialki, self.system.model)
         encoder = self.system.finder.new_encoder(model)
         source = self._source()
@@ -224,8 +193,7 @@ class TrainDialki:
                 with atomic_directory(run.final("model")) as directory:
                     best.save(directory)
                     (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
-            write_json(
-                run.results,
+            run.write_results(
                 {
                     "best_step": result.best_step,
                     "steps": result.step,

@@ -15,7 +15,6 @@ import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.app import explain_command_line
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
@@ -34,12 +33,12 @@ from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
-_NOT_THE_JOBS = ("prepare", "settings")
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
@@ -57,14 +56,14 @@ def run_config(cfg: DictConfig) -> None:
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
 
     processes = Processes()
-    for name, step in prepare:
-        run_step(step, f"[prepare: {name}]", processes)
-    if processes.is_main and "resume" in config:
-        with _config_of_run(RunDirectory(config["output_dir"]), config):
-            job.run()
-        processes.barrier()
-    else:
-        _run_job(job, processes)
+    from finegrained_rlhf.runtime.claims import claimed
+    from finegrained_rlhf.runtime.training_run import configured
+
+    with claimed(config, processes):
+        for name, step in prepare:
+            run_step(step, f"[prepare: {name}]", processes)
+        with configured(config):
+            _run_job(job, processes)
 
 
 def checked(
@@ -83,7 +82,7 @@ def checked(
     Raises:
         FineGrainedError: a user's error.
     """
-    job = {key: value for key, value in config.items() if key not in _NOT_THE_JOBS}
+    job = {key: value for key, value in config.items() if key not in RESERVED_KEYS}
     check_keys(job)
     check_outputs(job)
     if "resume" in job:
@@ -104,7 +103,7 @@ def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made:
         if not ("unless" in step and Path(step["unless"]).exists()):
             try:
                 job = step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
-                job = {key: value for key, value in job.items() if key not in _NOT_THE_JOBS}
+                job = {key: value for key, value in job.items() if key not in RESERVED_KEYS}
                 if "best_of" not in job or "_target_" in (job["reward"] or {"_target_": ""}):
                     check_keys(job)  # else the reward is that of a run which an earlier step may have to make
                 check_outputs(job)
@@ -129,26 +128,6 @@ def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
         raise ConfigError(f"{script}: {explain_command_line(error)}") from None
 
 
-@contextmanager
-def _config_of_run(run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
-    """Write the resolved configuration; take it back when the job is refused before it trained a step."""
-    before = run.config_path.read_text(encoding="utf-8") if run.config_path.is_file() else None
-    untouched = _stamp(run.metrics)
-    run.write_config(config, str(config["resume"]))
-    try:
-        yield
-    finally:
-        if _stamp(run.metrics) == untouched and before is not None:
-            write_text(run.config_path, before)
-        elif not run.checkpoints.is_dir():
-            run.config_path.unlink()
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells whether a file was written to; None while it is absent."""
-    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
-
-
 def _run_job(job: Any, processes: Processes) -> None:
     if processes.is_main or getattr(job, "every_process", False):
         job.run()
@@ -170,17 +149,21 @@ def run_pipeline(cfg: DictConfig) -> None:
         check_outputs(collect)
     check_writable("output_dir", experiments[0]["output_dir"], directory=True)
     check_steps(expanded(experiments[0]["steps"]), "step ", Made([experiments[0]["output_dir"]]))
+    from finegrained_rlhf.runtime.claims import claimed
     from finegrained_rlhf.runtime.processes import Processes
 
     processes, started = Processes(), time.perf_counter()
     for seed, whole in zip(seeds, experiments, strict=True):
-        steps = list(expanded(whole["steps"]))
-        if processes.is_main:
-            _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
-        processes.barrier()
-        for number, (name, step) in enumerate(steps, start=1):
-            minutes = (time.perf_counter() - started) / 60
-            run_step(step, f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]", processes)
+        steps, directory = list(expanded(whole["steps"])), {"output_dir": whole["output_dir"]}
+        with claimed(directory, processes):
+            if processes.is_main:
+                _claim(Path(whole["output_dir"]), {"seed": seed, "settings": whole["settings"]})
+            processes.barrier()
+            with claimed(directory, processes):  # the one before may have been moved aside
+                for number, (name, step) in enumerate(steps, start=1):
+                    minutes = (time.perf_counter() - started) / 60
+                    label = f"[{minutes:.1f} min, seed {seed}, step {number} of {len(steps)}: {name}]"
+                    run_step(step, label, processes)
     if collect is not None:
         _run_job(collector(resolved(cfg)), processes)
 

@@ -79,7 +79,7 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: tuple
         optional: beginnings of the names of weights that may be absent.
 
     Raises:
-        ModelError: it cannot be opened, or lacks weights.
+        ModelError: it cannot be opened, or lacks weights, or a weight is not finite.
     """
     try:
         with quiet_transformers():
@@ -96,7 +96,15 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: tuple
             f"{directory}: the weights are not those of a {type(model).__name__}: {len(missing)} are missing, "
             f"for example {missing[0]}"
         )
+    refuse_not_finite(model, directory)
     return model
+
+
+def refuse_not_finite(model: torch.nn.Module, directory: Path) -> None:
+    """Raise ModelError when a weight that was read from `directory` is NaN or infinite."""
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise ModelError(f"{directory}: the weights hold values that are not finite, for example in {name}")
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,8 @@ def read_run(path: str | Path) -> RunRecord:
     drift = _read_optional(run.drift)
     if drift is None:
         missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
-    evaluation, point = _read_optional(run.results), _read_optional(run.path / "point.json")
+    results, point = _read_optional(run.results) or {}, _read_optional(run.path / "point.json")
+    evaluation = {key: value for key, value in results.items() if key != "training"} or None
     return RunRecord(
         path=run.path,
         config=config,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
@@ -47,6 +49,25 @@ class LoopState:
     best_score: float | None = None
     stale_validations: int = 0
     stop_reason: str | None = None
+
+    def to_json(self, total_steps: int) -> dict[str, Any]:
+        """What `run.json` says of a run that stands here.
+
+        Returns:
+            `status` (`training`, or `ended`), `step` and `total_steps`; `best_step` and `best_score` of the exported
+            model (null before the first validation); `stop_reason`: why it ended before `total_steps`, null if it did
+            not.
+        """
+        ended = self.step >= total_steps or self.stop_reason is not None
+        score = self.best_score
+        return {
+            "status": "ended" if ended else "training",
+            "step": self.step,
+            "total_steps": total_steps,
+            "best_step": self.best_step,
+            "best_score": score if score is None or math.isfinite(score) else None,
+            "stop_reason": self.stop_reason,
+        }
 
 
 class CheckpointStore:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-RESERVED_KEYS = frozenset({"prepare", "settings"})
+RESERVED_KEYS = frozenset({"prepare", "settings", "overwrite"})
 """Top-level keys of a configuration that belong to what launches a job and never reach it: the steps that run before
-it, and free values for interpolation. No job has a field of such a name."""
+it, free values for interpolation, and whether what exists may be replaced. No job has a field of such a name."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ Knows steps and files. Knows no model and no loss: a `Trainable` does the work o
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.agreement import check_agreement
@@ -74,7 +76,8 @@ class _Loop:
             if self.processes.is_main:
                 with reporting_full_disk(f"files in {self.run_directory.path}"):
                     make_ready(self.run_directory, self.store, start, self.config.export)
-                    self.sinks.open(self.run_directory)
+                    self._write_state(start.state if start.checkpoint is not None else LoopState(step=0))
+                    self.sinks.open(self.run_directory, max(start.state.step, 0))
                 if start.checkpoint is not None:
                     logger.info(
                         "resuming from %s (step %d of %d)", start.checkpoint, state.step, self.config.total_steps
@@ -84,7 +87,15 @@ class _Loop:
             finally:
                 self.sinks.close()
             self._finish(state)
+        if self.processes.is_main and state.stop_reason is not None and state.step < self.config.total_steps:
+            logger.warning(
+                "training ended at step %d of %d: %s", state.step, self.config.total_steps, state.stop_reason
+            )
         return self._result(state)
+
+    def _write_state(self, state: LoopState) -> None:
+        """Say in `run.json` how far the run is (main process only)."""
+        write_json(self.run_directory.state, state.to_json(self.config.total_steps))
 
     def _find(self) -> Start:
         return find_start(self.run_directory, self.store, self.config)
@@ -144,6 +155,11 @@ class _Loop:
         if "score" not in metrics:
             raise ValueError(f"validate() must return a score, got {sorted(metrics)}")
         score = float(metrics["score"])
+        if not math.isfinite(score):
+            raise ConsistencyError(
+                f"the validation at step {state.step} gave the score {score}: a reward or the weights of a model "
+                "are not finite"
+            )
         metrics["time/validate_s"] = time.perf_counter() - started
         if self.processes.is_main:
             with reporting_full_disk(f"metrics in {self.run_directory.eval}"):
@@ -169,6 +185,8 @@ class _Loop:
                 self.trainable.save_state(directory)
 
             self.store.save(state, write)
+            with reporting_full_disk(f"files in {self.run_directory.path}"):
+                self._write_state(state)
         self.processes.barrier()
 
     def _export(self, state: LoopState, write: Callable[[Path], None]) -> None:
@@ -198,6 +216,10 @@ class _Loop:
                 write_json(
                     directory / EXPORT_RECORD, {"step": step, "score": state.best_score if step == best else None}
                 )
+        if self.processes.is_main:
+            with reporting_full_disk(f"files in {self.run_directory.path}"):
+                self._write_state(state)
+                self.run_directory.write_results({})
         self.processes.barrier()
 
     def _result(self, state: LoopState) -> LoopResult:

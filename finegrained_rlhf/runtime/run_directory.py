@@ -16,12 +16,23 @@ from typing import Any
 import yaml
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import atomic_path, write_text
+from finegrained_rlhf.core.files import atomic_path, read_json, write_json, write_text
+from finegrained_rlhf.runtime.lock import LOCK_FILE
 
 logger = logging.getLogger(__name__)
 
-_FILES = ("metrics.jsonl", "eval.jsonl", "metrics.json", "tracking.json", "report.html", "trust.json", "drift.json")
-_DIRECTORIES = ("checkpoints", "samples", "policy", "model")
+_FILES = (
+    "metrics.jsonl",
+    "eval.jsonl",
+    "metrics.json",
+    "run.json",
+    "tracking.json",
+    "report.html",
+    "trust.json",
+    "drift.json",
+)
+_DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
+_EXPORTS = ("policy", "model")
 PREPARED = "prepared"
 """The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
 _RESUME_WORDS = ("auto", "never")
@@ -32,8 +43,9 @@ class RunDirectory:
 
     Layout: `config.yaml` (resolved), `metrics.jsonl` (one line a training step), `eval.jsonl` (one line a validation),
     `samples/step_N.jsonl` and `samples/validation_step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the
-    exported model), `metrics.json` (after an evaluation), `trust.json` (of a reward model), `drift.json` (of the reward
-    models of a PPO run, once measured).
+    exported model), `run.json` (how far it is, and why it ended), `provenance.json` (each start: command, code,
+    machine; and digests of what it reads), `metrics.json` (how training ended, and what an evaluation measured),
+    `trust.json` (of a reward model), `drift.json` (of the reward models of a PPO run, once measured).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -58,6 +70,21 @@ class RunDirectory:
     def results(self) -> Path:
         """What an evaluation of the finished run measured."""
         return self.path / "metrics.json"
+
+    @property
+    def state(self) -> Path:
+        """How far training is, and why it ended: see `checkpoints.LoopState.to_json`."""
+        return self.path / "run.json"
+
+    @property
+    def provenance(self) -> Path:
+        """Each start of the run, and digests of what it reads."""
+        return self.path / "provenance.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files of TensorBoard."""
+        return self.path / "tensorboard"
 
     @property
     def trust(self) -> Path:
@@ -102,16 +129,25 @@ class RunDirectory:
 
     def is_run(self) -> bool:
         """True when a run of ours has written here."""
-        return self.config_path.is_file() or self.metrics.is_file() or self.checkpoints.is_dir()
+        return any(path.is_file() for path in (self.config_path, self.metrics, self.state)) or self.checkpoints.is_dir()
 
     def is_foreign(self) -> bool:
-        """True when the directory holds files beside what was prepared for the run, but none of a run of ours."""
+        """True when the directory holds files that no run of ours writes, but none that only a run of ours writes.
+
+        What a run leaves that failed before its first checkpoint is not foreign: the same command starts anew.
+        """
         if not self.path.is_dir() or self.is_run():
             return False
-        return any(entry.name != PREPARED for entry in self.path.iterdir())
+        return not all(_may_be_ours(entry) for entry in self.path.iterdir())
+
+    def refuse_run(self, what: str) -> None:
+        """Raise ConfigError when the directory is that of a training run, whose files `what` would overwrite."""
+        if self.is_run():
+            raise ConfigError(f"output_dir: {self.path} is the directory of a training run; name another for {what}")
 
     def start_over(self) -> None:
-        """Delete what an earlier run left: metrics, samples, checkpoints and exported models, but not `config.yaml`.
+        """Delete what an earlier run left: metrics, samples, checkpoints and exported models, but not
+        `config.yaml` and `provenance.json`, which are those of the new run.
 
         Raises:
             ConfigError: the directory holds files that are not those of a run.
@@ -130,6 +166,27 @@ class RunDirectory:
             raise ConfigError(
                 f"output_dir: {self.path} is not empty and holds no training run; name a new directory, or empty it"
             )
+
+    def write_results(self, report: Mapping[str, Any], *, keep: bool = True) -> None:
+        """Put what was measured into `metrics.json`, beside what lies there and how training ended.
+
+        Args:
+            report: keys that are added or replaced.
+            keep: the other keys that lie there.
+        """
+        kept = self.read_results() if keep else {}
+        ended = read_json(self.state) if self.state.is_file() else None
+        training = {"training": ended} if ended is not None else {}
+        write_json(self.results, {**kept, **report, **training})
+
+    def read_results(self) -> dict[str, Any]:
+        """What lies in `metrics.json`; empty where nothing was measured."""
+        if not self.results.is_file():
+            return {}
+        results = read_json(self.results)
+        if not isinstance(results, dict):
+            raise DataError(f"expected a JSON object, got {type(results).__name__}", file=self.results)
+        return results
 
     def write_config(self, config: Mapping[str, Any], resume: str) -> list[str]:
         """Write the resolved configuration, warning of what differs from the one that the run began with.
@@ -160,7 +217,7 @@ class RunDirectory:
         before = dict(_leaves(yaml.safe_load(self.config_path.read_text(encoding="utf-8")) or {}))
         now = dict(_leaves(config))
         different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        return [key for key in different if key not in ("resume", "total_steps")]
+        return [key for key in different if key not in ("resume", "resume_changed", "total_steps")]
 
     def read_config(self) -> dict[str, Any]:
         """The resolved configuration, as plain containers.
@@ -202,6 +259,18 @@ class RunDirectory:
             for pattern in (".*.tmp", ".*.old"):
                 for left in folder.glob(pattern):
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _may_be_ours(entry: Path) -> bool:
+    """Whether a file or directory may be what a run left that wrote no configuration, metrics or checkpoint."""
+    name = entry.name
+    if entry.is_dir():
+        if name in _EXPORTS:  # a user's own model may lie in a directory of that name
+            return (entry / "export.json").is_file()
+        if name == "samples":
+            return all("step_" in file.name for file in entry.iterdir())
+        return name in (PREPARED, "tensorboard", "wandb") or (name[0] == "." and name.endswith((".tmp", ".old")))
+    return name in (*_FILES, "provenance.json", LOCK_FILE) or (name[0] == "." and name.endswith(".tmp"))
 
 
 def is_checkpoint_word(resume: str) -> bool:

@@ -1,23 +1,30 @@
-"""Where metrics go: always to JSON lines in the run directory, to Weights & Biases when asked.
+"""Where metrics go: always to JSON lines in the run directory, to Weights & Biases or TensorBoard when asked.
 
 Knows no metric by name. Only the main process writes.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
+_KINDS = ("jsonl", "wandb", "tensorboard")
 _MODES = ("online", "offline", "disabled")
+_COMPLETIONS = 64
+"""Rows of a table of completions."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +32,48 @@ class TrackingConfig:
     """Where metrics go beside the JSON lines.
 
     Attributes:
-        kind: "jsonl" for nothing else, "wandb" for Weights & Biases as well.
+        kind: "jsonl" for nothing else, "wandb" for Weights & Biases, "tensorboard" for event files as well.
         project: W&B project.
         mode: W&B mode: "online", "offline" (no account needed) or "disabled"; None leaves it to WANDB_MODE.
+        entity: W&B user or team; None takes the account's default.
+        name: of the W&B run; None takes the name of the run directory.
+        group: W&B group, for example of a sweep's runs; None has none.
+        tags: W&B tags.
     """
 
     kind: str = "jsonl"
     project: str = "finegrained-rlhf"
     mode: str | None = None
+    entity: str | None = None
+    name: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("jsonl", "wandb"):
-            raise ConfigError(f"tracking.kind: expected jsonl or wandb, got {self.kind!r}")
+        if self.kind not in _KINDS:
+            raise ConfigError(f"tracking.kind: expected jsonl, wandb or tensorboard, got {self.kind!r}")
+        if isinstance(self.tags, str) or not all(isinstance(tag, str) for tag in self.tags):
+            raise ConfigError(f"tracking.tags: expected a list of texts, got {self.tags!r}")
+        object.__setattr__(self, "tags", tuple(self.tags))
         if self.mode is not None and self.mode not in _MODES:
             raise ConfigError(f"tracking.mode: expected one of {', '.join(_MODES)} or null, got {self.mode!r}")
+
+    def check(self) -> None:
+        """Find out whether the tracker can be used, before anything is made.
+
+        Raises:
+            ConfigError: its package is missing, or W&B is to go online and knows no account.
+        """
+        if self.kind == "tensorboard":
+            _summary_writer()
+        if self.kind == "wandb":
+            wandb = _wandb()
+            mode = self.mode or os.environ.get("WANDB_MODE") or "online"
+            if mode == "online" and not _quietly(lambda: wandb.login(prompt=False)):
+                raise ConfigError(
+                    "tracking=wandb: no W&B account is known on this machine; run `wandb login` or set WANDB_API_KEY, "
+                    "or give tracking.mode=offline"
+                )
 
 
 class MetricSink(Protocol):
@@ -76,41 +111,88 @@ class JsonlSink:
 
 
 class WandbSink:
-    """A Weights & Biases run that a resumed training continues (its id is kept in `tracking.json`)."""
+    """A Weights & Biases run that a resumed training continues (its id is kept in `tracking.json`).
+
+    Raises:
+        ConfigError: W&B refuses the run; a new id is not kept then.
+    """
 
     def __init__(self, run: RunDirectory, config: TrackingConfig, settings: Mapping[str, Any] | None = None) -> None:
+        self._wandb, self._directory = _wandb(), run
+        known = read_json(run.tracking).get("wandb_id") if run.tracking.is_file() else None
+        identity = secrets.token_hex(8) if known is None else str(known)
         try:
-            import wandb
-        except ImportError:
-            raise ConfigError(
-                "tracking=wandb needs the wandb package: pip install -e '.[tracking]' in a checkout"
-            ) from None
-        if run.tracking.is_file():
-            identity = str(read_json(run.tracking)["wandb_id"])
-        else:
-            identity = secrets.token_hex(8)
+            self._run = self._wandb.init(
+                project=config.project,
+                entity=config.entity,
+                group=config.group,
+                tags=list(config.tags) or None,
+                mode=config.mode,
+                dir=str(run.path),
+                id=identity,
+                name=config.name or run.path.name,
+                resume="allow",
+                config=dict(settings or {}),
+            )
+        except self._wandb.errors.Error as error:
+            raise ConfigError(f"tracking=wandb: {str(error).splitlines()[0]}") from None
+        if known is None:
             write_json(run.tracking, {"wandb_id": identity})
-        self._run = wandb.init(
-            project=config.project,
-            mode=config.mode,  # type: ignore[arg-type]
-            dir=str(run.path),
-            id=identity,
-            name=run.path.name,
-            resume="allow",
-            config=dict(settings or {}),
-        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record a training step."""
         self._run.log(dict(metrics), step=step)
 
     def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record a validation, each key under `eval/`."""
-        self._run.log({f"eval/{key}": value for key, value in metrics.items()}, step=step)
+        """Record a validation, each key under `eval/`, and a table of the answers that it kept."""
+        logged: dict[str, Any] = {f"eval/{key}": value for key, value in metrics.items()}
+        rows = completions(self._directory, step)
+        if rows:
+            columns = ["step", "id", "prompt", "response", "reward"]
+            logged["eval/completions"] = self._wandb.Table(columns=columns, data=[[step, *row] for row in rows])
+        self._run.log(logged, step=step)
 
     def close(self) -> None:
         """Finish the W&B run."""
         self._run.finish()
+
+
+class TensorBoardSink:
+    """Event files in `tensorboard/`. What an earlier start wrote after the step that this one begins at is marked as
+    void, so that every reader shows each step once.
+
+    Args:
+        run: whose directory.
+        step: the last finished step; logging begins after it.
+    """
+
+    def __init__(self, run: RunDirectory, step: int) -> None:
+        self._directory = run
+        resumed = run.tensorboard.is_dir() and any(run.tensorboard.iterdir())
+        self._writer = _summary_writer()(str(run.tensorboard), purge_step=step + 1 if resumed else None)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record a training step, each key under `train/`."""
+        self._write(step, {f"train/{key}": value for key, value in metrics.items()})
+
+    def log_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record a validation, each key under `eval/`, and the answers that it kept."""
+        self._write(step, {f"eval/{key}": value for key, value in metrics.items()})
+        rows = completions(self._directory, step)
+        if rows:
+            text = "\n\n".join(
+                f"**{prompt}**\n\n{response}\n\nreward {reward:.3f}" for _, prompt, response, reward in rows
+            )
+            self._writer.add_text("eval/completions", text, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is held back."""
+        self._writer.close()
+
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, step)
 
 
 class MetricSinks:
@@ -126,11 +208,13 @@ class MetricSinks:
         self._extra = extra
         self._sinks: list[MetricSink] = []
 
-    def open(self, run: RunDirectory) -> None:
-        """Open every sink of the run."""
+    def open(self, run: RunDirectory, step: int = 0) -> None:
+        """Open every sink of the run, which begins after `step`."""
         self._sinks = [JsonlSink(run), *self._extra]
         if self._tracking.kind == "wandb":
             self._sinks.append(WandbSink(run, self._tracking, _settings(run.config_path)))
+        if self._tracking.kind == "tensorboard":
+            self._sinks.append(TensorBoardSink(run, step))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record a training step everywhere."""
@@ -147,6 +231,44 @@ class MetricSinks:
         for sink in self._sinks:
             sink.close()
         self._sinks = []
+
+
+def completions(run: RunDirectory, step: int) -> list[tuple[str, str, str, float]]:
+    """Id, prompt, response and summed reward of the answers that a validation kept; empty where it kept none."""
+    path = run.validation_samples_path(step)
+    if not path.is_file():
+        return []
+    return [
+        (str(row["id"]), row["prompt"], row["response"], sum(s["weighted"] for s in row["segments"]))
+        for row in read_jsonl(path)[:_COMPLETIONS]
+    ]
+
+
+def _wandb() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise ConfigError("tracking=wandb needs the wandb package: pip install wandb") from None
+    return wandb
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError("tracking=tensorboard needs the tensorboard package: pip install tensorboard") from None
+    return SummaryWriter
+
+
+def _quietly(call: Callable[[], Any]) -> Any:
+    """The result of a call of W&B's without its messages."""
+    logger = logging.getLogger("wandb")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with redirect_stderr(io.StringIO()):
+            return call()
+    finally:
+        logger.disabled = before
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.start import exported_step
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.training.evaluation import Evaluation, evaluate_policy, evaluate_responses
@@ -31,7 +32,8 @@ class Evaluate:
 
     Attributes:
         data: QA-FEEDBACK prompt file with references.
-        output: JSON file for the metrics; a run also gets those of its greedy answers as `metrics.json`.
+        output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
+            (`beside_earlier`).
         checkpoint: run directory, checkpoint or model directory to evaluate; set this or `outputs`.
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
         tokenizer: directory of the tokenizer that counts the tokens of `outputs`; without it only words are counted.
@@ -148,9 +150,15 @@ class Evaluate:
             **self._sampling(),
             **result.metrics,
         }
+        if (
+            self.checkpoint is not None
+            and (step := exported_step(RunDirectory(self.checkpoint).final("policy"))) is not None
+        ):
+            report["step"] = step
         write_json(self.output, report)
         if self.checkpoint is not None and RunDirectory(self.checkpoint).is_run() and not self._sampling():
-            write_json(RunDirectory(self.checkpoint).results, report)
+            run = RunDirectory(self.checkpoint)
+            run.write_results(beside_earlier(run.read_results(), report), keep=False)
         width = max(map(len, report))
         for name, value in report.items():
             print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
@@ -161,6 +169,31 @@ class Evaluate:
         if self.outputs is not None or isinstance(drawn, Greedy):
             return {}
         return {"best_of": self.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": self.seed}
+
+
+_SAME = ("data", "examples", "step")
+_EARLIER = "earlier"
+
+
+def beside_earlier(before: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """What `metrics.json` of a run says after another evaluation; nothing that was measured is lost.
+
+    Of the same answers (step, data, number of examples) the new numbers stand beside the earlier ones: an evaluation by
+    other reward models (`reward/…`) leaves the oracle's rates. Numbers of other answers move to the list `earlier`.
+
+    Args:
+        before: what it said; may be empty.
+        report: the new evaluation, with `step`, that of the policy.
+    """
+    measured = {key: value for key, value in before.items() if key not in ("training", _EARLIER)}
+    earlier = list(before.get(_EARLIER, []))
+    if all(measured.get(key) == report.get(key) for key in _SAME):
+        replaced = ("reward/",) if any(key.startswith("reward/") for key in report) else ()
+        kept = {key: value for key, value in measured.items() if not key.startswith(replaced or "\0")}
+    else:
+        kept = {}
+        earlier += [measured] if measured else []
+    return {**kept, **report, **({_EARLIER: earlier} if earlier else {})}
 
 
 def unencoded_prompts(data: str | Path) -> list[Prompt]:

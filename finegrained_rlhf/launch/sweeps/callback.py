@@ -52,6 +52,7 @@ class SweepCallback(Callback):
         """Check what can be checked in one point, run the scripts of `sweep.prepare`, and mark the start."""
         with _stops_the_sweep():
             root = _root(config)
+            RunDirectory(root).refuse_run("the sweep")
             _check_first(compose(config.hydra.job.config_name, overrides=first_point(config)), root)
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)

@@ -1,11 +1,10 @@
-"""Child processes that write to a log and end with their parent, locks that outlive it, and GPUs dealt out to them.
+"""Child processes that write to a log and end with their parent, and GPUs dealt out to them.
 
 Knows processes and files of this machine. Knows neither Hydra nor what the children do.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.runtime.lock import locked_file as locked
 
 _PATIENCE = 20.0
 """Seconds that an interrupted child gets to end by itself."""
@@ -107,22 +107,6 @@ def complaint(output: Sequence[str]) -> str:
     """The line of a failed command's output that says why: a script's own error, else the last one."""
     errors = [line for line in output if line.startswith("error: ")]
     return (errors or list(output) or ["no output"])[-1]
-
-
-@contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[int]:
-    """Hold a lock file; children that keep its descriptor go on holding it when this process is killed.
-
-    Raises:
-        ConfigError: another process holds it, and `wait` is False.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise ConfigError(f"another process is at work on it (it holds {path})") from None
-        yield file.fileno()
 
 
 @contextmanager

@@ -1,0 +1,122 @@
+"""Digests of the files that a configuration names: the same content has the same digest, wherever and whenever it lies.
+
+Knows files and the layout of runs. Knows no configuration key's meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
+
+WHOLE_BYTES = 1 << 24
+"""Files up to this size (16 MiB) are read as a whole; of larger ones the size, both ends and 256 blocks are."""
+_END_BYTES, _BLOCKS, _BLOCK_BYTES = 1 << 20, 256, 1 << 12
+_NOT_READ = (*RESERVED_KEYS, "output_dir", "output", "resume")
+_PATH_KEYS = ("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter")
+_LEFT_OUT = (
+    "made.json",
+    "export.json",
+    "provenance.json",
+    "run.json",
+    "checkpoints",
+    "samples",
+    "tensorboard",
+    "wandb",
+)
+
+
+def fingerprint(path: str | Path) -> str:
+    """A digest of a file, or of all files of a directory with their names; of a run's directory, of its exported model.
+
+    Independent of time stamps and places. Of a file above `WHOLE_BYTES` it sees the size, the first and last MiB (so
+    the header of a safetensors file) and 256 blocks spread evenly: two weights files that were trained differently
+    differ there, a change of a few bytes may go unseen.
+
+    Returns:
+        The first 16 hexadecimal digits of a SHA-256.
+
+    Raises:
+        OSError: it is absent or cannot be read.
+    """
+    path = Path(path)
+    digest = hashlib.sha256()
+    if path.is_dir():
+        for name in ("policy", "model"):
+            if (path / name / "config.json").is_file():
+                path = path / name
+                break
+        for file in sorted(_files(path)):
+            digest.update(f"{file.relative_to(path).as_posix()}\0{_file(file)}\0".encode())
+    else:
+        digest.update(_file(path).encode())
+    return digest.hexdigest()[:16]
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for entry in os.scandir(directory):
+        if entry.name.startswith(".") or entry.name in _LEFT_OUT:
+            continue
+        if entry.is_dir():
+            yield from _files(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _file(path: Path) -> str:
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with open(path, "rb") as stream:
+        if size <= WHOLE_BYTES:
+            digest.update(stream.read())
+        else:
+            digest.update(stream.read(_END_BYTES))
+            for block in range(_BLOCKS):
+                stream.seek(size * block // _BLOCKS)
+                digest.update(stream.read(_BLOCK_BYTES))
+            stream.seek(size - _END_BYTES)
+            digest.update(stream.read())
+    return digest.hexdigest()
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings and lists by dotted key, `reward.components.relevance.path` or `data[0]`."""
+    if isinstance(value, Mapping) and value:
+        for name, child in value.items():
+            yield from leaves(child, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, Sequence) and not isinstance(value, str) and value:
+        for number, child in enumerate(value):
+            yield from leaves(child, f"{key}[{number}]")
+    else:
+        yield key, value
+
+
+def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every file and directory that a configuration names and that exists, what it writes left out.
+
+    Args:
+        config: plain containers.
+
+    Returns:
+        `{"path": …, "sha256": …}` by dotted key.
+    """
+    found = {}
+    for key, value in leaves({name: part for name, part in config.items() if name not in _NOT_READ}):
+        if isinstance(value, str) and _is_input(key, value):
+            try:
+                found[key] = {"path": value, "sha256": fingerprint(value)}
+            except OSError:  # what reads it says why it cannot be read
+                continue
+    return found
+
+
+def _is_input(key: str, value: str) -> bool:
+    named = key.rpartition(".")[2].partition("[")[0] in _PATH_KEYS
+    try:
+        return os.path.isfile(value) or ((named or os.sep in value) and os.path.isdir(value))
+    except ValueError:  # a null character
+        return False

@@ -1,0 +1,88 @@
+"""Where a result comes from: the command, the code, the machine and the time.
+
+Knows the machine. Knows no configuration and no run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finegrained_rlhf.core.provenance import commit_of
+from finegrained_rlhf.runtime.processes import available_cores
+
+PACKAGE = "finegrained-rlhf"
+_PACKAGES = (PACKAGE, "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "peft")
+
+
+def provenance(processes: int = 1) -> dict[str, Any]:
+    """What made a result, ready for JSON.
+
+    Args:
+        processes: that work on it together.
+
+    Returns:
+        `date` (UTC, ISO 8601), `command`, `commit` (`unknown` outside a git checkout), `versions` by package, `python`,
+        and `hardware`: `host`, `system`, `processor`, `cores` that this process may use, `memory_gib`, `gpus`, and
+        `processes`.
+    """
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command_line(),
+        "commit": commit_of(Path(__file__).parent),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "hardware": {**hardware(), "processes": processes},
+    }
+
+
+def command_line() -> str:
+    """The command that started this process, as one would type it again; `python` where it was not a script."""
+    script = sys.argv[0] if sys.argv else ""
+    if not script or script == "-c":
+        return "python"
+    if os.path.isabs(script) and Path(script).is_relative_to(Path.cwd()):
+        script = str(Path(script).relative_to(Path.cwd()))
+    return shlex.join([*(["python"] if script.endswith(".py") else []), script, *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide numbers, of those that are installed."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """The machine, as far as it decides speed and rounding; memory in GiB."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": available_cores(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": gpus,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

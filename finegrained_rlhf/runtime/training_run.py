@@ -1,0 +1,187 @@
+"""What every training job has: where it writes, how long it trains, what it resumes from; and the order of its start.
+
+A start is: tracking is checked, the directory locked, what changed since the run began compared, random numbers seeded,
+models loaded, the configuration and its provenance written, and the loop run. Knows no model and no data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.runtime.lock import locked_directory
+from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, Trainable, run_loop
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.run_records import recorded, refuse_changes
+from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
+
+logger = logging.getLogger(__name__)
+
+Built = TypeVar("Built")
+_CONFIGURATION: ContextVar[Mapping[str, Any] | None] = ContextVar("configuration", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(ABC, Generic[Built]):
+    """A training job; a subclass adds its own fields, `assemble` and `train`.
+
+    Attributes:
+        output_dir: run directory.
+        seed: of everything random.
+        total_steps: training steps; None derives them from what else the job says.
+        validate_every: training steps between validations; None validates once an epoch.
+        checkpoint_every: training steps between checkpoints; None writes one an epoch.
+        keep_checkpoints: how many of the latest stay, beside that of step 0 and the last.
+        patience: end after so many validations in a row without a better one; None never does.
+        resume: `auto`, `never`, or a checkpoint or run directory.
+        resume_changed: `refuse` to go on with other data, models or settings than the run began with, or `allow` it.
+        processes: precision and CPU threads.
+        tracking: where metrics go beside the run directory.
+    """
+
+    every_process: ClassVar[bool] = True
+    export: ClassVar[str] = "policy"
+
+    output_dir: str
+    seed: int = 0
+    total_steps: int | None = None
+    validate_every: int | None = None
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 2
+    patience: int | None = None
+    resume: str = "auto"
+    resume_changed: Literal["refuse", "allow"] = "refuse"
+    processes: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
+    tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        if self.resume_changed not in ("refuse", "allow"):
+            raise ConfigError(f"resume_changed: expected refuse or allow, got {self.resume_changed!r}")
+        self.loop_settings(1 if self.total_steps is None else self.total_steps, epoch=1, validates=True)
+
+    def loop_settings(self, total_steps: int, *, epoch: int, validates: bool) -> LoopConfig:
+        """The settings of the training loop.
+
+        Args:
+            total_steps: training steps.
+            epoch: training steps of one pass over the data, for what happens once an epoch.
+            validates: whether there is anything to validate on.
+        """
+        every = epoch if self.validate_every is None else self.validate_every
+        return LoopConfig(
+            total_steps=total_steps,
+            seed=self.seed,
+            checkpoint_every=epoch if self.checkpoint_every is None else self.checkpoint_every,
+            validate_every=every if validates else None,
+            keep_checkpoints=self.keep_checkpoints,
+            resume=self.resume,
+            export=self.export,
+            patience=self.patience,
+        )
+
+    def run(self) -> LoopResult | None:
+        """Train, or continue training.
+
+        Raises:
+            ConfigError: the directory is in use or foreign, or data, models or settings changed since the run began.
+            FineGrainedError: what loading and training raise.
+        """
+        processes, run = Processes(self.processes), RunDirectory(self.output_dir)
+        config = _CONFIGURATION.get() or as_config(self)
+        with self._claimed(run, config, processes):
+            built = self.build(processes, run)
+            with recorded(run, config, self.resume, processes):
+                return self.train(built, processes, run)
+
+    def build(self, processes: Processes, run: RunDirectory | None = None) -> Built:
+        """Load models and data. Every process draws the same new layers and adapters, from the seed.
+
+        Args:
+            processes: that work together.
+            run: where the trainer keeps samples; by default the job's directory.
+        """
+        seed_everything(self.seed, "models")
+        return self.assemble(processes, RunDirectory(self.output_dir) if run is None else run)
+
+    @abstractmethod
+    def assemble(self, processes: Processes, run: RunDirectory) -> Built:
+        """Load models and data, right after the random numbers were seeded."""
+
+    @abstractmethod
+    def train(self, built: Built, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop on what was built, and write the results."""
+
+    def fit(self, trainer: Trainable, loop: LoopConfig, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the training loop with the job's sinks."""
+        return run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
+
+    def outcome(self, result: LoopResult, run: RunDirectory, score: str = "") -> str:
+        """Where the exported model is, in one line; with its score where that has a name."""
+        shown = f" ({score} {result.best_score:.3f})" if score and result.best_score is not None else ""
+        return f"the {self.export} of step {result.best_step}{shown} is in {run.final(self.export)}"
+
+    @contextmanager
+    def _claimed(self, run: RunDirectory, config: Mapping[str, Any], processes: Processes) -> Iterator[None]:
+        """Hold the directory, in the main process for all; refuse, in all processes alike, what cannot go on."""
+        with ExitStack() as stack:
+            problem: FineGrainedError | None = None
+            if processes.is_main:
+                try:
+                    self.tracking.check()
+                    stack.enter_context(locked_directory(run.path))
+                    run.refuse_foreign()
+                    refuse_changes(run, config, self.resume, self.resume_changed)
+                except FineGrainedError as error:
+                    problem = error
+            problem = processes.broadcast_object(problem)
+            if problem is not None:
+                raise problem
+            yield
+
+
+@contextmanager
+def configured(config: Mapping[str, Any]) -> Iterator[None]:
+    """Within the block, training runs are described by this configuration (plain containers), not by their fields."""
+    token = _CONFIGURATION.set(config)
+    try:
+        yield
+    finally:
+        _CONFIGURATION.reset(token)
+
+
+def as_config(job: Any) -> Any:
+    """A job made in Python as the configuration that builds it: its fields, and `_target_` for every object.
+
+    Of an object that is no dataclass the public attributes with plain values are taken.
+    """
+    if job is None or isinstance(job, bool | int | float | str):
+        return job
+    if isinstance(job, Path):
+        return str(job)
+    if isinstance(job, Mapping):
+        return {str(key): as_config(value) for key, value in job.items()}
+    if isinstance(job, list | tuple | set | frozenset):
+        return [as_config(value) for value in (sorted(job) if isinstance(job, set | frozenset) else job)]
+    target = {"_target_": f"{type(job).__module__}.{type(job).__qualname__}"}
+    if dataclasses.is_dataclass(job):
+        return target | {field.name: as_config(getattr(job, field.name)) for field in dataclasses.fields(job)}
+    plain = {key: value for key, value in getattr(job, "__dict__", {}).items() if not key.startswith("_")}
+    return target | {key: as_config(value) for key, value in plain.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str | Path)
