@@ -119,7 +119,7 @@ def test_groups_by_hand() -> None:
         (example(passage, gold, 7), bad, 1001),
         (example(passage, gold, 9, unseen=True), good, 10),
     ]
-    groups = summaries(*map(list, zip(*rows, strict=True)), length_edges("doc2dial"))  # type: ignore[arg-type]
+    groups = summaries(*map(list, zip(*rows, strict=True)), length_edges("doc2dial"))  # type: ignore[arg-type, call-arg]
     assert groups["all"] == {"examples": 4, "exact_match": 0.5, "f1": 0.75, "passage_accuracy": 0.5}
     counts = {name: values["examples"] for name, values in groups.items()}
     assert counts == {

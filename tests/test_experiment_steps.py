@@ -58,7 +58,7 @@ def test_like_nothing_is_one_error_that_names_the_step(steps: dict[str, Any]) ->
         steps_of(steps)
 
 
-def test_a_mapping_gives_arguments_and_null_leaves_one_to_the_script():
+def test_a_mapping_gives_arguments_and_null_leaves_one_to_the_script() -> None:
     steps = {
         "run": {"script": "train_ppo", "args": ["seed=1", {"total_steps": None, "samples_every": 5, "a.b": "{x}"}]},
         "more": {"like": "run", "each": {"x": [7]}, "args": [{"total_steps": 3, "samples_every": None}]},

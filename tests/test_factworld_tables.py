@@ -10,15 +10,12 @@ from xml.etree import ElementTree
 import pytest
 import tables_toy as toy
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-
-from _steps import collector  # noqa: E402
-
 from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.figures import band
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.tables import spread_table, summarise_rows
+from finegrained_rlhf.launch.steps import collector
 from finegrained_rlhf.runtime.results_table import command_line
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.tasks.factworld.tables import best_of, dynamics
@@ -127,7 +124,7 @@ def test_spread_as_a_table() -> None:
     assert [cell.strip() for cell in lines[3].split("|")] == ["", "theirs", "–", ""]
 
 
-def test_one_seed_has_no_spread(experiment: Path, tmp_path: Path):
+def test_one_seed_has_no_spread(experiment: Path, tmp_path: Path) -> None:
     for kind in (CompatTable, DynamicsTable, SystemsTable):
         made = kind(str(experiment), str(tmp_path / "table.json"), "python …", [1])
         page = made.page(made.run())
@@ -136,7 +133,9 @@ def test_one_seed_has_no_spread(experiment: Path, tmp_path: Path):
     assert pages and not [path.name for path in pages if "±" in path.read_text(encoding="utf-8")]
 
 
-def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(experiment, tmp_path, monkeypatch):
+def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "table.json"
     collect = {
         "_target_": "finegrained_rlhf.tasks.factworld.tables.compat.CompatTable",

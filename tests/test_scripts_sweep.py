@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_runs import ROOT, Done, run_process
+from script_runs import ROOT, Done, run_process, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 

@@ -41,7 +41,7 @@ def test_points_that_differ_have_different_names() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_settings_of_the_sweep_are_in_no_name():
+def test_settings_of_the_sweep_are_in_no_name() -> None:
     task = ["reward.weights.relevance=0.2", "sweep.best_of=[]", "sweep.parallel=2"]
     for shared in ([], ["seed"]):
         assert point_name(own_overrides(task, shared)) == "relevance_0.2"

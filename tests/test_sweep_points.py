@@ -155,7 +155,9 @@ def test_points_share_baselines_of_equal_weights(tmp_path: Path, children: list[
     assert point(tmp_path, "a").baselines()["1"] == point(tmp_path, "c", reward=reward(0.9)).baselines()["1"]
 
 
-def test_points_share_the_initial_policy_that_each_prepares_by_the_same_steps(tmp_path, children):
+def test_points_share_the_initial_policy_that_each_prepares_by_the_same_steps(
+    tmp_path: Path, children: list[dict[str, Any]]
+) -> None:
     def prepared(name: str, weight: float, train: int = 16) -> Point:
         place = f"{tmp_path / 'points' / name}/prepared"
         return point(

@@ -116,7 +116,7 @@ def test_the_plot_marks_baselines_and_front(tmp_path: Path, points: list[dict[st
     assert result["pareto"] == {"x": "completeness", "y": "error", "x_better": "higher", "y_better": "lower"}
 
 
-def test_a_point_that_exported_its_initial_policy_says_so(tmp_path, points):
+def test_a_point_that_exported_its_initial_policy_says_so(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     for number, entry in enumerate(points[:4]):
         write_json(tmp_path / "points" / entry["name"] / "policy/export.json", {"step": 0 if number < 3 else 40})
     result = TABLE.collect(tmp_path, points, "…")
@@ -131,7 +131,7 @@ def test_a_point_that_exported_its_initial_policy_says_so(tmp_path, points):
     assert "0.2 = initial policy" in words and "0.6" in words
 
 
-def test_the_initial_policy_is_listed_once_for_all_weights(tmp_path, points):
+def test_the_initial_policy_is_listed_once_for_all_weights(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     """Measured anew for another weight, with the same result: greedy answers do not depend on the weights."""
     for entry in points[2:4]:
         again = f"{entry['baselines']['1']}-again"
@@ -143,7 +143,7 @@ def test_the_initial_policy_is_listed_once_for_all_weights(tmp_path, points):
     assert [entry["n"] for entry in result["summary"] if entry["system"] == "initial policy"] == [2]
 
 
-def test_settings_of_the_sweep_itself_are_no_columns(tmp_path, points):
+def test_settings_of_the_sweep_itself_are_no_columns(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     for entry in points[:4]:
         entry["swept"]["sweep.best_of"] = "[]"
     result = TABLE.collect(tmp_path, points, "…")
@@ -153,7 +153,7 @@ def test_settings_of_the_sweep_itself_are_no_columns(tmp_path, points):
     assert "sweep.best_of" not in (tmp_path / "sweep.md").read_text(encoding="utf-8")
 
 
-def test_columns_and_axes_are_in_words(tmp_path, points):
+def test_columns_and_axes_are_in_words(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     metrics = ("reward/a b/error_free_share", "mean_words", "own_metric", "reward/total")
     assert [metric_words(name) for name in metrics] == [
         "a b: error free share",

@@ -81,7 +81,7 @@ class SweepCallback(Callback):
 
     @staticmethod
     def _table(config: DictConfig) -> Any:
-        return build(OmegaConf.to_container(config.sweep.table, resolve=True))
+        return build(resolved(config.sweep.table))
 
 
 def run_point(cfg: DictConfig) -> None:
