@@ -256,6 +256,9 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert systems["ours"]["repeated_bigrams"] == 0.0 and systems["ours"]["cut"] is None
     assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
     assert result["gold"] == {"passages": 2, "not_in_index": 0}
+    told = result["settings"]
+    assert told["data"] == str(folder / "questions.jsonl") and told["unindexed_gold"] == "error" and told["k"] == 100
+    assert told["metrics"]["form"] == "updated" and told["retriever"]["_target_"].endswith("recorded.RecordedConfig")
     assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
     assert [hit.id for hit in read_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
     assert "| ours" in capsys.readouterr().out
@@ -309,6 +312,7 @@ def test_the_table(folder: Path) -> None:
         "# Title\n\nGenerated from the JSON file of the same name; do not edit. About.\n\n`a command`"
     )
     assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
+    assert result["settings"]["title"] == "Title" and result["evaluations"]["Mills"]["settings"]["k"] == 100
     assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
     head = ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats", "ROUGE-1", "repeats a bigram", "cut off"]

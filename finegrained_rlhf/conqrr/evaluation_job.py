@@ -14,8 +14,10 @@ from finegrained_rlhf.conqrr.evaluation import QueryScores, find_passages, grade
 from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.configuration import resolved_settings
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
@@ -107,6 +109,8 @@ class EvaluateRewrites:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
         record = read_record(self.index)
         result = {
+            "commit": commit_of(Path(__file__).parent),
+            "settings": resolved_settings(self),
             "data": reading.report(),
             "retriever": {"kind": record.kind, "settings": dict(record.settings), "passages": record.corpus.passages},
             "gold": {"passages": len(gold), "not_in_index": len(unindexed)},

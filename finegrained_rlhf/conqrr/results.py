@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.configuration import resolved_settings
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.core.provenance import commit_of
@@ -62,6 +63,7 @@ class RewriteTable:
         result = {
             "command": self.command,
             "commit": commit_of(Path(__file__).parent),
+            "settings": resolved_settings(self),
             "evaluations": found,
         }
         write_json(self.output, result)
