@@ -36,7 +36,7 @@ from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.arrays import open_arrays
 from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
-from finegrained_rlhf.retrieval.record import read_record
+from finegrained_rlhf.retrieval.record import read_index_record
 
 GROUPS, SAMPLES, POOL, REPEATS = 64, 6, 128, 20
 QUERIES, K = 200, 100
@@ -102,7 +102,7 @@ def search(config: RetrieverConfig, directory: str, queries: list[str]) -> dict[
 
 def disk(directory: Path) -> dict[str, Any]:
     """Bytes of an index: whole, and what a passage and a posting (a term in a passage) take."""
-    count = int(read_record(directory).statistics["passages"])
+    count = int(read_index_record(directory).statistics["passages"])
     files = [path for path in directory.rglob("*") if path.is_file()]
     whole = sum(path.stat().st_size for path in files)
     postings = sum(len(open_arrays(path)["terms"]) for path in files if path.name == "counts.safetensors")
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str]) -> None:
         "corpus": {"passages": count, "mean_words": LENGTH, "vocabulary": VOCABULARY, "bytes": corpus.stat().st_size},
         "build": built,
         "search": found,
-        "disk": {**size, **read_record(directory).statistics},
+        "disk": {**size, **read_index_record(directory).statistics},
         "extrapolation": {
             "passages": TARGET,
             "disk_bytes": TARGET * size["bytes_a_passage"],

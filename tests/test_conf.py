@@ -46,6 +46,7 @@ GROUPS = {
     "preset": ("train_ppo",),
     "baseline": ("train_dialki",),
     "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
+    "rewrite_reward": ("train_conqrr",),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 

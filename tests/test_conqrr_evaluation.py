@@ -26,7 +26,7 @@ from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.runs import read_judgements, read_run, write_run
+from finegrained_rlhf.retrieval.runs import read_judgements, read_trec_run, write_trec_run
 
 SAID = ("q", "a")
 
@@ -75,7 +75,7 @@ def test_ndcg_counts_the_grades_of_the_judgements(tmp_path: Path) -> None:
     topics.write_text(json.dumps([{"number": 1, "turn": [{"number": 1, "raw_utterance": "what"}]}]))
     qrels.write_text("1_1 0 low 1\n1_1 0 high 4\n1_1 0 middle 3\n1_1 0 none 0\n")
     found = {"1_1": hits("low", "high", "middle")}
-    write_run(run, found, "toy")
+    write_trec_run(run, found, "toy")
     for level, mrr in ((1, 1.0), (3, 0.5)):
         examples = RewriteData(str(topics), "cast", qrels=str(qrels), min_relevance=level).read().examples
         scores = score_queries(examples, {"1_1": "what"}, found).overall
@@ -256,8 +256,11 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert systems["ours"]["repeated_bigrams"] == 0.0 and systems["ours"]["cut"] is None
     assert result["retriever"]["kind"] == "bm25" and result["retriever"]["passages"] == 4
     assert result["gold"] == {"passages": 2, "not_in_index": 0}
+    told = result["settings"]
+    assert told["data"] == str(folder / "questions.jsonl") and told["unindexed_gold"] == "error" and told["k"] == 100
+    assert told["metrics"]["form"] == "updated" and told["retriever"]["_target_"].endswith("recorded.RecordedConfig")
     assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
-    assert [hit.id for hit in read_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
+    assert [hit.id for hit in read_trec_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
     assert "| ours" in capsys.readouterr().out
 
 
@@ -309,6 +312,7 @@ def test_the_table(folder: Path) -> None:
         "# Title\n\nGenerated from the JSON file of the same name; do not edit. About.\n\n`a command`"
     )
     assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
+    assert result["settings"]["title"] == "Title" and result["evaluations"]["Mills"]["settings"]["k"] == 100
     assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
     head = ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats", "ROUGE-1", "repeats a bigram", "cut off"]

@@ -20,15 +20,15 @@ from finegrained_rlhf.conqrr.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25 import Bm25Config
-from finegrained_rlhf.retrieval.corpus import CorpusPassage
 from finegrained_rlhf.retrieval.protocol import Hit
 
 
 class WordsInCommon:
     """Finds passages that share a word with the query, most words first; remembers what was asked."""
 
-    def __init__(self, passages: Sequence[CorpusPassage]) -> None:
+    def __init__(self, passages: Sequence[Passage]) -> None:
         self.passages = passages
         self.asked: list[str] = []
 
@@ -46,10 +46,10 @@ class WordsInCommon:
 
 
 PASSAGES = [
-    CorpusPassage("album", "the band made the album Red in 1974 and it sold well"),
-    CorpusPassage("split", "the band broke up in 1975 because of money"),
-    CorpusPassage("tour", "the band went on a tour of Spain"),
-    *(CorpusPassage(f"other{i}", f"something else number {i}") for i in range(20)),
+    Passage.uncut("album", "the band made the album Red in 1974 and it sold well"),
+    Passage.uncut("split", "the band broke up in 1975 because of money"),
+    Passage.uncut("tour", "the band went on a tour of Spain"),
+    *(Passage.uncut(f"other{i}", f"something else number {i}") for i in range(20)),
 ]
 
 
@@ -58,9 +58,7 @@ def question(name: str, answer: str | None, **changes: Any) -> RewriteExample:
     return RewriteExample(name, "d", 1, (), changes.pop("question", "when"), rewrite, answer, **changes)
 
 
-def label(
-    examples: Sequence[RewriteExample], passages: Sequence[CorpusPassage] = PASSAGES, **settings: Any
-) -> Labelling:
+def label(examples: Sequence[RewriteExample], passages: Sequence[Passage] = PASSAGES, **settings: Any) -> Labelling:
     return label_passages(
         examples, WordsInCommon(passages), passages, len(passages), LabelConfig(**settings), progress=False
     )
@@ -120,7 +118,7 @@ def test_a_smaller_share_of_rewrites_is_part_of_a_larger_one() -> None:
 
 
 def test_ties_are_chosen_by_seed() -> None:
-    passages = [*PASSAGES, *(CorpusPassage(f"twin{i}", "the band broke up in 1975") for i in range(4))]
+    passages = [*PASSAGES, *(Passage.uncut(f"twin{i}", "the band broke up in 1975") for i in range(4))]
     examples = [question(f"q{i}", "broke up in 1975") for i in range(40)]
     labelling = label(examples, passages)
     chosen = Counter(found.positive for found in labelling.labels)

@@ -34,7 +34,7 @@ def test_own_files_come_back_as_they_were(tmp_path: Path) -> None:
     write_rewrite_jsonl(path, EXAMPLES)
     assert read_rewrite_jsonl(path) == EXAMPLES
     reading = RewriteData(str(path)).read()
-    assert (reading.examples, reading.dialogues) == (tuple(EXAMPLES), 1)
+    assert (reading.examples, reading.entries) == (tuple(EXAMPLES), 1)
     assert reading.report()["sources"] == {"": 1, "nq": 1}
     assert "rewrite" not in json.loads(path.read_text().splitlines()[1])
 

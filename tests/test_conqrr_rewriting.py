@@ -12,7 +12,7 @@ from conqrr_toy import make_files, questions
 
 from finegrained_rlhf.conqrr.queries import write_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData
-from finegrained_rlhf.conqrr.rewrite_job import RewriteQuestions, dialogue_of
+from finegrained_rlhf.conqrr.rewrite_job import RewriteQuestions, last_question
 from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.loading import open_policy
@@ -117,7 +117,7 @@ def test_one_dialogue_on_standard_output(files: Path, capsys: pytest.CaptureFixt
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (written,) = rewriter(files).write([question])
     assert row == {"id": "dialogue", "rewrite": written.text, "finished": written.finished}
-    assert dialogue_of(["a?", "", "b?"]).context == "b? [SEP] a?"
+    assert last_question(["a?", "", "b?"]).context == "b? [SEP] a?"
 
 
 def test_a_file_is_matched_in_length(
@@ -153,8 +153,8 @@ def test_what_is_no_question_is_refused(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="greedy"):
         RewritingConfig(alpha=0.5)
     with pytest.raises(ConfigError, match="got 2 turns"):
-        dialogue_of(["a?", "b"])
+        last_question(["a?", "b"])
     with pytest.raises(ConfigError, match="blank"):
-        dialogue_of(["a?", "b", " "])
+        last_question(["a?", "b", " "])
     with pytest.raises(ConfigError, match="give input"):
         job(files, tmp_path / "out.jsonl", input=None).run()

@@ -24,7 +24,7 @@ from finegrained_rlhf.retrieval.bm25 import Bm25Config, Bm25Index
 from finegrained_rlhf.retrieval.jobs import SearchIndex
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import read_run
+from finegrained_rlhf.retrieval.runs import read_trec_run
 from finegrained_rlhf.retrieval.tokenization import WordConfig
 
 PLAIN = Bm25Config(stemmer="none", stop_words="none")
@@ -145,7 +145,7 @@ def test_ids_with_spaces_from_the_corpus_to_the_run(tmp_path: Path) -> None:
     assert index.search(["canyon"], 1)[0][0].id == "Grand Canyon 3" and index.missing(["Red Sea", "Red"]) == ["Red"]
     assert index.score_pool(["red"], ["Red Sea", "sea"])[0].argmax() == 0
     SearchIndex(str(tmp_path / "index"), ["canyon", "red sea"], output=str(tmp_path / "run.trec")).run()
-    found = read_run(tmp_path / "run.trec")
+    found = read_trec_run(tmp_path / "run.trec")
     assert found["2"][0].id == "Red Sea" and found["1"][0].id == "Grand Canyon 3"
 
 

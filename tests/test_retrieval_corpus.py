@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval import corpus as corpus_module
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage, CorpusScan
+from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -26,7 +27,7 @@ def test_the_two_formats_say_the_same(tmp_path: Path) -> None:
     jsonl = write(tmp_path / "a.jsonl", passage("a", "x y"), passage("b", 'say "so"', title="T"), passage("ç", ""))
     (tmp_path / "a.tsv").write_text('a\tx y\nb\tsay "so"\tT\r\n\nç\t\t\n', encoding="utf-8")
     (tmp_path / "dpr.tsv").write_text('id\ttext\ttitle\na\t"x y"\t\nb\t"say ""so"""\tT\nç\t""\t""\n', encoding="utf-8")
-    expected = [CorpusPassage("a", "x y"), CorpusPassage("b", 'say "so"', "T"), CorpusPassage("ç", "")]
+    expected = [Passage.uncut("a", "x y"), Passage.uncut("b", 'say "so"', "T"), Passage.uncut("ç", "")]
     for path in (jsonl, tmp_path / "a.tsv", tmp_path / "dpr.tsv"):
         assert list(Corpus(path)) == expected
     assert [item.contents for item in expected] == ["x y", 'T say "so"', ""]
@@ -48,7 +49,7 @@ def test_a_directory_is_read_in_the_order_of_names_and_can_be_taken_up_anywhere(
     blocks = list(corpus.blocks(3))
     assert ["".join(item.id for item in block) for block, _ in blocks] == ["abc", "def", "g"]
     assert [len(block) for block, _ in corpus.blocks(3, blocks[0][1])] == [3, 1]
-    assert corpus.find(["f", "a"]) == {id: CorpusPassage(id, "text") for id in "fa"}
+    assert corpus.find(["f", "a"]) == {id: Passage.uncut(id, "text") for id in "fa"}
     with pytest.raises(DataError, match=r"no passage with the id 'x' \(2 missing\)"):
         corpus.find(["a", "y", "x"])
 

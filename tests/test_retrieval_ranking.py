@@ -18,9 +18,9 @@ from finegrained_rlhf.retrieval.runs import (
     in_trec_order,
     read_id,
     read_judgements,
-    read_run,
+    read_trec_run,
     write_judgements,
-    write_run,
+    write_trec_run,
     written_id,
 )
 
@@ -114,7 +114,7 @@ def test_values_equal_a_plain_loop(seed: int, depth: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_values_equal_trec_evals_on_the_written_files(seed: int, tmp_path: Path) -> None:
     run, gold, turns = random_case(seed)
-    write_run(tmp_path / "run.trec", run, "toy")
+    write_trec_run(tmp_path / "run.trec", run, "toy")
     write_judgements(tmp_path / "qrels.txt", gold)
     with open(tmp_path / "run.trec", encoding="utf-8") as stream:
         their_run = pytrec_eval.parse_run(stream)
@@ -127,7 +127,7 @@ def test_values_equal_trec_evals_on_the_written_files(seed: int, tmp_path: Path)
         assert value["hit_rate@5"] == theirs[turn]["success_5"]
         assert value["ndcg@10"] == theirs[turn]["ndcg_cut_10"]
     again = RankingMetrics(missing="drop", recall_at=(5,)).of_turns(
-        read_run(tmp_path / "run.trec"), read_judgements(tmp_path / "qrels.txt"), turns
+        read_trec_run(tmp_path / "run.trec"), read_judgements(tmp_path / "qrels.txt"), turns
     )
     assert again == values
 
@@ -143,12 +143,12 @@ def test_runs_survive_their_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = np.concatenate([rng.normal(size=200).astype(np.float32), np.float32([1e-38, 3e38, -0.0, 0.0, 1 / 3])])
     run = {"t1": in_trec_order([Hit(f"p{i}", float(score)) for i, score in enumerate(scores)]), "t2": [Hit("x", 1.0)]}
-    write_run(tmp_path / "run.trec", run, "toy")
-    assert read_run(tmp_path / "run.trec") == run
+    write_trec_run(tmp_path / "run.trec", run, "toy")
+    assert read_trec_run(tmp_path / "run.trec") == run
     first = (tmp_path / "run.trec").read_text().splitlines()[0].split()
     assert first[:4] == ["t1", "Q0", run["t1"][0].id, "1"] and first[5] == "toy"
     shuffled = {turn: list(reversed(hits)) for turn, hits in run.items()}
-    write_run(tmp_path / "shuffled.trec", shuffled, "toy")
+    write_trec_run(tmp_path / "shuffled.trec", shuffled, "toy")
     assert (tmp_path / "shuffled.trec").read_bytes() == (tmp_path / "run.trec").read_bytes()
 
 
@@ -165,9 +165,9 @@ def test_ids_with_white_space_survive_their_files(tmp_path: Path) -> None:
     assert len(set(columns)) == len(ODD_IDS) and all(column.split() == [column] for column in columns)
     run = {turn: [Hit(id, float(i)) for i, id in enumerate(ODD_IDS)][::-1] for turn in ("t 1", "t")}
     gold = {"t 1": {"a b": 2, "100 %": 1}, "t": {"a%20b": 1, "quoted:a%20b": 1}}
-    write_run(tmp_path / "run", run, "toy")
+    write_trec_run(tmp_path / "run", run, "toy")
     write_judgements(tmp_path / "qrels", gold)
-    assert read_run(tmp_path / "run") == run and read_judgements(tmp_path / "qrels") == gold
+    assert read_trec_run(tmp_path / "run") == run and read_judgements(tmp_path / "qrels") == gold
     with open(tmp_path / "run", encoding="utf-8") as found, open(tmp_path / "qrels", encoding="utf-8") as judged:
         evaluator = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(judged), {"recip_rank", "ndcg_cut.10"})
         theirs = evaluator.evaluate(pytrec_eval.parse_run(found))
@@ -201,12 +201,12 @@ def test_judgements_survive_their_file(tmp_path: Path) -> None:
 def test_broken_runs(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "run").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_run(tmp_path / "run")
+        read_trec_run(tmp_path / "run")
 
 
 def test_broken_files_and_ids(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        read_run(tmp_path / "absent")
+        read_trec_run(tmp_path / "absent")
     (tmp_path / "qrels").write_text("t 0 a 1\nt 0 a 0\n")
     with pytest.raises(DataError, match="qrels:2.*judged twice"):
         read_judgements(tmp_path / "qrels")
@@ -215,13 +215,13 @@ def test_broken_files_and_ids(tmp_path: Path) -> None:
         read_judgements(tmp_path / "qrels")
     for id in ("", " \t"):
         with pytest.raises(DataError, match="expected the id of a turn or a passage, got blank text"):
-            write_run(tmp_path / "run", {"t": [Hit(id, 1.0)]}, "toy")
+            write_trec_run(tmp_path / "run", {"t": [Hit(id, 1.0)]}, "toy")
         with pytest.raises(DataError, match="got blank text"):
             write_judgements(tmp_path / "run", {id: {"a": 1}})
     with pytest.raises(DataError, match="the name of the run: expected a text without white space, got 'a b'"):
-        write_run(tmp_path / "run", {"t": [Hit("a", 1.0)]}, "a b")
+        write_trec_run(tmp_path / "run", {"t": [Hit("a", 1.0)]}, "a b")
     with pytest.raises(DataError, match="turn t: expected a finite score"):
-        write_run(tmp_path / "run", {"t": [Hit("a", 1e39)]}, "toy")
+        write_trec_run(tmp_path / "run", {"t": [Hit("a", 1e39)]}, "toy")
     assert not (tmp_path / "run").exists()
 
 

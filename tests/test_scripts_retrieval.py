@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.tiny import build_tokenizer
 from finegrained_rlhf.retrieval.bm25 import Bm25Config
 from finegrained_rlhf.retrieval.jobs import BuildIndex, Query, SearchIndex, read_queries
-from finegrained_rlhf.retrieval.runs import read_run
+from finegrained_rlhf.retrieval.runs import read_trec_run
 from finegrained_rlhf.retrieval.subword import Bm25LightConfig
 
 PASSAGES = {"a": "the lighthouse of Arlo is red", "b": "the bridge of Arlo is long", "c": "ships sail"}
@@ -72,7 +72,7 @@ def test_a_run_of_an_index_of_sub_words(folder: Path, tmp_path: Path) -> None:
         str(tmp_path / "light"), input=str(tmp_path / "queries.tsv"), output=str(tmp_path / "run.trec"), retriever=light
     )
     job.run()
-    assert [hit.id for hit in read_run(tmp_path / "run.trec")["q1"]] == ["c", "b", "a"]
+    assert [hit.id for hit in read_trec_run(tmp_path / "run.trec")["q1"]] == ["c", "b", "a"]
     with pytest.raises(ConfigError, match="give input=FILE, or queries"):
         SearchIndex(str(tmp_path / "light")).run()
 
@@ -86,7 +86,7 @@ def test_forms_of_queries_and_of_answers(folder: Path, tmp_path: Path, capsys: p
         job.run()
     rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     assert [[hit["id"] for hit in row["hits"]] for row in rows] == [["a", "b"], []]
-    found = read_run(tmp_path / "found.trec")
+    found = read_trec_run(tmp_path / "found.trec")
     assert [(hit.id, round(hit.score, 6)) for hit in found["x"]] == [(h["id"], h["score"]) for h in rows[0]["hits"]]
     assert "2 queries -> " in capsys.readouterr().out
 

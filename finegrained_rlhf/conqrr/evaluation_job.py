@@ -14,15 +14,17 @@ from finegrained_rlhf.conqrr.evaluation import QueryScores, find_passages, grade
 from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.configuration import resolved_settings
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
-from finegrained_rlhf.retrieval.record import read_record
+from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import write_judgements, write_run
+from finegrained_rlhf.retrieval.runs import write_judgements, write_trec_run
 
 UnindexedGold = Literal["error", "count"]
 
@@ -99,14 +101,16 @@ class EvaluateRewrites:
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
             if self.runs is not None:
-                write_run(Path(self.runs) / f"{name}.trec", found, name)
+                write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
             try:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
                 scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
-        record = read_record(self.index)
+        record = read_index_record(self.index)
         result = {
+            "commit": commit_of(Path(__file__).parent),
+            "settings": resolved_settings(self),
             "data": reading.report(),
             "retriever": {"kind": record.kind, "settings": dict(record.settings), "passages": record.corpus.passages},
             "gold": {"passages": len(gold), "not_in_index": len(unindexed)},

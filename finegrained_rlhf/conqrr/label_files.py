@@ -21,7 +21,7 @@ from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
-from finegrained_rlhf.retrieval.record import IndexRecord, read_record
+from finegrained_rlhf.retrieval.record import IndexRecord, read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
 _VERSION = 1  # of the labelling; a change of what it gives makes old caches void
@@ -71,7 +71,7 @@ class LabelPassages:
         Raises:
             as `run`.
         """
-        record = read_record(self.index)
+        record = read_index_record(self.index)
         inputs = self.inputs(record)
         path = Path(self.cache) / f"labels-{fingerprint(inputs)}.json"
         corpus = Corpus(self.corpus)

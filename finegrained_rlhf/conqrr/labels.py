@@ -19,7 +19,7 @@ from finegrained_rlhf.conqrr.queries import QueryKind, query_of
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.retrieval.corpus import CorpusPassage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.protocol import Retriever
 from finegrained_rlhf.text.span_f1 import SpanMatcher, word_tokens
 
@@ -159,7 +159,7 @@ class _Question:
 def label_passages(
     examples: Sequence[RewriteExample],
     retriever: Retriever,
-    passages: Iterable[CorpusPassage],
+    passages: Iterable[Passage],
     size: int,
     config: LabelConfig,
     progress: bool = True,
@@ -210,7 +210,7 @@ def _search(retriever: Retriever, queries: Sequence[str], depth: int, progress: 
     return found
 
 
-def _compare(questions: Sequence[_Question], passages: Iterable[CorpusPassage], size: int, progress: bool) -> None:
+def _compare(questions: Sequence[_Question], passages: Iterable[Passage], size: int, progress: bool) -> None:
     """Read the corpus once: show each passage to the questions that it was found for, and note what was drawn."""
     finders: dict[str, list[_Question]] = {}
     owners: dict[str, list[_Question]] = {}

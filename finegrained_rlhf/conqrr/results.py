@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.configuration import resolved_settings
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.core.tables import markdown_table
@@ -61,6 +62,7 @@ class RewriteTable(Results):
                 raise DataError("expected results of evaluate_rewrites.py", file=path, field="systems")
         result = {
             **self.made_by(self.command),
+            "settings": resolved_settings(self),
             "evaluations": found,
         }
         write_json(self.output, result)

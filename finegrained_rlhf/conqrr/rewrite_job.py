@@ -17,7 +17,8 @@ from finegrained_rlhf.conqrr.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, WrittenRewrite, matching_alpha, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 _SEARCHED_AT_ONCE = 64
 
 
-def dialogue_of(turns: Sequence[str]) -> RewriteExample:
+def last_question(turns: Sequence[str]) -> RewriteExample:
     """The last question of a dialogue.
 
     Args:
@@ -128,7 +129,7 @@ class RewriteQuestions:
             return data.read().examples
         if not self.turns:
             raise ConfigError("give input=FILE, or turns=['question','answer','question']")
-        return [dialogue_of(self.turns)]
+        return [last_question(self.turns)]
 
     def _rewrites(self, rewriter: QueryRewriter, examples: Sequence[RewriteExample]) -> list[WrittenRewrite]:
         shown = len(examples) > self.rewriting.batch_size
@@ -150,7 +151,7 @@ class RewriteQuestions:
         rewrites: Sequence[WrittenRewrite],
         found: Sequence[Sequence[Hit]] | None,
     ) -> Iterator[dict[str, Any]]:
-        passages: dict[str, CorpusPassage] = {}
+        passages: dict[str, Passage] = {}
         if self.corpus is not None and found is not None:
             passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
         for number, (example, rewrite) in enumerate(zip(examples, rewrites, strict=True)):

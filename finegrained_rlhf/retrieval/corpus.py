@@ -6,6 +6,9 @@ indexes.
 A corpus is one file or a directory of them. `*.jsonl`: one object a line, `{"id", "text", "title"}`, the title may be
 absent. `*.tsv`: `id`, `text` and perhaps `title`, as they stand; where the first line is `id⇥text⇥title`, the file is
 one of DPR's, whose fields may be quoted (with quotes inside doubled). Blank lines are skipped.
+
+An id is not blank; white space in it is part of it (`runs` says how TREC files hold it). A passage has one span, its
+whole text, which may be blank: such a passage is never found by its words.
 """
 
 from __future__ import annotations
@@ -24,30 +27,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 
 _SUFFIXES = (".jsonl", ".tsv")
 _HEADER = "id\ttext\ttitle"
 _SUSPECTS = 100_000  # duplicate hashes that are looked into; true duplicates are found among the first of them
-
-
-@dataclass(frozen=True)
-class CorpusPassage:
-    """One passage.
-
-    Attributes:
-        id: unique in its corpus; not blank. White space in it is part of it (`runs` says how TREC files hold it).
-        text: may be blank; such a passage is never found by its words.
-        title: "" where it has none.
-    """
-
-    id: str
-    text: str
-    title: str = ""
-
-    @property
-    def contents(self) -> str:
-        """What retrievers read: title and text."""
-        return f"{self.title} {self.text}" if self.title else self.text
 
 
 @dataclass(frozen=True)
@@ -116,12 +100,12 @@ class Corpus:
             raise DataError("no such file", file=self.path)
         self.parts = tuple(parts)
 
-    def __iter__(self) -> Iterator[CorpusPassage]:
+    def __iter__(self) -> Iterator[Passage]:
         """The passages, one at a time."""
         for passage, _ in self.read():
             yield passage
 
-    def read(self, start: Place = Place()) -> Iterator[tuple[CorpusPassage, Place]]:
+    def read(self, start: Place = Place()) -> Iterator[tuple[Passage, Place]]:
         """The passages from a place on, each with the place after it.
 
         Raises:
@@ -131,9 +115,9 @@ class Corpus:
             first = start if number == start.part else Place(number)
             yield from self._read_part(self.parts[number], first)
 
-    def blocks(self, size: int, start: Place = Place()) -> Iterator[tuple[list[CorpusPassage], Place]]:
+    def blocks(self, size: int, start: Place = Place()) -> Iterator[tuple[list[Passage], Place]]:
         """The same, `size` passages at a time (the last block may be shorter) with the place after each block."""
-        block: list[CorpusPassage] = []
+        block: list[Passage] = []
         after = start
         for passage, after in self.read(start):
             block.append(passage)
@@ -143,13 +127,13 @@ class Corpus:
         if block:
             yield block, after
 
-    def find(self, ids: Collection[str]) -> dict[str, CorpusPassage]:
+    def find(self, ids: Collection[str]) -> dict[str, Passage]:
         """The passages with these ids, by reading until the last of them is found.
 
         Raises:
             DataError: an id is not in the corpus.
         """
-        wanted, found = set(ids), dict[str, CorpusPassage]()
+        wanted, found = set(ids), dict[str, Passage]()
         for passage in self if wanted else ():
             if passage.id in wanted:
                 found[passage.id] = passage
@@ -204,7 +188,7 @@ class Corpus:
                     raise DataError(f"{passage.id!r} is also the id of {seen[passage.id]}", file=where, field="id")
                 seen[passage.id] = where
 
-    def _read_part(self, path: Path, start: Place) -> Iterator[tuple[CorpusPassage, Place]]:
+    def _read_part(self, path: Path, start: Place) -> Iterator[tuple[Passage, Place]]:
         parse = _parse_json if path.suffix == ".jsonl" else _parse_tsv
         with open(path, "rb") as stream:
             quoted = path.suffix == ".tsv" and stream.readline().rstrip(b"\r\n").decode("utf-8", "replace") == _HEADER
@@ -229,7 +213,7 @@ def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
-def _parse_json(line: str, quoted: bool) -> CorpusPassage:
+def _parse_json(line: str, quoted: bool) -> Passage:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -246,7 +230,7 @@ def _parse_json(line: str, quoted: bool) -> CorpusPassage:
     return _passage(row["id"], row["text"], title)
 
 
-def _parse_tsv(line: str, quoted: bool) -> CorpusPassage:
+def _parse_tsv(line: str, quoted: bool) -> Passage:
     fields = line.rstrip("\r\n").split("\t")
     if not 2 <= len(fields) <= 3:
         raise DataError(f"expected id, text and perhaps title, separated by tabs, got {len(fields)} fields")
@@ -259,7 +243,7 @@ def _unquoted(field: str) -> str:
     return field[1:-1].replace('""', '"') if len(field) > 1 and field[0] == field[-1] == '"' else field
 
 
-def _passage(id: str, text: str, title: str = "") -> CorpusPassage:
+def _passage(id: str, text: str, title: str = "") -> Passage:
     if not id.strip():
         raise DataError(f"expected an id, got blank text {id!r}", field="id")
-    return CorpusPassage(id, text, title)
+    return Passage.uncut(id, text, title)

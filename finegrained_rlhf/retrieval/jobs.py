@@ -16,11 +16,12 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25 import Bm25Config
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage
+from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import write_run
+from finegrained_rlhf.retrieval.runs import write_trec_run
 
 _STREAM = "-"
 
@@ -123,14 +124,14 @@ class SearchIndex:
                 found += retriever.search([query.text for query in batch], self.k)
                 bar.update(len(batch))
         if not self._json:
-            write_run(self.output, {query.id: hits for query, hits in zip(queries, found, strict=True)}, self.name)
+            write_trec_run(self.output, {query.id: hits for query, hits in zip(queries, found, strict=True)}, self.name)
         else:
             self._write_json(queries, found)
         if self.output != _STREAM:
             print(f"{len(queries)} queries -> {self.output}")
 
     def _write_json(self, queries: Sequence[Query], found: Sequence[Sequence[Hit]]) -> None:
-        passages: dict[str, CorpusPassage] = {}
+        passages: dict[str, Passage] = {}
         if self.corpus is not None:
             passages = Corpus(self.corpus).find({hit.id for hits in found for hit in hits})
         rows = [
@@ -144,7 +145,7 @@ class SearchIndex:
             print(json.dumps(row, ensure_ascii=False))
 
 
-def hit_row(hit: Hit, passage: CorpusPassage | None) -> dict[str, Any]:
+def hit_row(hit: Hit, passage: Passage | None) -> dict[str, Any]:
     """A hit for JSON, with title and text where the passage is given."""
     row: dict[str, Any] = {"id": hit.id, "score": round(hit.score, 6)}
     return row if passage is None else {**row, "title": passage.title, "text": passage.text}

@@ -19,7 +19,8 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage, Place
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.retrieval.corpus import Corpus, Place
 from finegrained_rlhf.retrieval.search_server import BUSY, SearchServer, SearchServerError, json_lines
 
 _LONGEST_ID = 512  # bytes of a document's id that the server takes
@@ -94,7 +95,7 @@ class ServerIndex:
         self._server.request("PUT", f"{self.path}/_settings", {"index": {"refresh_interval": None}})
         self._server.request("POST", f"{self.path}/_refresh")
 
-    def add(self, passages: Sequence[CorpusPassage]) -> None:
+    def add(self, passages: Sequence[Passage]) -> None:
         """Send passages until the server has acknowledged each of them.
 
         Raises:
@@ -120,7 +121,7 @@ class ServerIndex:
                 patience.wait(f"{len(left)} of {len(waiting)} passages were not taken ({reason})")
             waiting = left
 
-    def _not_taken(self, sent: Sequence[CorpusPassage], answer: Mapping[str, Any]) -> tuple[list[CorpusPassage], str]:
+    def _not_taken(self, sent: Sequence[Passage], answer: Mapping[str, Any]) -> tuple[list[Passage], str]:
         """The passages that have to be sent again, and why."""
         items = answer.get("items")
         if not isinstance(items, list) or len(items) != len(sent):

@@ -43,7 +43,7 @@ class IndexRecord:
         write_json(directory / _NAME, {"format": _FORMAT, **asdict(replace(self, settings=dict(self.settings)))})
 
 
-def read_record(directory: str | Path) -> IndexRecord:
+def read_index_record(directory: str | Path) -> IndexRecord:
     """The record of an index directory.
 
     Raises:
@@ -77,7 +77,7 @@ def begin_index(directory: Path, record: IndexRecord) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         record.write(directory)
         return True
-    found = read_record(directory)
+    found = read_index_record(directory)
     _compare(found, record.kind, record.settings, directory)
     if found.corpus.fingerprint != record.corpus.fingerprint:
         raise ConfigError(
@@ -89,7 +89,7 @@ def begin_index(directory: Path, record: IndexRecord) -> bool:
 
 def known_scan(directory: Path) -> CorpusScan | None:
     """The scan of the corpus that an earlier call left, for `Corpus.scan`; None where there is none."""
-    return read_record(directory).corpus if (directory / _NAME).is_file() else None
+    return read_index_record(directory).corpus if (directory / _NAME).is_file() else None
 
 
 def open_record(directory: Path, kind: str, settings: Mapping[str, Any]) -> IndexRecord:
@@ -99,7 +99,7 @@ def open_record(directory: Path, kind: str, settings: Mapping[str, Any]) -> Inde
         DataError: there is no index, or it is not finished.
         ConfigError: it is of another kind or was built with other settings.
     """
-    found = read_record(directory)
+    found = read_index_record(directory)
     _compare(found, kind, settings, directory)
     if not found.finished:
         raise DataError("the index is not finished; run the same build_index.py command again", file=directory)

@@ -12,7 +12,7 @@ from typing import cast
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
-from finegrained_rlhf.retrieval.record import read_record
+from finegrained_rlhf.retrieval.record import read_index_record
 
 _CONFIGS = {  # by name: each kind's libraries are imported where it is used
     "bm25": ("finegrained_rlhf.retrieval.bm25", "Bm25Config"),
@@ -50,7 +50,7 @@ def config_of(directory: Path) -> RetrieverConfig:
     Raises:
         DataError: there is no index, or its kind or configuration is not known.
     """
-    record = read_record(directory)
+    record = read_index_record(directory)
     if record.kind not in _CONFIGS:
         raise DataError(f"an index of kind {record.kind!r}, expected one of {', '.join(_CONFIGS)}", file=directory)
     module, name = _CONFIGS[record.kind]

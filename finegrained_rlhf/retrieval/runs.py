@@ -56,7 +56,7 @@ def in_trec_order(hits: Sequence[Hit]) -> list[Hit]:
     return sorted(rounded, key=lambda hit: (hit.score, hit.id), reverse=True)
 
 
-def write_run(path: str | Path, run: Run, name: str) -> None:
+def write_trec_run(path: str | Path, run: Run, name: str) -> None:
     """Write lines `turn Q0 passage rank score name`, atomically, ranks from 1; scores keep all their digits.
 
     A turn without hits leaves no line.
@@ -73,7 +73,7 @@ def write_run(path: str | Path, run: Run, name: str) -> None:
                 stream.write(f"{column} Q0 {written_id(hit.id)} {rank} {hit.score!r} {name}\n")
 
 
-def read_run(path: str | Path) -> dict[str, list[Hit]]:
+def read_trec_run(path: str | Path) -> dict[str, list[Hit]]:
     """Read a run, by turn in the order of the file; each turn's hits in trec_eval's order.
 
     Raises:

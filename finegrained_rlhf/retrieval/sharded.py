@@ -28,8 +28,9 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.arrays import open_arrays, save_arrays, string_arrays
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage, CorpusScan, Place
+from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place
 from finegrained_rlhf.retrieval.postings import TermCounts, Weighting, count_terms, invert, join_counts
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan
 
@@ -169,11 +170,9 @@ def _count(corpus: Corpus, shards: Path, terms: PassageTerms, shard_size: int, b
             ids, parts, number = [], [], number + 1
 
 
-def _cut(
-    read: Iterator[tuple[CorpusPassage, Place]], shard_size: int
-) -> Iterator[tuple[list[CorpusPassage], bool, Place]]:
+def _cut(read: Iterator[tuple[Passage, Place]], shard_size: int) -> Iterator[tuple[list[Passage], bool, Place]]:
     """Blocks of passages; whether a block ends a shard; and the place after it."""
-    block: list[CorpusPassage] = []
+    block: list[Passage] = []
     in_shard, ended, after = 0, True, Place()
     for passage, after in read:
         block.append(passage)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
-from finegrained_rlhf.retrieval.corpus import Corpus, CorpusPassage, Place
+from finegrained_rlhf.retrieval.corpus import Corpus, Place
 from finegrained_rlhf.retrieval.encoder import SentenceEncoder
 
 _PIECE = 32  # batches between two steps of the progress bar
@@ -75,7 +76,7 @@ def encode_corpus(
     return number
 
 
-def _encode(block: Sequence[CorpusPassage], encoder: SentenceEncoder, dtype: str, bar: Any) -> NDArray[Any]:
+def _encode(block: Sequence[Passage], encoder: SentenceEncoder, dtype: str, bar: Any) -> NDArray[Any]:
     """The vectors of passages, [n, dimension]; texts of similar length are encoded together."""
     texts = [passage.contents for passage in block]
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)

@@ -30,13 +30,13 @@ from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
 from finegrained_rlhf.training.ppo_checks import check_finite
 from finegrained_rlhf.training.self_critical_config import ResponseReward, ResponseValidation, SelfCriticalConfig
 from finegrained_rlhf.training.self_critical_rows import (
+    ComparedRollout,
     Imitation,
-    ScoredRollout,
     TrainedRows,
     WeightedRow,
     batches_of,
+    compared_rows,
     describe,
-    sample_rows,
     sampled_rows,
     trained_rows,
     useful,
@@ -151,16 +151,20 @@ class SelfCriticalTrainer:
         return join_rollouts(batches, self.policy.pad_id)
 
     @torch.no_grad()
-    def _score(self, step_prompts: Sequence[Prompt], rollout: Rollout) -> ScoredRollout:
+    def _score(self, step_prompts: Sequence[Prompt], rollout: Rollout) -> ComparedRollout:
         assert self.reward is not None
         scores = self.reward.score(step_prompts, rollout.row_prompts(), rollout.texts) if rollout.texts else []
         if len(scores) != len(rollout.texts):
             raise ConsistencyError(f"the reward gave {len(scores)} scores for {len(rollout.texts)} responses")
         table = torch.tensor(scores, dtype=torch.float32).view(len(rollout.prompts), 1 + self.config.samples)
-        return ScoredRollout(rollout, table)
+        return ComparedRollout(rollout, table)
 
     def _update(
-        self, batch: Sequence[Imitation], mine: Sequence[Imitation], scored: ScoredRollout | None, metrics: StepMetrics
+        self,
+        batch: Sequence[Imitation],
+        mine: Sequence[Imitation],
+        scored: ComparedRollout | None,
+        metrics: StepMetrics,
     ) -> None:
         """Accumulate the gradient of this process's examples; the losses are added to `metrics`."""
         tokens = sum(len(e.answer_ids) for e in batch if e.answer_ids is not None)
@@ -176,7 +180,7 @@ class SelfCriticalTrainer:
         self.policy.eval()
 
     def _mixed(
-        self, mine: Sequence[Imitation], scored: ScoredRollout, rewarded: int, tokens: int, metrics: StepMetrics
+        self, mine: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics
     ) -> None:
         """Samples and references of a prompt in one pass, its encoding shared."""
         alpha = self.config.alpha
@@ -215,10 +219,10 @@ class SelfCriticalTrainer:
         self.processes.all_reduce_gradients(self.optimizer.parameters)
         return self.optimizer.step(step)
 
-    def _write_samples(self, scored: ScoredRollout, step: int) -> None:
+    def _write_samples(self, scored: ComparedRollout, step: int) -> None:
         if self.samples_every is None or step % self.samples_every:
             return
-        rows = self.processes.gather_objects(sample_rows(scored))
+        rows = self.processes.gather_objects(compared_rows(scored))
         if self.processes.is_main:
             write_jsonl(self.run.scored_samples_path(step), rows)
 

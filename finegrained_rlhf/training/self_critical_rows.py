@@ -76,7 +76,7 @@ class TrainedRows:
 
 
 @dataclass(frozen=True)
-class ScoredRollout:
+class ComparedRollout:
     """Greedy and sampled responses with their scores.
 
     Attributes:
@@ -93,7 +93,7 @@ class ScoredRollout:
         return self_critical_rewards(self.scores[:, 1:], self.scores[:, 0])
 
 
-def sampled_rows(scored: ScoredRollout, scale: float) -> list[list[WeightedRow]]:
+def sampled_rows(scored: ComparedRollout, scale: float) -> list[list[WeightedRow]]:
     """The samples of each prompt whose reward is not 0, with weight `scale` · r / m; others have no gradient."""
     rewards = scored.rewards
     prompts, samples = rewards.shape
@@ -144,7 +144,7 @@ def batches_of(rows: TrainedRows, prompts: int, tokens: int | None) -> Iterator[
         yield batch, rows.weights[batch.rows], rows.references[batch.rows]
 
 
-def describe(scored: ScoredRollout, metrics: StepMetrics) -> None:
+def describe(scored: ComparedRollout, metrics: StepMetrics) -> None:
     """Add mean scores, the reward over the greedy response, the share of trained samples, and lengths in tokens."""
     prompts, rows = scored.scores.shape
     rewards = scored.rewards
@@ -157,7 +157,7 @@ def describe(scored: ScoredRollout, metrics: StepMetrics) -> None:
     metrics.add("response_length/samples", lengths[:, 1:].sum(), rewards.numel())
 
 
-def sample_rows(scored: ScoredRollout) -> list[dict[str, Any]]:
+def compared_rows(scored: ComparedRollout) -> list[dict[str, Any]]:
     """One JSON object a prompt: `id`, `prompt`, and `greedy` and `samples` with `response`, `score` and `reward`."""
     prompts, rows = scored.scores.shape
     texts, rewards = scored.rollout.texts, scored.rewards.tolist()

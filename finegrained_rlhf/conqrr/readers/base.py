@@ -5,55 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.core.sources import Reading
 
 
-@dataclass(frozen=True)
-class RewriteReading:
-    """What a reader found.
+class RewriteReading(Reading[RewriteExample]):
+    """Questions in dialogues that were read, dialogue by dialogue, oldest turn first; `entries` are dialogues."""
 
-    Attributes:
-        examples: one record for each question that can be used, dialogue by dialogue, oldest turn first.
-        dialogues: dialogues in the file.
-        skipped: turns that gave no example, by reason.
-        notes: what was read otherwise than it stands in the file, by kind.
-    """
+    entry: ClassVar[str] = "dialogues"
+    example: ClassVar[str] = "question"
 
-    examples: tuple[RewriteExample, ...]
-    dialogues: int
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    notes: Mapping[str, int] = field(default_factory=dict)
-
-    def report(self) -> dict[str, Any]:
-        """Counts for a run directory or the terminal, ready for JSON."""
+    def measured(self) -> dict[str, Any]:
+        """How many questions have a rewrite, an answer, gold passages; sources; shifts of the topic."""
         return {
-            "dialogues": self.dialogues,
-            "examples": len(self.examples),
-            "skipped": dict(sorted(self.skipped.items())),
-            "notes": dict(sorted(self.notes.items())),
             "rewrites": sum(example.rewrite is not None for example in self.examples),
             "answers": sum(example.answer is not None for example in self.examples),
             "gold": sum(bool(example.gold) for example in self.examples),
             "sources": dict(sorted(Counter(example.source for example in self.examples).items())),
             "topic_shifts": sum(example.topic_shift is True for example in self.examples),
         }
-
-
-def as_object(value: Any, field: str) -> Mapping[str, Any]:
-    """`value` as a JSON object."""
-    require(isinstance(value, Mapping), f"expected an object, got {type(value).__name__}", field)
-    return value
-
-
-def as_list(value: Any, field: str) -> list[Any]:
-    """`value` as a JSON list."""
-    require(isinstance(value, list), f"expected a list, got {type(value).__name__}", field)
-    return value
 
 
 def as_turn(value: Any, field: str) -> int:
@@ -140,25 +113,3 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
             )
         )
     return examples
-
-
-def finish(
-    examples: Sequence[RewriteExample],
-    dialogues: int,
-    skipped: Mapping[str, int],
-    notes: Mapping[str, int],
-    path: str | Path,
-) -> RewriteReading:
-    """The reading, or a DataError where the file has no question or an example's id occurs twice."""
-    if not examples:
-        why = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items())) or "no dialogues"
-        raise DataError(f"holds no question ({why})", file=path)
-    require_unique(examples, path)
-    return RewriteReading(tuple(examples), dialogues, dict(skipped), dict(notes))
-
-
-def require_unique(examples: Sequence[RewriteExample], path: str | Path) -> None:
-    """Raise DataError where two examples have one id."""
-    twice = [name for name, count in Counter(example.id for example in examples).items() if count > 1]
-    if twice:
-        raise DataError("the turn occurs twice", file=path, record=twice[0], field="id")

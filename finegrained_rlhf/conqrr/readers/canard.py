@@ -13,21 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from finegrained_rlhf.conqrr.readers.base import (
-    PublishedTurn,
-    RewriteReading,
-    as_object,
-    as_turn,
-    examples_of,
-    finish,
-    optional_text,
-)
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.feedback.outputs import get_field, text_list
-from finegrained_rlhf.feedback.records import require, require_text
-from finegrained_rlhf.retrieval.corpus import CorpusPassage
+from finegrained_rlhf.dialogue.records import Passage
 
 NO_ANSWER = "I don't know."
 """How CANARD writes that QuAC's teacher found no answer in the section."""
@@ -60,7 +51,7 @@ def read_canard(path: str | Path, unknown: UnknownAnswers = "keep", part: Part =
     return reading
 
 
-def canard_passages(path: str | Path, unknown: UnknownAnswers = "keep") -> list[CorpusPassage]:
+def canard_passages(path: str | Path, unknown: UnknownAnswers = "keep") -> list[Passage]:
     """The corpus of a file: its answers with article and section; equal answers about one section are one passage.
 
     Raises:
@@ -72,12 +63,12 @@ def canard_passages(path: str | Path, unknown: UnknownAnswers = "keep") -> list[
 
 def read_canard_corpus(
     path: str | Path, unknown: UnknownAnswers = "keep", part: Part = "all"
-) -> tuple[RewriteReading, list[CorpusPassage]]:
+) -> tuple[RewriteReading, list[Passage]]:
     """Examples and corpus in one go; arguments and errors are those of `read_canard`. The corpus is of all parts."""
     dialogues = _dialogues(path)
     notes: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
-    passages: dict[tuple[str, str], CorpusPassage] = {}
+    passages: dict[tuple[str, str], Passage] = {}
     examples = []
     for name, rows in dialogues.items():
         mine = part in ("all", part_of(name))
@@ -90,14 +81,14 @@ def read_canard_corpus(
                 turns.append(row.turn)
                 continue
             found = passages.setdefault(
-                (row.title, answer), CorpusPassage(f"{name}_{row.turn.turn}", answer, row.title)
+                (row.title, answer), Passage.uncut(f"{name}_{row.turn.turn}", answer, row.title)
             )
             turns.append(replace(row.turn, answer=answer, gold=(found.id,)))
         if mine:
             examples += examples_of(name, turns, notes)
         else:
             skipped[ELSEWHERE] += len(turns)
-    return finish(examples, len(dialogues), skipped, notes, path), list(passages.values())
+    return RewriteReading.of(examples, len(dialogues), skipped, notes, path), list(passages.values())
 
 
 def part_of(dialogue: str) -> Part:

@@ -12,20 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import (
-    PublishedTurn,
-    RewriteReading,
-    as_list,
-    as_object,
-    as_turn,
-    examples_of,
-    finish,
-    optional_text,
-)
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.feedback.outputs import get_field
-from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.runs import read_judgements
 
 RESULTS = ("manual_canonical_result_id", "canonical_result_id", "automatic_canonical_result_id")
@@ -74,7 +64,7 @@ def read_cast(
             examples += examples_of(name, _turns(name, topic, resolved, judged, min_relevance, notes), notes)
         except DataError as error:
             raise error.at(file=path, record=name) from None
-    return finish(examples, len(topics), {}, notes, path)
+    return RewriteReading.of(examples, len(topics), {}, notes, path)
 
 
 def _turns(

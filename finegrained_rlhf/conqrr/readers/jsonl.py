@@ -10,12 +10,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import as_object, as_turn, optional_text, require_unique
+from finegrained_rlhf.conqrr.readers.base import as_turn, optional_text
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.outputs import get_field, require_records, text_list
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.core.sources import require_unique
+from finegrained_rlhf.feedback.outputs import require_records
 
 KEYS = tuple(entry.name for entry in fields(RewriteExample))
 

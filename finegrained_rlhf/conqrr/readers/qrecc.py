@@ -12,19 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import (
-    PublishedTurn,
-    RewriteReading,
-    as_object,
-    as_turn,
-    examples_of,
-    finish,
-    optional_text,
-)
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.feedback.outputs import get_field, text_list
-from finegrained_rlhf.feedback.records import require, require_text
 
 _PART = re.compile(r"_p\d+$")
 """What the id of a passage adds to the address of its page: `https://…/page_p12`."""
@@ -56,7 +47,7 @@ def read_qrecc(path: str | Path) -> RewriteReading:
     examples = []
     for name, turns in dialogues.items():
         examples += examples_of(name, [turns[number] for number in sorted(turns)], notes)
-    return finish(examples, len(dialogues), {}, notes, path)
+    return RewriteReading.of(examples, len(dialogues), {}, notes, path)
 
 
 def _name(row: Mapping[str, Any]) -> str:

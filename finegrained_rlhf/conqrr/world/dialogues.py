@@ -49,7 +49,7 @@ class RewriteWorldConfig:
 
 
 @dataclass(frozen=True)
-class Fact:
+class WorldFact:
     """One passage of the corpus: an attribute of a name, and its value."""
 
     attribute: str
@@ -67,17 +67,17 @@ class Fact:
         return lexicon.passage(self.attribute, self.name, self.value)
 
 
-Facts = Mapping[tuple[str, str], Fact]
+Facts = Mapping[tuple[str, str], WorldFact]
 """Every fact of a world by name and attribute."""
 
 
-def draw_facts(rng: random.Random, config: RewriteWorldConfig) -> dict[tuple[str, str], Fact]:
+def draw_facts(rng: random.Random, config: RewriteWorldConfig) -> dict[tuple[str, str], WorldFact]:
     """The facts of a world. No two names share a value, so an answer tells its passage."""
     names = rng.sample(lexicon.NAMES, config.names)
     attributes = rng.sample(lexicon.ATTRIBUTES, config.attributes)
     values = {attribute: rng.sample(lexicon.VALUES[attribute], config.names) for attribute in attributes}
     return {
-        (name, attribute): Fact(attribute, name, values[attribute][number])
+        (name, attribute): WorldFact(attribute, name, values[attribute][number])
         for number, name in enumerate(names)
         for attribute in attributes
     }
@@ -88,7 +88,7 @@ class Question:
     """A question of a dialogue: how it asks, one of `lexicon.KINDS`, and for which fact."""
 
     kind: str
-    fact: Fact
+    fact: WorldFact
 
     @property
     def text(self) -> str:
@@ -97,7 +97,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class RewriteDialogue:
     """A dialogue.
 
     Attributes:
@@ -130,7 +130,7 @@ class Dialogue:
         return examples
 
 
-def draw_dialogue(name: str, facts: Facts, rng: random.Random, config: RewriteWorldConfig) -> Dialogue:
+def draw_rewrite_dialogue(name: str, facts: Facts, rng: random.Random, config: RewriteWorldConfig) -> RewriteDialogue:
     """A dialogue about `facts`. No question asks for the attribute of the one before it, unless it is a `shift`."""
     names = list(dict.fromkeys(key[0] for key in facts))
     attributes = list(dict.fromkeys(key[1] for key in facts))
@@ -145,4 +145,4 @@ def draw_dialogue(name: str, facts: Facts, rng: random.Random, config: RewriteWo
         if kind != "shift":
             attribute = rng.choice([other for other in attributes if other != attribute])
         questions.append(Question(kind, facts[topic, attribute]))
-    return Dialogue(name, tuple(questions))
+    return RewriteDialogue(name, tuple(questions))

@@ -13,7 +13,13 @@ from typing import Any
 
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.world import lexicon
-from finegrained_rlhf.conqrr.world.dialogues import Dialogue, Fact, RewriteWorldConfig, draw_dialogue, draw_facts
+from finegrained_rlhf.conqrr.world.dialogues import (
+    RewriteDialogue,
+    RewriteWorldConfig,
+    WorldFact,
+    draw_facts,
+    draw_rewrite_dialogue,
+)
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl, write_text
 from finegrained_rlhf.core.seeding import stable_hash
@@ -68,18 +74,18 @@ class MakeRewriteWorld:
         counts = [f"{sum(len(one.questions) for one in found)} {split}" for split, found in splits.items()]
         print(f"{len(facts)} passages, questions: {', '.join(counts)} -> {self.output_dir}")
 
-    def facts(self) -> dict[tuple[str, str], Fact]:
+    def facts(self) -> dict[tuple[str, str], WorldFact]:
         """Every fact of the world, one passage each."""
         return draw_facts(self._rng("facts"), self.world)
 
-    def draw(self) -> dict[str, list[Dialogue]]:
+    def draw(self) -> dict[str, list[RewriteDialogue]]:
         """Each split's dialogues. A split does not depend on the sizes of the others."""
         facts = self.facts()
-        splits: dict[str, list[Dialogue]] = {}
+        splits: dict[str, list[RewriteDialogue]] = {}
         for split in SPLITS:
-            rng, found = self._rng(split), list[Dialogue]()
+            rng, found = self._rng(split), list[RewriteDialogue]()
             while len(found) < getattr(self, split):
-                dialogue = draw_dialogue(f"{split}-{len(found):05d}", facts, rng, self.world)
+                dialogue = draw_rewrite_dialogue(f"{split}-{len(found):05d}", facts, rng, self.world)
                 if stable_hash("opening", *_opening(dialogue)) % 10 in _OPENINGS[split]:
                     found.append(dialogue)
             splits[split] = found
@@ -89,11 +95,11 @@ class MakeRewriteWorld:
         return random.Random(stable_hash(self.seed, "rewrite world", name))
 
 
-def _opening(dialogue: Dialogue) -> Sequence[str]:
+def _opening(dialogue: RewriteDialogue) -> Sequence[str]:
     return [question.text for question in dialogue.questions[:2]]
 
 
-def _world_rows(splits: Mapping[str, Sequence[Dialogue]]) -> Iterator[dict[str, Any]]:
+def _world_rows(splits: Mapping[str, Sequence[RewriteDialogue]]) -> Iterator[dict[str, Any]]:
     """One line of `world.jsonl` a dialogue."""
     for split, dialogues in splits.items():
         for one in dialogues:
