@@ -32,7 +32,7 @@ def check_scores(name: str, result: object, prompts: Sequence[Prompt], responses
     """
     if not isinstance(result, SegmentScores):
         raise ConfigError(
-            f"reward component {name} gave {type(result).__name__}, expected SegmentScores with the spans and values of "
+            f"reward component {name} gave {type(result).__name__}, expected SegmentScores with spans and values of "
             f"{len(responses)} responses, first {_where(prompts[0], responses[0])}"
         )
     if len(result.values) != len(responses):
