@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -31,6 +31,8 @@ from finegrained_rlhf.text.templates import (
 )
 
 logger = logging.getLogger(__name__)
+
+TooLong = Literal["refuse", "truncate"]
 
 _CACHED_PIECES = 4096
 _SEP = "</s>"
@@ -86,11 +88,13 @@ class EncodedInput:
         ids: token ids, special tokens included.
         separators: position in `ids` of the separator before each segment.
         cut: tokens of the passages that were left out.
+        lost: tokens of segments, or of what follows the passages, that were left out as well (`too_long=truncate`).
     """
 
     ids: tuple[int, ...]
     separators: tuple[int, ...]
     cut: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,27 +164,32 @@ class InputEncoder:
     Args:
         tokenizer: with a class (or start) token and a separator (or end) token.
         max_length: longest input in tokens.
+        too_long: what happens to an input that does not fit even without its passages: `refuse` raises, as labelled
+            data should; `truncate` shortens the longest segments (or a whole answer's end) until it fits, keeps every
+            separator, and counts it. A response of a policy in training must not end the run.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int) -> None:
+    def __init__(self, tokenizer: Any, max_length: int, too_long: TooLong = "refuse") -> None:
         start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
         sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         if start is None or sep is None or tokenizer.pad_token_id is None:
             raise ModelError("a reward model's tokenizer needs a class, a separator and a padding token")
-        self.tokenizer, self.max_length = tokenizer, max_length
+        self.tokenizer, self.max_length, self.too_long = tokenizer, max_length, too_long
         self.start_id, self.sep_id, self.pad_id = int(start), int(sep), int(tokenizer.pad_token_id)
         self.inputs_seen = 0
         self.inputs_cut = 0
+        self.inputs_lost = 0
         self._cache = _pieces_of(tokenizer)
 
     def encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
         """Token ids of inputs, in order.
 
         Raises:
-            DataError: an input does not fit even without its passages.
+            DataError: an input does not fit even without its passages, and `too_long` is `refuse`; or not even its
+                question and separators fit.
         """
         self._tokenise([piece for item in parts for piece in _pieces(item)])
         encoded = [self._assemble(item) for item in parts]
@@ -197,18 +206,23 @@ class InputEncoder:
 
     def _assemble(self, item: InputParts) -> EncodedInput:
         before, context, after, *segments = (self._cache[piece] for piece in _pieces(item))
-        room = self.max_length - 2 - len(before) - len(after) - sum(len(segment) + 1 for segment in segments)
+        spare = self.max_length - 2 - len(before) - len(segments)
+        room = spare - len(after) - sum(map(len, segments))
+        lost = 0
         if room < 0:
-            raise DataError(
-                f"an input needs {self.max_length - room} tokens without its passages, the reward model reads at most "
-                f"{self.max_length}: {item.before[:60]!r}"
-            )
+            if self.too_long == "refuse" or spare < 0:
+                raise DataError(
+                    f"an input needs {self.max_length - room} tokens without its passages, the reward model reads at "
+                    f"most {self.max_length}: {item.before[:60]!r}"
+                )
+            lost, room = -room, 0
+            after, *segments = _shortened([after, *segments], spare)
         ids = [self.start_id, *before, *context[:room], *after]
         separators = []
         for segment in segments:
             separators.append(len(ids))
             ids += [self.sep_id, *segment]
-        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room))
+        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room), lost)
 
     def _count(self, encoded: Sequence[EncodedInput]) -> None:
         """Warn the first time that passages are cut, and whenever ten times as many have been."""
@@ -225,6 +239,27 @@ class InputEncoder:
                 self.max_length,
                 max(cut),
             )
+        lost = [item.lost for item in encoded if item.lost]
+        seen = self.inputs_lost
+        self.inputs_lost += len(lost)
+        if lost and len(str(self.inputs_lost)) > len(str(seen)) * bool(seen):
+            logger.warning(
+                "%d of %d reward-model inputs were longer than %d tokens even without their passages; they are scored "
+                "without the end of their longest segments (up to %d tokens here)",
+                self.inputs_lost,
+                self.inputs_seen,
+                self.max_length,
+                max(lost),
+            )
+
+
+def _shortened(pieces: Sequence[tuple[int, ...]], room: int) -> list[tuple[int, ...]]:
+    """The pieces, the longest of them cut to one common length, so that together they have at most `room` tokens."""
+    low, high = 0, room
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(min(len(p), middle) for p in pieces) <= room else (low, middle - 1)
+    return [piece[:low] for piece in pieces]
 
 
 def _pieces(item: InputParts) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -21,6 +21,7 @@ from reward_models.inputs import (
     EncodedInput,
     InputEncoder,
     InputParts,
+    TooLong,
     answer_parts,
     batches_by_length,
     factuality_parts,
@@ -73,7 +74,17 @@ def passages_of(prompt: Prompt) -> Sequence[PassageText]:
 class _Scorer:
     """A reward model that is loaded at `setup`."""
 
-    def __init__(self, path: str, default: RewardModelRecord | None, batch_size: int, max_length: int | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        default: RewardModelRecord | None,
+        batch_size: int,
+        max_length: int | None,
+        too_long: TooLong,
+    ) -> None:
+        if too_long not in get_args(TooLong):
+            raise ConfigError(f"too_long must be truncate or refuse, got {too_long!r}")
+        self.too_long = too_long
         if batch_size < 1 or (max_length is not None and max_length < 8):
             raise ConfigError(f"need batch_size >= 1 and max_length >= 8, got {batch_size} and {max_length}")
         self.path, self.batch_size, self.max_length = path, batch_size, max_length
@@ -90,7 +101,7 @@ class _Scorer:
         model = load_reward_model(self.path, self._default).to(device).eval()
         self._check(model)
         limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
-        self._model, self._encoder = model, InputEncoder(model.tokenizer, limit)
+        self._model, self._encoder = model, InputEncoder(model.tokenizer, limit, self.too_long)
 
     def _check(self, model: RewardModel) -> None:
         """Raise ModelError unless the model is of a kind that this scorer can use."""
@@ -111,7 +122,8 @@ class _Scorer:
         """Launch the scoring of R responses; the function that is returned waits for it.
 
         Raises:
-            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
+                `too_long` is `refuse`.
         """
         raise NotImplementedError
 
@@ -132,6 +144,8 @@ class SegmentScorer(_Scorer):
         batch_size: responses in one forward pass; batches are made of responses of similar length.
         max_length: longest input in tokens; None takes the model's.
         kind: of a model made elsewhere, which says nothing of itself: `relevance` or `factuality`.
+        too_long: a response that does not fit into the model's input even without passages is scored without the end of
+            its longest segments, counted and logged (`truncate`), or ends the run (`refuse`).
     """
 
     def __init__(
@@ -144,8 +158,9 @@ class SegmentScorer(_Scorer):
         batch_size: int = 32,
         max_length: int | None = None,
         kind: Kind | None = None,
+        too_long: TooLong = "truncate",
     ) -> None:
-        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length)
+        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if not negative < positive:
             raise ConfigError(f"positive must be more than negative, got {positive} and {negative}")
         if granularity not in (None, "sub_sentence", "sentence"):
@@ -188,7 +203,8 @@ class SegmentScorer(_Scorer):
         """Launch the scoring of each segment of each response; an empty response has none.
 
         Raises:
-            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
+                `too_long` is `refuse`.
         """
         model, spans = self.model, [tuple(self.segments(response)) for response in responses]
         rows = [i for i, found in enumerate(spans) if found]
@@ -221,6 +237,8 @@ class SequenceScorer(_Scorer):
         batch_size: responses in one forward pass; batches are made of responses of similar length.
         max_length: longest input in tokens; None takes the model's.
         kind: of a model made elsewhere, which says nothing of itself: `completeness` or `preference`.
+        too_long: a response that does not fit into the model's input even without passages is scored without the end of
+            its longest segments, counted and logged (`truncate`), or ends the run (`refuse`).
     """
 
     def __init__(
@@ -233,8 +251,9 @@ class SequenceScorer(_Scorer):
         batch_size: int = 32,
         max_length: int | None = None,
         kind: Kind | None = None,
+        too_long: TooLong = "truncate",
     ) -> None:
-        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length)
+        super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if std is not None and std <= 0:
             raise ConfigError(f"std must be positive, got {std}")
         self.scale, self.bias, self._mean, self._std = scale, bias, mean, std
@@ -253,7 +272,8 @@ class SequenceScorer(_Scorer):
         """Launch the scoring of whole responses, one value each; an empty one is scored as an empty answer.
 
         Raises:
-            DataError: a prompt lacks its question or passages, or a response is longer than the model reads.
+            DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
+                `too_long` is `refuse`.
         """
         model = self.model
         inputs = self._encode(

@@ -22,6 +22,7 @@ from reward_models.examples import BatchPlan, LabelSettings, RewardExample, buil
 from reward_models.inputs import (
     EncodedInput,
     InputEncoder,
+    _shortened,
     answer_parts,
     batches_by_length,
     collate,
@@ -90,6 +91,23 @@ def test_only_passages_are_cut(limit: int) -> None:
     assert item.ids[: kept - 2] == whole.ids[: kept - 2]
     assert item.ids[-(len(whole.ids) - tail) :] == whole.ids[tail:]
     assert [len(item.ids) - i for i in item.separators] == [len(whole.ids) - i for i in whole.separators]
+
+
+def test_the_longest_segments_are_shortened_and_every_separator_stays() -> None:
+    """By hand: segments of 2, 20 and 9 tokens in a room of 16 keep 2, 7 and 7."""
+    assert [len(p) for p in _shortened([(1,) * 2, (2,) * 20, (3,) * 9], 16)] == [2, 7, 7]
+    assert [len(p) for p in _shortened([(1,) * 2, (2,) * 3], 16)] == [2, 3]
+    parts = factuality_parts(QUESTION, [LAKE], ["It is cold.", "It is wide and " * 20, "Yes!"])
+    (whole,) = InputEncoder(TOKENIZER, 512).encode([parts])
+    (item,) = InputEncoder(TOKENIZER, 50, "truncate").encode([parts])
+    assert len(item.ids) <= 50 and len(item.separators) == 3 and item.lost > 0 and item.cut > 0
+    ends = [*item.separators[1:], len(item.ids) - 1]
+    segments = [item.ids[a + 1 : b] for a, b in zip(item.separators, ends, strict=True)]
+    whole_ends = [*whole.separators[1:], len(whole.ids) - 1]
+    full = [whole.ids[a + 1 : b] for a, b in zip(whole.separators, whole_ends, strict=True)]
+    assert segments[0] == full[0] and segments[2] == full[2] and segments[1] == full[1][: len(segments[1])]
+    with pytest.raises(DataError, match="without its passages"):
+        InputEncoder(TOKENIZER, 50).encode([parts])
 
 
 def test_cut_inputs_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:

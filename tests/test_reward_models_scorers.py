@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -201,8 +202,30 @@ def test_passages_are_cut_for_a_long_input_and_answers_are_not(models: dict[str,
     short = SegmentScorer(models["factuality"], max_length=40)
     assert len(short.score([prompt()], [RESPONSES[4]]).values[0]) == 3
     assert short._encoder is not None and short._encoder.inputs_cut == 1
+    strict = SegmentScorer(models["factuality"], max_length=40, too_long="refuse")
     with pytest.raises(DataError, match="without its passages"):
-        short.score([prompt()], ["It is cold. " * 20])
+        strict.score([prompt()], ["It is cold. " * 20])
+
+
+@pytest.mark.parametrize("kind", ["factuality", "relevance", "completeness"])
+def test_a_response_that_does_not_fit_is_scored_as_far_as_it_does(
+    models: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One run-on sentence beside a short one: all segments get a value, and the short one keeps its words."""
+    make = SequenceScorer if kind == "completeness" else SegmentScorer
+    scorer = make(models[kind], max_length=60)
+    text = "It is cold. " + "and it is wide and cold " * 30 + "."
+    with caplog.at_level(logging.WARNING):
+        found = scorer.score([prompt()], [text])
+    assert len(found.values[0]) == len(found.spans[0]) >= 1
+    assert found.spans[0][-1][1] == len(text)
+    encoder = scorer._encoder
+    assert encoder is not None and encoder.inputs_lost == 1
+    assert "scored without the end of their longest segments" in caplog.text
+    with pytest.raises(DataError, match="without its passages"):
+        make(models[kind], max_length=60, too_long="refuse").score([prompt()], [text])
+    with pytest.raises(ConfigError, match="too_long must be"):
+        make(models[kind], too_long="cut")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -388,3 +389,44 @@ def test_what_cannot_be_aggregated_is_refused() -> None:
         composer(completeness=ComponentConfig(aggregation="budget")).compose(rollout(), BOTH)
     with pytest.raises(ConfigError, match="settings.relevance.normalisation: running moments"):
         composer(relevance=ComponentConfig("running")).totals(BOTH)
+
+
+# Empty responses ------------------------------------------------------------------------------------------------
+
+
+class Words(BaseScorer):
+    """−1 for every word."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        spans = [tuple(match.span() for match in re.finditer(r"\S+", text)) for text in responses]
+        return SegmentScores(spans, [(-1.0,) * len(row) for row in spans])
+
+
+def test_an_empty_response_is_paid_what_the_setting_says() -> None:
+    """Row 2 of the toy has no text: without the setting it earns more than one wrong word."""
+    drawn = rollout()
+    for empty, paid in ((0.0, {}), (-1.0, {(2, 0): -0.5})):
+        config = RewardConfig({"a": Words()}, {"a": 0.5}, {"a": ComponentConfig(empty=empty)})
+        ours = RewardComposer(config)
+        scores = ours.score(drawn.row_prompts(), drawn.texts)
+        trace = ours.compose(drawn, scores)
+        assert {cell: value for cell, value in cells(trace.total).items() if cell[0] == 2} == paid
+        assert ours.totals(scores)[2] == sum(paid.values())
+        assert list(scores["a"].values[:2]) == Words().score([], drawn.texts[:2]).values
+    assert trace.components["a"].tokens[2] == (0,) and scores["a"].spans[2] == ((0, 0),)
+    again = ours.compose(drawn, scores)  # as from kept samples
+    assert torch.equal(again.total, trace.total)
+
+
+def test_whole_responses_and_texts_without_segments_are_left_alone() -> None:
+    drawn = rollout()
+    config = RewardConfig(
+        {"whole": Fixed(whole(2.0, 3.0, -4.0)), "some": Fixed(SegmentScores([(), (), ()], [(), (), ()]))},
+        {"whole": 1.0, "some": 1.0},
+        {name: ComponentConfig(empty=-1.0) for name in ("whole", "some")},
+    )
+    scores = RewardComposer(config).score(drawn.row_prompts(), drawn.texts)
+    assert scores["whole"].values == [(2.0,), (3.0,), (-4.0,)]
+    assert scores["some"].values == ((), (), (-1.0,))  # only the response without a word is empty
+    with pytest.raises(ConfigError, match="empty must be a finite number"):
+        ComponentConfig(empty=float("nan"))

@@ -131,3 +131,28 @@ def test_pipeline_by_path_and_missing_pipeline(tmp_path: Path) -> None:
         SpacySegmenter(str(tmp_path / "bare"))
     with pytest.raises(ConfigError, match="no_such_pipeline.*not installed"):
         SpacySegmenter("no_such_pipeline")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "It is No. 5 of them, approx. 3 ft. long. It is red.",
+            ["It is No. 5 of them, approx. 3 ft. long.", "It is red."],
+        ),
+        ("See (fig. 2, p. 7) in Vol. 3 of it. Then Fig. 4.", ["See (fig. 2, p. 7) in Vol. 3 of it.", "Then Fig. 4."]),
+        ("It is 3 ft. The lake is wide.", ["It is 3 ft.", "The lake is wide."]),  # a capital begins a sentence
+        ("The year was 2018. 5 men came.", ["The year was 2018.", "5 men came."]),  # no abbreviation
+    ],
+)
+def test_abbreviations_do_not_end_a_sentence(text: str, expected: list[str]) -> None:
+    spans = SpacySegmenter("abbreviations").sentences(text)
+    assert [text[a:b] for a, b in spans] == expected
+    assert len(SpacySegmenter("abbreviations").sub_sentences(text)) >= len(spans)
+
+
+@given(TEXTS)
+def test_abbreviations_join_whole_sentences_of_the_rules(text: str) -> None:
+    joined, plain = SpacySegmenter("abbreviations").sentences(text), SEGMENTER.sentences(text)
+    assert {a for a, _ in joined} <= {a for a, _ in plain} and {b for _, b in joined} <= {b for _, b in plain}
+    assert "".join(text[a:b] for a, b in joined).replace(" ", "").split() or not plain

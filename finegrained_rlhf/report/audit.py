@@ -72,5 +72,5 @@ def _audit(responses: list[Sample], component: str) -> AlignmentAudit:
         if response.tokens is not None:
             texts.append(response.text)
             ends.append(response.tokens.ends)
-            spans.append([(s.start, s.end) for s in response.segments if s.component == component])
+            spans.append([(s.start, s.end) for s in response.segments if s.component == component and s.end > 0])
     return audit_alignment(texts, ends, spans)

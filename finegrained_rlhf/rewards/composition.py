@@ -37,12 +37,16 @@ class ComponentConfig:
         budget: in the component's unit, a response; used by `aggregation=budget` only.
         density: `segment` pays each segment where it ends; `response` pays their sum at the last token, which makes a
             holistic reward of a fine-grained one.
+        empty: value, in the component's unit, of a response without a word, for components that score segments. Such a
+            response has none; with 0 (the paper) it earns more than one with a single wrong segment. It goes on the
+            response's last token, as the segment 0:0.
     """
 
     normalisation: Normalisation = "none"
     aggregation: Aggregation = "sum"
     budget: float = 1.0
     density: Density = "segment"
+    empty: float = 0.0
 
     def __post_init__(self) -> None:
         known = {
@@ -55,6 +59,8 @@ class ComponentConfig:
                 raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
+        if not math.isfinite(self.empty):
+            raise ConfigError(f"reward empty must be a finite number, got {self.empty!r}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class RewardComposer:
             scorer.setup(device)
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
-        """Raw scores of every component, in the order of the configuration.
+        """Raw scores of every component, in the order of the configuration; empty responses as `empty` says.
 
         Every scorer with a `start` is started before any other scores and before any result is waited for: while the
         device scores for one component, the CPU prepares the next.
@@ -132,7 +138,18 @@ class RewardComposer:
         for name, collect in started.items():
             with naming(*given[name]):
                 scored[name] = collect()
-        return {name: check_scores(name, scored[name], prompts, responses) for name in given}
+        checked = {name: check_scores(name, scored[name], prompts, responses) for name in given}
+        return {name: self._with_empty(name, result, responses) for name, result in checked.items()}
+
+    def _with_empty(self, name: str, scores: SegmentScores, responses: Sequence[str]) -> SegmentScores:
+        """The scores, with the segment 0:0 in place of none where a response has no word and its emptiness is paid."""
+        value = self.settings(name).empty
+        if value == 0.0 or scores.whole_response:
+            return scores
+        fill = [not spans and not text.strip() for spans, text in zip(scores.spans, responses, strict=True)]
+        spans = tuple(((0, 0),) if empty else tuple(row) for empty, row in zip(fill, scores.spans, strict=True))
+        values = tuple((value,) if empty else tuple(row) for empty, row in zip(fill, scores.values, strict=True))
+        return SegmentScores(spans, values)
 
     def compose(self, rollout: Rollout, scores: Mapping[str, SegmentScores], *, train: bool = True) -> RewardTrace:
         """Normalise, aggregate, place on tokens, weigh, add up.

@@ -14,6 +14,9 @@ from finegrained_rlhf.core.errors import AlignmentError
 from finegrained_rlhf.core.records import Rollout, SegmentScores
 from finegrained_rlhf.text.alignment import segment_end_tokens
 
+EMPTY = (0, 0)
+"""The segment of a response without a word, where its emptiness is paid."""
+
 
 def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, ...]]:
     """The response token that carries each segment's value.
@@ -34,12 +37,19 @@ def segment_tokens(scores: SegmentScores, rollout: Rollout) -> list[tuple[int, .
         if scores.whole_response:
             ends = tuple(length - 1 for _ in spans)
         else:
-            ends = tuple(segment_end_tokens(rollout.token_ends[row], spans))
+            ends = _ends(rollout.token_ends[row], spans, length)
         outside = [end for end in ends if not 0 <= end < length]
         if outside:
             raise AlignmentError(f"response {row}: a segment ends at token {outside[0]} of {length}")
         found.append(ends)
     return found
+
+
+def _ends(token_ends: Sequence[int], spans: Sequence[tuple[int, int]], length: int) -> tuple[int, ...]:
+    """The tokens that end the segments; the segment 0:0, which stands for an empty response, ends at the last one."""
+    if tuple(spans) == (EMPTY,):
+        return (length - 1,)
+    return tuple(segment_end_tokens(token_ends, spans))
 
 
 def place_values(values: Sequence[Sequence[float]], tokens: Sequence[tuple[int, ...]], rollout: Rollout) -> Tensor:

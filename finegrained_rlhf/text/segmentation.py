@@ -24,6 +24,16 @@ MIN_WORDS = 5
 CUT_AFTER = ",;!?"
 """A sub-sentence may end after a word whose last character is one of these."""
 
+ABBREVIATIONS = frozenset(
+    (
+        "al. approx. art. av. bros. ca. cap. capt. cf. ch. chap. cm. col. corp. dept. ed. eds. eq. est. etc. "
+        "fig. figs. fl. ft. gal. govt. hr. hrs. ibid. illus. kg. km. lb. lbs. lt. max. mi. min. misc. mm. mt. "
+        "no. nos. op. oz. p. para. pp. prof. pt. pts. rev. sec. sgt. sp. spp. sq. ss. tel. temp. vol. vols. "
+        "vs. yd. yds. yr. yrs. u.k. u.n. u.s."
+    ).split()
+)
+"""Words after whose full stop a sentence goes on where a digit or a small letter follows (`abbreviations`)."""
+
 _WORD = re.compile(r"\S+")
 
 
@@ -45,8 +55,9 @@ class SpacySegmenter:
     """Sentences by spaCy, sub-sentences by the rule of the original code.
 
     Args:
-        pipeline: `rules` for `blank("en")` with the rule-based `sentencizer` (no model needed), else the name or path
-            of an installed spaCy pipeline (the original uses `en_core_web_sm`).
+        pipeline: `rules` for `blank("en")` with the rule-based `sentencizer` (no model needed); `abbreviations` for the
+            same without a cut after a well-known abbreviation ("No. 5", "3 ft. long"); else the name or path of an
+            installed spaCy pipeline (the original uses `en_core_web_sm`).
 
     Raises:
         ConfigError: spaCy or the pipeline is not installed, or the pipeline sets no sentence boundaries.
@@ -68,7 +79,10 @@ class SpacySegmenter:
     def _segment(self, text: str) -> tuple[list[Span], list[Span]]:
         if not text.strip():
             return [], []
-        trimmed = (trim(span, text) for span in _boundaries(self._nlp(text)))
+        boundaries = _boundaries(self._nlp(text))
+        if self.pipeline == "abbreviations":
+            boundaries = _joined_abbreviations(boundaries, text)
+        trimmed = (trim(span, text) for span in boundaries)
         sentences = [span for span in trimmed if span is not None]
         return sentences, sub_sentence_spans(text, sentences)
 
@@ -77,13 +91,26 @@ def _boundaries(doc: Any) -> list[Span]:
     return [(sentence.start_char, sentence.end_char) for sentence in doc.sents]
 
 
+def _joined_abbreviations(spans: Sequence[Span], text: str) -> list[Span]:
+    """The spans, those joined between which an abbreviation is followed by a digit or a small letter."""
+    joined: list[Span] = []
+    for start, end in spans:
+        words = text[joined[-1][0] : joined[-1][1]].split() if joined else []
+        follows = text[start:end].lstrip()[:1]
+        if words and words[-1].lstrip("([\"'").lower() in ABBREVIATIONS and (follows.isdigit() or follows.islower()):
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
 @lru_cache(maxsize=8)
 def _load_pipeline(name: str) -> Language:
     try:
         import spacy
     except ImportError:
         raise ConfigError("sentence segmentation needs spaCy: pip install spacy") from None
-    if name == "rules":
+    if name in ("rules", "abbreviations"):
         nlp = spacy.blank("en")
         nlp.add_pipe("sentencizer")
     else:

@@ -156,9 +156,10 @@ def start(case: Case) -> Iterator[Finding]:
     """Before the first update the policy is its reference (KL 0) and every probability ratio is 1."""
     assert case.trainer is not None and case.rollout is not None
     trainer, processes = case.trainer, case.processes
-    ppo, allowed = trainer.config, trainer.tolerance
+    ppo = trainer.config
     batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens)
     scored = RolloutScorer(trainer.models, processes, trainer.rollout_config.logprobs).score(case.rollout, batches)
+    allowed = trainer.tolerance(scored.rollout)
     kl, ratio = largest_kl(scored.rollout, scored.reference), 0.0
     for batch in batches:
         with processes.autocast():  # with gradients, as in the update

@@ -15,6 +15,7 @@ import torch
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.best_of import BestOf
@@ -259,7 +260,10 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
             metrics[f"reward/{name}/mean_score"] = MeanCompleteness().compute(predictions=values)["completeness"]
         else:
             least = error_free_from(composer.config.components[name])
-            flags = [[int(value >= least) for value in scores.values] for scores in found]
+            flags = [
+                [int(value >= least) for span, value in zip(scores.spans, scores.values, strict=True) if span != EMPTY]
+                for scores in found
+            ]
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,13 @@ from finegrained_rlhf.training.hacking import hacking_warnings
 from finegrained_rlhf.training.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
-from finegrained_rlhf.training.ppo_checks import check_finite, check_ratio, check_start
+from finegrained_rlhf.training.ppo_checks import (
+    check_finite,
+    check_ratio,
+    check_start,
+    largest_logit,
+    start_tolerance,
+)
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
 from finegrained_rlhf.training.ppo_report import audit_trace, describe_responses, explained_variance
@@ -124,12 +131,14 @@ class PPOTrainer:
                 scored = self._scorer.score(rollout, batches)
             beta = self.kl_controller.beta
             experience = self._experience(scored, trace)
-            first = self.fresh and step == 1
+            first, check = self.fresh and step == 1, None
             if first:
-                check_start(scored.rollout, scored.reference, self.tolerance, self.processes)
+                allowed = self.tolerance(scored.rollout)
+                check_start(scored.rollout, scored.reference, allowed, self.processes)
                 self._report_alignment(rollout, trace)
+                check = partial(self._check_ratio, allowed)
             with timer.phase("update"):
-                self._update.run(step, experience, batches, metrics, self._check_ratio if first else None)
+                self._update.run(step, experience, batches, metrics, check)
         result = self._describe(experience, beta, metrics, step)
         check_finite(step, result)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
@@ -181,15 +190,19 @@ class PPOTrainer:
 
     # Checks ------------------------------------------------------------------------------------------------------
 
-    @property
-    def tolerance(self) -> float:
-        """How far log-probabilities of one policy may differ before the first update, in nats."""
-        exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
-        return 1e-5 if exact else 0.1
+    def tolerance(self, rollout: Rollout) -> float:
+        """How far log-probabilities of one policy may differ before the first update, in nats, for this rollout.
 
-    def _check_ratio(self, largest: float) -> None:
+        Every process must call this; all get the same number.
+        """
+        exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
+        with self.processes.autocast():
+            largest = 0.0 if exact else largest_logit(self.models.policy, rollout)
+        return start_tolerance(exact, max(self.processes.gather_objects([largest])))
+
+    def _check_ratio(self, allowed: float, largest: float) -> None:
         if not self.config.compat.update_dropout:
-            check_ratio(largest, self.tolerance)
+            check_ratio(largest, allowed)
 
     def _report_alignment(self, rollout: Rollout, trace: RewardTrace) -> None:
         audits = self.processes.gather_objects([audit_trace(rollout, trace, self.models.policy.tokenizer)])

@@ -10,8 +10,45 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.runtime.processes import Processes
+
+_BF16_STEP = 2.0**-7
+
+
+def start_tolerance(exact: bool, largest_logit: float = 0.0) -> float:
+    """How far log-probabilities of one policy may differ before the first update.
+
+    In fp32 1e-5. In bf16 a logit of size |z| is known to one unit in the last place, 2^(⌊log2 |z|⌋ − 7), which is 0.125
+    from 16 on: no fixed tolerance fits all policies. The logit and its normaliser may each be off by one unit, so
+    2 · 2^(⌊log2 |z|⌋ − 7) are allowed, at least 0.1.
+
+    Args:
+        exact: log-probabilities are computed in fp32 by one function.
+        largest_logit: max |z| of the policy.
+
+    Returns:
+        A bound in nats a token.
+    """
+    if exact:
+        return 1e-5
+    if not (math.isfinite(largest_logit) and largest_logit > 0):
+        return 0.1
+    return max(0.1, 2 * 2.0 ** math.floor(math.log2(largest_logit)) * _BF16_STEP)
+
+
+@torch.no_grad()
+def largest_logit(policy: Policy, rollout: Rollout) -> float:
+    """Max |z| over the logits of a rollout's first response, as they are scored (over the temperature, if any)."""
+    if not len(rollout.texts):
+        return 0.0
+    length = max(int(rollout.lengths()[0]), 1)
+    memory = policy.encode([rollout.prompts[0]])
+    first = torch.zeros(1, dtype=torch.long, device=rollout.response_ids.device)
+    logits = policy.head(policy.hidden(memory, first, rollout.response_ids[:1, :length])[0])
+    largest = float(logits.float().abs().nan_to_num(nan=0.0, posinf=0.0).max())
+    return largest / (policy.scored.temperature if policy.scored else 1.0)
 
 
 def largest_kl(rollout: Rollout, reference: Tensor) -> float:

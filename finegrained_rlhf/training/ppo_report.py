@@ -7,6 +7,7 @@ import torch
 from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
 from finegrained_rlhf.core.stats import Reduce, masked_mean, masked_var
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
 from finegrained_rlhf.training.measure import StepMetrics, repetition
 
@@ -23,7 +24,10 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
     for name, component in trace.components.items():
         metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
         metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
-        metrics.add(f"segments/{name}", sum(len(values) for values in component.scores.values), rows)
+        segments = sum(
+            span != EMPTY or component.scores.whole_response for row in component.scores.spans for span in row
+        )
+        metrics.add(f"segments/{name}", segments, rows)
     metrics.add("reward/total", trace.total.sum(), rows)
     metrics.add("response_length", mask.sum(), rows)
     ended = torch.isin(rollout.response_ids, torch.as_tensor(policy.eos_ids, device=mask.device)) & mask.bool()
@@ -60,7 +64,7 @@ def audit_trace(rollout: Rollout, trace: RewardTrace, tokenizer: Decoder, rows: 
             placed = zip(component.tokens[:rows], lengths, strict=True)
             audit += AlignmentAudit(len(lengths), sum(set(tokens) <= {length - 1} for tokens, length in placed))
         else:
-            spans = component.scores.spans[:rows]
+            spans = [tuple(span for span in row if span != EMPTY) for row in component.scores.spans[:rows]]
             audit += audit_alignment(
                 rollout.texts[:rows], rollout.token_ends[:rows], spans, tokenizer=tokenizer, ids=ids
             )

@@ -1,0 +1,55 @@
+"""The doctor examines every kind of PPO run that is small enough: policies, value models, LoRA and their mixtures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doctor_toy import ROOT, case_maker, diagnose, make_smoke
+
+MODELS = "${output_dir}/prepared/models"
+GPT2 = (f"policy.path={MODELS}/gpt2", f"value.path={MODELS}/gpt2")
+SHARED = ("value=shared", "value.path=null")
+RUNS = {
+    "t5": (),
+    "t5, lora": ("policy=lora",),
+    "t5, shared value": SHARED,
+    "t5, lora, shared value": ("policy=lora", *SHARED),
+    "gpt2": GPT2,
+    "gpt2, lora": ("policy=lora", *GPT2),
+    "gpt2, shared value": (GPT2[0], *SHARED),
+    "t5, checkpointing, tempered": (
+        "policy.gradient_checkpointing=true",
+        "ppo.score_sampling_distribution=true",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_smoke(tmp_path_factory.mktemp("doctor") / "smoke")
+
+
+@pytest.mark.parametrize("overrides", RUNS.values(), ids=RUNS)
+def test_every_check_passes(smoke: Path, tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    findings = diagnose(case_maker(smoke, tmp_path / "scratch")(*overrides))
+    by_status = {f.check: f.status for f in findings}
+    assert [f"{f.check}: {f.measured}" for f in findings if f.status == "fail"] == []
+    for check in ("models", "responses", "rewards", "alignment", "start", "training step"):
+        assert by_status[check] in ("pass", "warn"), check
+    assert by_status["start"] == by_status["training step"] == "pass"
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("run", ["t5, lora", "gpt2, lora", "gpt2, shared value"])
+def test_two_processes_do_the_step_of_one(tmp_path: Path, run: str) -> None:
+    """The whole preflight as a user calls it; adapters drawn apart were seen here alone."""
+    command = [sys.executable, "scripts/doctor.py", "experiment=smoke", f"output_dir={tmp_path}/run", *RUNS[run]]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "two processes" in line]
+    assert "metrics of the step are those of one process" in line
