@@ -19,7 +19,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.batches import Chosen
 from finegrained_rlhf.dialki.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.regularization import RandomState, uniform_noise
+from finegrained_rlhf.dialki.regularization import RandomState, hashed_noise
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -209,7 +209,7 @@ class PlainDialki:
         width = self.model.encoder.get_input_embeddings().weight.shape[1]
         noises = []
         for key, given in zip(keys, inputs, strict=True):
-            drawn = uniform_noise(torch.tensor([key], device=self.processes.device), given.ids.shape[1], width)
+            drawn = hashed_noise(torch.tensor([key], device=self.processes.device), given.ids.shape[1], width)
             noises.append((drawn * (config.start * config.radius / drawn.norm())).requires_grad_())
         with before.again(self.processes.device):
             moved = [self.scores(given, noise) for given, noise in zip(inputs, noises, strict=True)]
