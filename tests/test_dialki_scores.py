@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.lexical import PLAIN_WORDS, best_passage, best_span, bm25
+from finegrained_rlhf.dialki.lexical import PLAIN_WORDS, bm25, lexical_passage, lexical_span
 from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, length_edges, score_answer, summaries, summary
@@ -166,7 +166,7 @@ def test_lexical_baselines_find_the_words() -> None:
     )
     said = (Turn("user", "When does the mill open?"), Turn("agent", "At nine."), Turn("user", "What is its color?"))
     dialogue = DialogueExample("x", said, passages)
-    assert best_passage(dialogue) == 1 and best_span(dialogue) == Knowledge(1, 0, 0)
-    assert best_passage(DialogueExample("x", said[:1], passages)) == 0
-    assert best_span(DialogueExample("x", (Turn("user", "At nine?"),), passages)) == Knowledge(0, 1, 1)
-    assert best_passage(dialogue, turns=None) == 0
+    assert lexical_passage(dialogue) == 1 and lexical_span(dialogue) == Knowledge(1, 0, 0)
+    assert lexical_passage(DialogueExample("x", said[:1], passages)) == 0
+    assert lexical_span(DialogueExample("x", (Turn("user", "At nine?"),), passages)) == Knowledge(0, 1, 1)
+    assert lexical_passage(dialogue, turns=None) == 0

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.lexical import best_passage
+from finegrained_rlhf.dialki.lexical import lexical_passage
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.reading import DialogueData
 from finegrained_rlhf.dialki.world import lexicon
-from finegrained_rlhf.dialki.world.dialogues import Dialogue, DialogueWorldConfig
+from finegrained_rlhf.dialki.world.dialogues import DialogueWorldConfig, WorldDialogue
 from finegrained_rlhf.dialki.world.make import SPLITS, MakeDialogueWorld, to_row
 from finegrained_rlhf.models.tiny import build_tokenizer
 
@@ -26,7 +26,7 @@ def small(path: str = "unused", **changes: Any) -> MakeDialogueWorld:
     return replace(world, **changes)
 
 
-def names_of(dialogue: Dialogue) -> set[str]:
+def names_of(dialogue: WorldDialogue) -> set[str]:
     return set(dialogue.document.names)
 
 
@@ -149,7 +149,7 @@ def test_word_overlap_with_the_last_turn_is_not_enough(seed: int) -> None:
     for split in ("test", "unseen"):
         dialogues = MakeDialogueWorld("unused", seed=seed, train=0, dev=0, test=120, unseen=120).draw()[split]
         examples = [example for one in dialogues for example in parse_dialogue(to_row(one, False, True))]
-        right = sum(best_passage(example) == example.gold[0].passage for example in examples)
+        right = sum(lexical_passage(example) == example.gold[0].passage for example in examples)
         assert right / len(examples) <= 0.6
 
 

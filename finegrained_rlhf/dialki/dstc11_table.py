@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.comparison import compared, compared_page
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.tables import markdown_table
-from finegrained_rlhf.dialki.lexical import best_span
+from finegrained_rlhf.dialki.lexical import lexical_span
 from finegrained_rlhf.dialki.readers.dstc11 import Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.scores import score_answer, summary
@@ -99,5 +99,5 @@ def lexical_scores(examples: Sequence[DialogueExample], turns: int | None) -> di
         examples: with gold.
         turns: the last so many turns are the query; None takes all.
     """
-    found = [(example, best_span(example, turns)) for example in examples]
+    found = [(example, lexical_span(example, turns)) for example in examples]
     return summary([score_answer(example, span.passage, example.text_of(span)) for example, span in found])

@@ -7,9 +7,9 @@ tokenised once and shared by its passages; a passage is tokenised once for all d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,29 @@ class EncodedExample:
         return sum(len(passage.ids) for passage in self.passages)
 
 
+T = TypeVar("T")
+
+
+def in_parts(
+    examples: Sequence[DialogueExample],
+    assemble: Callable[[Sequence[DialogueExample]], Iterable[tuple[T | None, InputReport]]],
+) -> tuple[list[T], InputReport]:
+    """Assemble examples some hundreds at a time: what became of those that are kept, in order, and the summed counts.
+
+    Args:
+        examples: records.
+        assemble: gives for each of some records its input, None where it is left out, and what did not fit.
+    """
+    kept: list[T] = []
+    report = InputReport()
+    for start in range(0, len(examples), _EXAMPLES_AT_ONCE):
+        for item, counts in assemble(examples[start : start + _EXAMPLES_AT_ONCE]):
+            report += counts
+            if item is not None:
+                kept.append(item)
+    return kept, report
+
+
 class InputEncoder:
     """Turns records into token ids.
 
@@ -164,19 +187,14 @@ class InputEncoder:
         Raises:
             DataError: an example that is kept has no candidate at all.
         """
-        encoded: list[EncodedExample] = []
-        report = InputReport()
-        for start in range(0, len(examples), _EXAMPLES_AT_ONCE):
-            records = examples[start : start + _EXAMPLES_AT_ONCE]
+
+        def assembled(records: Sequence[DialogueExample]) -> Iterator[tuple[EncodedExample | None, InputReport]]:
             whole = self.units == "passages"
             part = [(example, None) if whole else divided(example) for example in records]
             self.tokenise([example for example, _ in part])
-            for example, origin in part:
-                item, counts = self._assemble(example, origin, training)
-                report += counts
-                if item is not None:
-                    encoded.append(item)
-        return encoded, report
+            return (self._assemble(example, origin, training) for example, origin in part)
+
+        return in_parts(examples, assembled)
 
     def tokenise(self, examples: Sequence[DialogueExample]) -> None:
         """Put all turns and passages of `examples` into the caches, from which `context` and `passage` take them."""

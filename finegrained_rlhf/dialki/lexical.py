@@ -50,13 +50,13 @@ def query_of(example: DialogueExample, turns: int | None = 1) -> str:
     return " ".join(turn.text for turn in example.turns[-turns if turns else None :])
 
 
-def best_passage(example: DialogueExample, turns: int | None = 1, config: Bm25Config | None = None) -> int:
+def lexical_passage(example: DialogueExample, turns: int | None = 1, config: Bm25Config | None = None) -> int:
     """The passage (title and spans) with the highest BM25 score for the last turns; of equals the first."""
     scores = bm25(query_of(example, turns), [passage.contents for passage in example.passages], config)
     return scores.index(max(scores))
 
 
-def best_span(example: DialogueExample, turns: int | None = 1, config: Bm25Config | None = None) -> Knowledge:
+def lexical_span(example: DialogueExample, turns: int | None = 1, config: Bm25Config | None = None) -> Knowledge:
     """The single span with the highest BM25 score among the spans of all passages; of equals the first."""
     places = [(p, j) for p, passage in enumerate(example.passages) for j in range(len(passage.spans))]
     documents = [example.passages[p].spans[j] for p, j in places]

@@ -7,7 +7,7 @@ models or losses. The document is one string: titles and spans of all passages i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,14 +15,13 @@ import numpy as np
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.input_report import InputReport
-from finegrained_rlhf.dialki.inputs import Ids, InputConfig, InputEncoder, PassageTokens
+from finegrained_rlhf.dialki.inputs import Ids, InputConfig, InputEncoder, PassageTokens, in_parts
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage
 
 TITLE = -1
 """The span of a token that belongs to a title."""
 
-_EXAMPLES_AT_ONCE = 256
 _CACHED = 1 << 12
 
 
@@ -133,17 +132,12 @@ class WindowEncoder:
         Raises:
             DataError: the document of an example has no token that an answer may hold.
         """
-        encoded: list[WindowedExample] = []
-        report = InputReport()
-        for start in range(0, len(examples), _EXAMPLES_AT_ONCE):
-            part = examples[start : start + _EXAMPLES_AT_ONCE]
+
+        def assembled(part: Sequence[DialogueExample]) -> Iterator[tuple[WindowedExample | None, InputReport]]:
             self._inputs.tokenise(part)
-            for example in part:
-                item, counts = self._assemble(example, training)
-                report += counts
-                if item is not None:
-                    encoded.append(item)
-        return encoded, report
+            return (self._assemble(example, training) for example in part)
+
+        return in_parts(examples, assembled)
 
     def _assemble(self, example: DialogueExample, training: bool) -> tuple[WindowedExample | None, InputReport]:
         context, turns, total = self._inputs.context(example.turns[::-1])

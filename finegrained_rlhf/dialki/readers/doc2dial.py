@@ -28,7 +28,7 @@ BLANK_GOLD = "references to blank spans only"
 
 
 @dataclass(frozen=True)
-class Document:
+class Doc2DialDocument:
     """A document cut into sections.
 
     Attributes:
@@ -110,7 +110,7 @@ def _dialogues(value: Any, domain: str, name: str, path: Path) -> Iterator[Mappi
         raise error.at(file=path, record=name) from None
 
 
-def read_document(value: Any, name: str, path: Path, notes: Counter[str]) -> Document:
+def read_document(value: Any, name: str, path: Path, notes: Counter[str]) -> Doc2DialDocument:
     """One entry of `doc_data` cut into sections; blank spans and moved ones are counted in `notes`."""
     try:
         return _sections(as_object(value, "(document)"), name, notes)
@@ -118,7 +118,7 @@ def read_document(value: Any, name: str, path: Path, notes: Counter[str]) -> Doc
         raise error.at(file=path, record=name) from None
 
 
-def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Document:
+def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Doc2DialDocument:
     text = require_text(get_field(value, "doc_text"), "doc_text")
     spans = as_object(get_field(value, "spans"), "spans")
     require(len(spans) > 0, "the document has no spans", "spans")
@@ -149,7 +149,7 @@ def _sections(value: Mapping[str, Any], name: str, notes: Counter[str]) -> Docum
         starts = _starts([subsections[key] for key, _ in members])
         passages.append(Passage(str(p), heading, tuple(words for _, words in members), starts))
         places.update({key: (p, j) for j, (key, _) in enumerate(members)})
-    return Document(name, tuple(passages), places, text, bounds, frozenset(blank))
+    return Doc2DialDocument(name, tuple(passages), places, text, bounds, frozenset(blank))
 
 
 def _starts(subsections: Sequence[Any]) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ class _Published:
     referring: bool
 
 
-def _turns(dialogue: Mapping[str, Any], document: Document, notes: Counter[str]) -> list[_Published]:
+def _turns(dialogue: Mapping[str, Any], document: Doc2DialDocument, notes: Counter[str]) -> list[_Published]:
     turns = []
     for i, item in enumerate(as_list(get_field(dialogue, "turns"), "turns")):
         field = f"turns[{i}]"
@@ -211,7 +211,7 @@ def _turns(dialogue: Mapping[str, Any], document: Document, notes: Counter[str])
 
 def _examples(
     dialogue: Mapping[str, Any],
-    document: Document,
+    document: Doc2DialDocument,
     unseen: bool | None,
     keep_unlabelled: bool,
     skipped: Counter[str],
@@ -242,7 +242,9 @@ def _examples(
         )
 
 
-def _knowledge(references: list[Any], document: Document, field: str, notes: Counter[str]) -> tuple[Knowledge, ...]:
+def _knowledge(
+    references: list[Any], document: Doc2DialDocument, field: str, notes: Counter[str]
+) -> tuple[Knowledge, ...]:
     """One entry a section that is referred to, from its first to its last span; the most referred section first."""
     found: dict[int, list[int]] = {}
     for i, item in enumerate(references):
@@ -257,7 +259,7 @@ def _knowledge(references: list[Any], document: Document, field: str, notes: Cou
     return tuple(Knowledge(passage, min(places), max(places)) for passage, places in ranked)
 
 
-def reference_text(references: Sequence[Mapping[str, Any]], document: Document) -> str:
+def reference_text(references: Sequence[Mapping[str, Any]], document: Doc2DialDocument) -> str:
     """The text that the shared task compares an answer with: from the first span referred to to the end of the last.
 
     What lies between them belongs to it, other sections and their titles too. Source: DialDoc 2021, subtask 1

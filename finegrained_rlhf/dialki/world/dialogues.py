@@ -67,7 +67,7 @@ class DialogueWorldConfig:
 
 
 @dataclass(frozen=True)
-class Document:
+class WorldDocument:
     """Places with their facts.
 
     Attributes:
@@ -95,7 +95,7 @@ class Document:
         return Knowledge(passage, span, span), self.facts[passage][span][1]
 
 
-def draw_document(name: str, names: Sequence[str], rng: random.Random, config: DialogueWorldConfig) -> Document:
+def draw_document(name: str, names: Sequence[str], rng: random.Random, config: DialogueWorldConfig) -> WorldDocument:
     """A document about places of `names`."""
     places = rng.sample(list(names), rng.randint(*config.passages))
     attributes = rng.sample(lexicon.ATTRIBUTES, config.facts)
@@ -103,11 +103,11 @@ def draw_document(name: str, names: Sequence[str], rng: random.Random, config: D
         tuple((attribute, rng.choice(lexicon.VALUES[attribute])) for attribute in rng.sample(attributes, config.facts))
         for _ in places
     )
-    return Document(name, tuple(places), facts)
+    return WorldDocument(name, tuple(places), facts)
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class WorldDialogue:
     """A dialogue about one document: user and agent turns in turn, each with its label.
 
     Attributes:
@@ -118,12 +118,12 @@ class Dialogue:
     """
 
     id: str
-    document: Document
+    document: WorldDocument
     turns: tuple[Turn, ...]
     kinds: tuple[str, ...]
 
 
-def draw_dialogue(name: str, document: Document, rng: random.Random, config: DialogueWorldConfig) -> Dialogue:
+def draw_dialogue(name: str, document: WorldDocument, rng: random.Random, config: DialogueWorldConfig) -> WorldDialogue:
     """A dialogue: it opens with a named question; every later question asks in a way drawn from `config.kinds`.
 
     `back` needs a place that was spoken of before the present one; where there is none, the question is a `pronoun`.
@@ -160,4 +160,4 @@ def draw_dialogue(name: str, document: Document, rng: random.Random, config: Dia
             knowledge, value = document.find(*told)
             named = document.names[told[0]]
         turns.append(Turn("agent", lexicon.answer(value, named), knowledge))
-    return Dialogue(name, document, tuple(turns), tuple(kinds))
+    return WorldDialogue(name, document, tuple(turns), tuple(kinds))

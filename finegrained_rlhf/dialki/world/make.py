@@ -18,9 +18,9 @@ from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.world import lexicon
 from finegrained_rlhf.dialki.world.dialogues import (
     MAX_PASSAGES,
-    Dialogue,
     DialogueWorldConfig,
-    Document,
+    WorldDialogue,
+    WorldDocument,
     draw_dialogue,
     draw_document,
 )
@@ -90,7 +90,7 @@ class MakeDialogueWorld:
         write_text(directory / "corpus.txt", "\n".join(lexicon.corpus()) + "\n")
         print(f"{', '.join(f'{len(dialogues)} {split}' for split, dialogues in splits.items())} -> {self.output_dir}")
 
-    def draw(self) -> dict[str, list[Dialogue]]:
+    def draw(self) -> dict[str, list[WorldDialogue]]:
         """Each split's dialogues. A split does not depend on the sizes of the others."""
         names = list(lexicon.NAMES)
         self._rng("names").shuffle(names)
@@ -107,10 +107,10 @@ class MakeDialogueWorld:
             ]
         return splits
 
-    def _row(self, dialogue: Dialogue, split: str) -> dict[str, Any]:
+    def _row(self, dialogue: WorldDialogue, split: str) -> dict[str, Any]:
         return to_row(dialogue, split == "unseen", self.answers == "last")
 
-    def _documents(self, kind: str, names: Sequence[str], count: int) -> list[Document]:
+    def _documents(self, kind: str, names: Sequence[str], count: int) -> list[WorldDocument]:
         rng = self._rng("documents", kind)
         return [draw_document(f"{kind}-{i:04d}", names, rng, self.world) for i in range(count)]
 
@@ -118,14 +118,14 @@ class MakeDialogueWorld:
         return random.Random(stable_hash(self.seed, "dialogue world", *parts))
 
 
-def to_row(dialogue: Dialogue, unseen: bool, last: bool) -> dict[str, Any]:
+def to_row(dialogue: WorldDialogue, unseen: bool, last: bool) -> dict[str, Any]:
     """One line of a split's file; with `last` the last answer is what is to be found."""
     document = dialogue.document
     turns, answer = (dialogue.turns[:-1], dialogue.turns[-1]) if last else (dialogue.turns, None)
     return dialogue_row(dialogue.id, turns, document.passages, unseen, document.id, answer)
 
 
-def world_row(dialogue: Dialogue, split: str) -> dict[str, Any]:
+def world_row(dialogue: WorldDialogue, split: str) -> dict[str, Any]:
     """One line of `world.jsonl`."""
     return {
         "id": dialogue.id,

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.comparison import Claim, compared, compared_page
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.lexical import best_passage, best_span
+from finegrained_rlhf.dialki.lexical import lexical_passage, lexical_span
 from finegrained_rlhf.dialki.reading import DialogueData
 from finegrained_rlhf.dialki.scores import score_answer, summary
 from finegrained_rlhf.dialki.world import lexicon
@@ -136,8 +136,8 @@ def _lexical_row(root: Path, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"system": LEXICAL, "seed": seed}
     for part, prefix in (("test", ""), ("unseen", "unseen_")):
         examples = DialogueData(str(root / "world" / f"{part}.jsonl")).read().examples
-        passages = {example.id: best_passage(example) for example in examples}
-        spans = [best_span(example) for example in examples]
+        passages = {example.id: lexical_passage(example) for example in examples}
+        spans = [lexical_span(example) for example in examples]
         scores = [
             score_answer(example, span.passage, example.text_of(span))
             for example, span in zip(examples, spans, strict=True)
