@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -232,14 +233,22 @@ def test_the_custom_rewards_of_the_page(user_files: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.scripts
-def test_custom_rewards_train_and_the_readme_examples_run(user_files: Path, tmp_path: Path) -> None:
+def test_custom_rewards_train_and_the_readme_examples_run(
+    user_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForSeq2SeqLM
+
     run = tmp_path / "run"
     arguments = ["--config-dir", "my_conf", "experiment=smoke", "reward=mine", f"output_dir={run}", "total_steps=1"]
     finished = run_script("train_ppo", *arguments, cwd=user_files)
     assert finished.returncode == 0, finished.stderr
     metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
     assert all(f'"reward/{name}/weighted"' in metrics for name in ("numbers", "length", "relevance"))
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for body in blocks(ROOT / "README.md", "python"):
-        exec(body.replace("outputs/factworld/fine_grained_rlhf", str(run)), names)
-    assert type(names["model"]).__name__ == "T5ForConditionalGeneration"
+        assert "outputs/demo/fine_grained_rlhf" in body
+        exec(body.replace("outputs/demo/fine_grained_rlhf", str(run)), names)
+    greedy, sampled = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [len(greedy), len(greedy[0]), len(sampled), len(sampled[0])] == [1, 1, 1, 4]
+    model = AutoModelForSeq2SeqLM.from_pretrained(run / "policy")  # what the page says of the saved policy
+    assert type(model).__name__ == "T5ForConditionalGeneration"
