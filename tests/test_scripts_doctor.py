@@ -59,7 +59,10 @@ def test_keys_without_which_nothing_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("timeout", "told"),
-    [(300.0, "two processes failed: error: policy.path: nowhere: no such file"), (0.5, "did not finish their step within 0.5 s")],
+    [
+        (300.0, "two processes failed: error: policy.path: nowhere: no such file"),
+        (0.5, "did not finish their step within 0.5 s"),
+    ],
 )
 def test_two_processes_that_end_badly(tmp_path: Path, timeout: float, told: str) -> None:
     from finegrained_rlhf.launch.doctor import _launch
