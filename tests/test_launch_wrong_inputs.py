@@ -1,0 +1,362 @@
+"""Wrong command lines: each is refused in one line that says what is wrong, exit status 2, and nothing is made.
+
+In process, through the same door as `finegrained COMMAND` and `scripts/COMMAND.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from finegrained_rlhf.launch.app import run_command
+
+Refused = Callable[..., str]
+SMOKE = ("experiment=smoke",)
+SFT = ("experiment=factworld_sft", "data=good.json", "validation_data=null", "policy.path=folder")
+WORLD = ("output_dir=world",)
+
+FILES = {
+    "good.json": "[]",
+    "bom.json": "\ufeff[]",
+    "lines.json": '{"a": 1}\n{"a": 2}\n',
+    "deep.json": "[" * 100_000,
+    "short.json": '[{"a": ',
+    "text.json": "not JSON",
+    "empty.json": "",
+    "prompts.jsonl": '{"id": "a", "text": "Who?"}\n',
+    "broken_syntax.py": "def f(:\n",
+    "broken_import.py": "import no_such_library_of_mine\n",
+    "broken_name.py": "x = undefined_name\n",
+    "broken_raise.py": "raise RuntimeError('the licence has run out')\n",
+    "no_class.py": "x = 1\n",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files to be wrong about."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inside").write_text("not a run")
+    (tmp_path / "latin.json").write_bytes(b'["\xe9"]')
+    (tmp_path / "a_run").mkdir()
+    (tmp_path / "a_run/metrics.jsonl").write_text('{"step": 1}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must be refused, and returns the one line that it says."""
+
+    def run(command: str, *arguments: str) -> str:
+        before = tree(place)
+        monkeypatch.setattr(sys, "argv", [command, *arguments])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        with pytest.raises(SystemExit) as ended:
+            run_command(command)
+        said = capsys.readouterr()
+        assert ended.value.code == 2, said.err
+        lines = said.err.strip().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("error: "), said.err
+        assert said.out == ""
+        assert tree(place) == before
+        return lines[0].removeprefix("error: ")
+
+    return run
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its content, but for what Python keeps of the modules that it imports."""
+    found = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+
+
+TYPES = [
+    # key and value, what is said
+    ("seed=abc", "seed: expected a whole number, got 'abc'"),
+    ("seed=-1", "seed: expected a whole number from 0 to 2^63 - 1, got -1"),
+    ("seed=99999999999999999999", "seed: expected a whole number from 0 to 2^63 - 1"),
+    ("seed=1.5", "seed: expected a whole number, got 1.5"),
+    ("seed=null", "seed: expected a whole number, got null"),
+    ("seed=true", "seed: expected a whole number, got true"),
+    ("total_steps=2.5", "total_steps: expected a whole number, got 2.5"),
+    ("total_steps=2.0", "total_steps: expected a whole number, got 2.0"),
+    ("total_steps=many", "total_steps: expected a whole number, got 'many'"),
+    ("total_steps=[1]", "total_steps: expected a whole number, got [1]"),
+    ("dry_run=maybe", "dry_run: expected true or false, got 'maybe'"),
+    ("dry_run=1", "dry_run: expected true or false, got 1"),
+    ("dry_run='true'", "dry_run: expected true or false, got 'true'"),
+    ("optimizer.lr=nan", "optimizer.lr: expected a number, got nan (it must be finite)"),
+    ("optimizer.lr=inf", "optimizer.lr: expected a number, got inf (it must be finite)"),
+    ("optimizer.lr=fast", "optimizer.lr: expected a number, got 'fast'"),
+    ("optimizer.lr=[0.1]", "optimizer.lr: expected a number, got [0.1]"),
+    ("optimizer.lr=null", "optimizer.lr: expected a number, got null"),
+    ("optimizer.lr=true", "optimizer.lr: expected a number, got true"),
+    ("optimizer.betas=[0.9]", "optimizer.betas: expected a list of 2 numbers, got [0.9]"),
+    ("optimizer.betas=[0.9,x]", "optimizer.betas: expected a list of 2 numbers"),
+    ("optimizer.betas=0.9", "optimizer.betas: expected a list of 2 numbers, got 0.9"),
+    ("optimizer=3", "unknown key 'optimizer'|optimizer: expected the keys of a OptimizerConfig, got 3"),
+    ("rollout=3", "rollout: expected the keys of a RolloutConfig, got 3"),
+    ("rollout.top_k=1.5", "rollout.top_k: expected a whole number, got 1.5"),
+    ("rollout.top_p=high", "rollout.top_p: expected a number, got 'high'"),
+    ("rollout.temperature=hot", "rollout.temperature: expected a number, got 'hot'"),
+    ("rollout.logprobs=maybe", "rollout.logprobs: expected one of auto, decode, update, got 'maybe'"),
+    ("rollout.samples_per_prompt='4'", "rollout.samples_per_prompt: expected a whole number, got '4'"),
+    ("rollout.max_new_tokens=null", "rollout.max_new_tokens: expected a whole number, got null"),
+    ("ppo.epochs=x", "ppo.epochs: expected a whole number, got 'x'"),
+    ("ppo.whiten_rewards=sure", "ppo.whiten_rewards: expected true or false, got 'sure'"),
+    ("ppo.value_target=both", "ppo.value_target: expected one of gae, truncated, got 'both'"),
+    ("ppo.loss_average=word", "ppo.loss_average: expected one of token, sequence, got 'word'"),
+    ("ppo.kl.beta=much", "ppo.kl.beta: expected a number, got 'much'"),
+    ("ppo.kl.limit=off", "ppo.kl.limit: expected a number or null, got"),
+    ("ppo.kl.controller=pid", "ppo.kl.controller: expected one of fixed, adaptive, got 'pid'"),
+    ("ppo.compat.update_dropout=0", "ppo.compat.update_dropout: expected true or false, got 0"),
+    ("reward.weights=high", "reward.weights: expected a mapping of names to numbers, got 'high'"),
+    ("reward.weights.relevance=nan", "reward.weights.relevance: expected a number, got nan (it must be finite)"),
+    ("reward.weights.relevance=x", "reward.weights.relevance: expected a number, got 'x'"),
+    ("reward.settings.relevance.density=word", "reward.settings.relevance.density: expected one of"),
+    ("reward.settings.relevance.budget=x", "reward.settings.relevance.budget: expected a number, got 'x'"),
+    ("reward.components.relevance.batch_size=big", "reward.components.relevance.batch_size: expected a whole number"),
+    ("validation_prompts=true", "validation_prompts: expected a whole number or null, got true"),
+    ("validation_prompts=few", "validation_prompts: expected a whole number or null, got 'few'"),
+    ("validate_every=null", "validate_every: expected a whole number, got null"),
+    ("max_prompt_tokens=1e3", "max_prompt_tokens: expected a whole number, got 1000.0"),
+    ("prompt_too_long=cut", "prompt_too_long: expected one of truncate, refuse, got 'cut'"),
+    ("policy.gradient_checkpointing=2", "policy.gradient_checkpointing: expected true or false, got 2"),
+    ("value.kind=own", "value.kind: expected one of separate, shared, got 'own'"),
+    ("data=3", "data: expected text, got 3 (text that looks like a number is quoted"),
+    ("data=[a,b]", "data: expected text, got ['a', 'b']"),
+    ("resume=1", "resume: expected text, got 1"),
+    ("processes.threads=all", "processes.threads: expected a whole number or null, got 'all'"),
+    ("tracking.project=7", "tracking.project: expected text, got 7"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), TYPES, ids=[wrong for wrong, _ in TYPES])
+def test_a_value_of_another_type(refused: Refused, wrong: str, said: str) -> None:
+    line = refused("train_ppo", *SMOKE, "output_dir=run", wrong)
+    assert any(part in line for part in said.split("|"))
+
+
+KEYS = [
+    (("+foo.bar=3",), "unknown key 'foo'"),
+    (("foo=3",), "unknown key 'foo' (--help lists the keys)"),
+    (("ppo.kl.bta=1",), "unknown key 'ppo.kl.bta'"),
+    (("+ppo.kl.bta=1",), "ppo.kl: unknown key 'bta'; did you mean beta?"),
+    (("+rollout.tempature=1",), "rollout: unknown key 'tempature'; did you mean temperature?"),
+    (("+reward.components.mine.path=x",), "reward.components.mine: no _target_"),
+    (("reward=preference", "preset=short"), "reward.components.relevance: "),
+    (("~rollout.temperature", "~ppo.epochs", "~data"), "missing key 'data'"),
+    (("policy=big",), "policy=big does not exist; expected one of adapter, full, lora"),
+    (("experiment=nothing",), "experiment=nothing does not exist; expected one of"),
+    (("oracle=factworld",), "unknown key 'oracle'"),
+    (("experiment=factworld_sft",), "experiment=factworld_sft belongs to train_sft.py, not to train_ppo.py"),
+    (("experiment=factworld_systems",), "experiment=factworld_systems belongs to run_experiment.py"),
+    (("experiment=factworld_customize",), "experiment=factworld_customize belongs to sweep.py"),
+    (("rollout._target_=finegrained_rlhf.rollout.Nothing",), "finegrained_rlhf.rollout has no Nothing"),
+    (("rollout._target_=finegrained_rlhf.nowhere.X",), "there is no module finegrained_rlhf.nowhere"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), KEYS, ids=[" ".join(wrong) for wrong, _ in KEYS])
+def test_a_key_that_nothing_reads_or_that_is_missing(refused: Refused, wrong: tuple[str, ...], said: str) -> None:
+    experiment = () if any(word.startswith("experiment=") for word in wrong) else SMOKE
+    assert said in refused("train_ppo", *experiment, "output_dir=run", *wrong)
+
+
+PATHS = [
+    (("policy.path=nowhere",), "policy.path: nowhere: no such file or directory"),
+    (("value.path=nowhere/t5",), "value.path: nowhere/t5: no such file or directory"),
+    (("data=nowhere.json",), "data: nowhere.json: no such file or directory"),
+    (("validation_data=nowhere.json",), "validation_data: nowhere.json: no such file or directory"),
+    (("reward.components.relevance.path=nowhere",), "reward.components.relevance.path: nowhere: no such file"),
+    (("resume=nowhere",), "resume: nowhere: no such file or directory"),
+    (("policy=adapter", "policy.adapter=nowhere", "policy.path=folder"), "policy.adapter: nowhere: no such file"),
+    (("output_dir=good.json",), "output_dir: good.json is a file; expected a directory"),
+    (("output_dir=good.json/x",), "output_dir: good.json/x cannot be made"),
+    (("output_dir=/proc/x",), "output_dir: /proc/x cannot be written"),
+    (("output_dir=folder",), "output_dir: folder is not empty and holds no training run"),
+    (("output_dir=" + "x" * 300,), "file name too long"),
+    (("output_dir=''",), "output_dir: expected a path, got an empty text"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), PATHS, ids=[" ".join(wrong)[:60] for wrong, _ in PATHS])
+def test_a_path_that_cannot_be_read_or_written(refused: Refused, wrong: tuple[str, ...], said: str) -> None:
+    assert said in refused("train_ppo", *SMOKE, "output_dir=run", *wrong)
+
+
+VALUES = [
+    ("optimizer.lr=-1", "lr"),
+    ("rollout.temperature=-1", "temperature"),
+    ("rollout.samples_per_prompt=0", "samples_per_prompt"),
+    ("rollout.max_new_tokens=0", "max_new_tokens"),
+    ("ppo.epochs=0", "epochs"),
+    ("ppo.clip=-0.1", "clip"),
+    ("ppo.lambda_=2", "lambda_"),
+    ("ppo.kl.beta=-1", "beta"),
+    ("total_steps=0", "total_steps"),
+    ("samples_every=0", "samples_every"),
+    ("validation_prompts=0", "validation_prompts"),
+    ("keep_checkpoints=-1", "keep_checkpoints"),
+    ("processes.precision=fp8", "precision"),
+    ("tracking.kind=paper", "tracking"),
+    ("~reward.weights.relevance", "relevance"),
+    ("+reward.weights.politeness=1", "reward.weights.politeness: no such component"),
+    ("+reward.components.mine._target_=nowhere_at_all.X", "there is no module nowhere_at_all"),
+    ("+reward.components.mine._target_=no_class.Missing", "no_class has no Missing"),
+    ("+reward.components.mine._target_=broken_import.A", "No module named 'no_such_library_of_mine'"),
+    ("+reward.components.mine._target_=broken_syntax.A", "broken_syntax.py, line 1: invalid syntax"),
+    ("+reward.components.mine._target_=broken_name.A", "NameError: name 'undefined_name' is not defined"),
+    ("+reward.components.mine._target_=broken_raise.A", "RuntimeError: the licence has run out"),
+    ("+reward.components.mine._target_=politeness", "expected MODULE.CLASS"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), VALUES, ids=[wrong for wrong, _ in VALUES])
+def test_a_value_that_the_job_refuses(refused: Refused, wrong: str, said: str) -> None:
+    """These come after the imports: keys, types and paths are right."""
+    line = refused("train_ppo", *SMOKE, "output_dir=run", wrong)
+    assert said in line
+    if "mine" in wrong:
+        assert line.startswith("reward.components.mine: _target_ ")
+
+
+OTHERS = [
+    ("train_ppo", (), "give a value for "),
+    ("train_sft", ("output_dir=run",), "give a value for "),
+    ("train_sft", (*SFT, "samples_every=3"), "unknown key 'samples_every'"),
+    ("train_sft", (*SFT, "epochs=ten"), "epochs: expected a whole number, got 'ten'"),
+    ("train_sft", (*SFT, "patience=soon"), "patience: expected a whole number or null, got 'soon'"),
+    ("train_sft", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
+    ("train_reward_model", ("output_dir=run",), "give reward_model=…; expected one of completeness"),
+    ("train_dialki", ("experiment=wow", "data=good.json", "format=docx"), "format: expected one of"),
+    ("train_conqrr", ("experiment=qrecc_t5qr", "data.format=docx"), "give a value for "),
+    ("make_factworld", (*WORLD, "train=some"), "train: expected a whole number, got 'some'"),
+    ("make_factworld", (*WORLD, "seed=-2"), "seed: expected a whole number from 0"),
+    ("make_factworld", ("output_dir=good.json",), "output_dir: good.json is a file"),
+    ("make_tiny_models", ("data=nowhere", "output_dir=m"), "data: nowhere: no such file or directory"),
+    ("make_tiny_models", ("data=[good.json,gone.txt]", "output_dir=m"), "data: gone.txt: no such file or directory"),
+    ("report", ("run=nowhere",), "run: nowhere: no such file or directory"),
+    ("report", ("run=a_run", "policy=lora"), "unknown key 'policy' (--help lists the keys)"),
+    ("report", ("run=a_run", "output=folder"), "output: folder is a directory; expected a file"),
+    ("report", ("run=a_run", "output=good.json/x.html"), "output: good.json/x.html cannot be made"),
+    ("reweigh", ("run=nowhere",), "run: nowhere: no such file or directory"),
+    ("generate", ("checkpoint=folder", "input=prompts.jsonl", "output=prompts.jsonl"), "is also input"),
+    ("generate", ("checkpoint=folder", "input=prompts.jsonl", "output=/proc/nope/x"), "output: /proc/nope/x cannot"),
+    ("generate", ("checkpoint=folder", "input=gone.jsonl", "output=-"), "input: gone.jsonl: no such file"),
+    ("generate", ("checkpoint=gone", "input=-", "output=-"), "checkpoint: gone: no such file or directory"),
+    ("generate", ("checkpoint=folder", "input=-", "output=-", "decoding.n=two"), "decoding.n: expected a whole number"),
+    ("generate", ("checkpoint=folder", "input=-", "output=-", "experiment=smoke"), "belongs to train_ppo.py"),
+    ("evaluate", ("checkpoint=gone", "data=good.json", "output=o.json"), "checkpoint: gone: no such file"),
+    ("evaluate", ("checkpoint=folder", "data=good.json", "output=good.json"), "output: good.json is also data"),
+    ("sample_outputs", ("checkpoint=folder", "data=gone", "output=o"), "data: gone: no such file or directory"),
+    ("build_index", ("corpus=gone", "output_dir=i"), "corpus: gone: no such file or directory"),
+    ("inspect_feedback", ("data=bom.json",), "file bom.json: begins with a byte order mark (BOM)"),
+    ("inspect_feedback", ("data=lines.json",), "it looks like JSON Lines; expected one JSON document"),
+    ("inspect_feedback", ("data=deep.json",), "brackets are nested too deep"),
+    ("inspect_feedback", ("data=short.json",), "is the file truncated?"),
+    ("inspect_feedback", ("data=text.json",), "not valid JSON"),
+    ("inspect_feedback", ("data=empty.json",), "not valid JSON"),
+    ("inspect_feedback", ("data=latin.json",), "not UTF-8 text"),
+    ("inspect_feedback", ("data=folder",), "file folder: is a directory, expected a file"),
+    ("inspect_feedback", ("data=gone.json",), "data: gone.json: no such file or directory"),
+    ("inspect_feedback", ("data=good.json", "format=csv"), "format: expected one of table, json, got 'csv'"),
+    ("run_experiment", (), "name an experiment with steps: experiment=NAME"),
+    ("run_experiment", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
+    ("run_experiment", ("experiment=factworld_demo", "output_dir=x", "seed=-3"), "seed: expected a whole number"),
+    ("run_experiment", ("experiment=factworld_demo", "output_dir=x", "seeds=[1,a]"), "seeds: expected a whole number"),
+    ("run_experiment", ("experiment=factworld_demo", "output_dir=/proc/x"), "output_dir: /proc/x cannot be written"),
+    (
+        "run_experiment",
+        ("experiment=factworld_demo", "output_dir=x", "settings.ppo_steps=2.5"),
+        "step preference_rlhf: total_steps: expected a whole number, got 2.5",
+    ),
+    ("sweep", (*SMOKE, "output_dir=s", "optimizer.lr=-1", "seed=0,1"), "lr"),
+    ("sweep", (*SMOKE, "output_dir=s", "seed=a,b"), "seed: expected a whole number, got 'a'"),
+    ("sweep", (*SMOKE, "output_dir=s", "seed=0,1", "sweep.parallel=two"), "sweep.parallel: expected a whole number"),
+    ("sweep", (*SMOKE, "output_dir=a_run", "seed=0,1"), "output_dir: a_run is a training run"),
+    ("sweep", (*SMOKE, "output_dir=good.json", "seed=0,1"), "output_dir: good.json is a file"),
+    ("doctor", (*SMOKE, "doctor.prompts=0"), "doctor.prompts"),
+    ("doctor", (*SMOKE, "doctor.prompts=two"), "doctor.prompts: expected a whole number or null, got 'two'"),
+    ("doctor", ("experiment=wow",), "experiment=wow belongs to train_dialki.py"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "said"), OTHERS, ids=[f"{command} {' '.join(wrong)}"[:90] for command, wrong, _ in OTHERS]
+)
+def test_other_commands(refused: Refused, command: str, wrong: tuple[str, ...], said: str) -> None:
+    assert said in refused(command, *wrong)
+
+
+def test_there_are_at_least_a_hundred() -> None:
+    assert len({*map(str, (*TYPES, *KEYS, *PATHS, *VALUES, *OTHERS))}) >= 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("seed=abc", "seed: expected a whole number, got 'abc'"),
+        ("total_steps=2.5", "total_steps: expected a whole number, got 2.5"),
+        ("+reward.components.mine._target_=broken_import.A", "No module named 'no_such_library_of_mine'"),
+    ],
+)
+def test_the_doctor_reports_what_a_run_would_refuse(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str, said: str
+) -> None:
+    """It goes on to other findings and ends with 1: it ran, and found something."""
+    before = tree(place)
+    monkeypatch.setattr(
+        sys, "argv", ["doctor", *SMOKE, "prepare=null", "output_dir=run", "doctor.two_processes=false", wrong]
+    )
+    with pytest.raises(SystemExit) as ended:
+        run_command("doctor")
+    assert ended.value.code == 1 and said in capsys.readouterr().out
+    assert tree(place) == before
+
+
+def test_a_name_that_the_user_wrote_is_found_in_the_working_directory(refused: Refused, place: Path) -> None:
+    """A custom class's keys are checked too, from its source."""
+    (place / "my_own.py").write_text("class Polite:\n    def __init__(self, penalty: float = -1.0) -> None: ...\n")
+    mine = "+reward.components.mine._target_=my_own.Polite"
+    assert "mine: unknown key 'penaltie'; did you mean penalty?" in refused(
+        "train_ppo", *SMOKE, "output_dir=run", mine, "+reward.components.mine.penaltie=1"
+    )
+    assert "mine.penalty: expected a number, got 'high'" in refused(
+        "train_ppo", *SMOKE, "output_dir=run", mine, "+reward.components.mine.penalty=high"
+    )
+
+
+def test_what_the_file_system_refuses_is_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from finegrained_rlhf.launch.app import user_errors
+
+    for error, said in [
+        (PermissionError(13, "Permission denied", "/a/b"), "error: /a/b: permission denied"),
+        (NotADirectoryError(20, "Not a directory", "/a/b"), "error: /a/b: not a directory"),
+        (OSError(28, "No space left on device", "/a/b"), "error: /a/b: the disk is full"),
+    ]:
+        with pytest.raises(SystemExit) as ended, user_errors():
+            raise error
+        assert ended.value.code == 2 and capsys.readouterr().err.strip() == said
+    with pytest.raises(SystemExit) as ended, user_errors():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    with pytest.raises(ZeroDivisionError), user_errors():  # a fault of ours keeps its traceback
+        raise ZeroDivisionError
+
+
+def test_json_of_the_project_is_still_read(place: Path) -> None:
+    from finegrained_rlhf.core.files import read_json
+
+    (place / "x.json").write_text(json.dumps({"a": [1, "é"]}), encoding="utf-8")
+    assert read_json(place / "x.json") == {"a": [1, "é"]}
