@@ -1,6 +1,6 @@
 """Compare training runs as text: what differs in their configurations, and their scores at the exported policies.
 
-Example: python scripts/compare.py outputs/factworld/fine_grained_rlhf outputs/factworld/preference_rlhf
+Example: python scripts/compare.py "runs=[outputs/factworld/fine_grained_rlhf,outputs/factworld/preference_rlhf]"
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -1,6 +1,6 @@
 """List every run below a directory: at work, finished, stopped early and why, resumable or damaged; step, score, age.
 
-Example: python scripts/runs.py outputs
+Example: python scripts/runs.py directory=outputs
 """
 
 from finegrained_rlhf.launch.commands import main

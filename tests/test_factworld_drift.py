@@ -13,6 +13,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.samples import read_marks
 from finegrained_rlhf.tasks.factworld.drift import (
     Agreement,
     MeasureDrift,
@@ -125,6 +127,20 @@ def test_agreement_by_hand(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     page = capsys.readouterr().out
     assert "relevance, step 1 → 10: agreement 0.750 → 1.000, recall 0.500 → –, false alarm rate 0.167 → 0.000" in page
     assert "completeness, step 1 → 10: agreement 0.000 → –\n" in page and "drift.json" in page
+
+
+def test_the_errors_of_every_kept_answer_are_marked(run: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text()) | {"validation_data": str(tmp_path / "train.json")}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    keep(run, 1, sample("a", GOOD, preference=1.0), sample("a", WRONG, preference=0.0))
+    rows = [sample("b", RAMBLING, preference=1.0), sample("unknown", GOOD, preference=1.0)]
+    write_jsonl(run / "samples" / "validation_step_0.jsonl", rows)
+    MeasureDrift(str(run)).run()
+    marks = read_marks(RunDirectory(run))
+    assert list(marks) == [("a", GOOD), ("a", WRONG), ("b", RAMBLING)] and marks["a", GOOD] == []
+    shown = {key: [(m.start, m.end, m.label[-4:]) for m in found] for key, found in marks.items()}
+    assert shown["a", WRONG] == [(0, 25, "(C2)"), (26, 55, "(C1)")] and shown["b", RAMBLING] == [(27, 52, "(C1)")]
+    assert all(len(m.label) > len(" (C1)") for found in marks.values() for m in found)
 
 
 def test_components_that_the_oracle_does_not_know_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from finegrained_rlhf.report.html import Html, el, escape, number, signed
 from finegrained_rlhf.report.record import evenly
 from finegrained_rlhf.report.responses import cut
 from finegrained_rlhf.report.svg import Chart, Line, figure, smoothed, thinned, tick_text, ticks
-from finegrained_rlhf.runtime.samples import Sample, SampleSegment, SampleTokens, read_samples
+from finegrained_rlhf.runtime.samples import OracleMark, Sample, SampleSegment, SampleTokens, read_samples
 
 # Escaping and numbers --------------------------------------------------------------------------------------------
 
@@ -145,6 +146,22 @@ def test_a_response_as_a_heat_map() -> None:
     assert re.findall(r'<span class="sums">', html) == [] and "No answer kept." in html
     sums = re.search(r'<p class="sums">(.*?)</p>', html)
     assert sums and text_of(sums[1]) == "a +0.5b +2weighted total +1.25"
+
+
+def test_what_an_oracle_found_is_underlined_and_counted() -> None:
+    marked = Sample("id", 0, "prompt", "Yes, no <", [segment(0, 9)], None, [OracleMark(5, 9, "irrelevant <C1>")])
+    clean = Sample("id", 1, "prompt", "Yes", [], None, [])
+    html = heat_panel(
+        "panel", [Group("prompt", [("a", marked), ("b", clean), ("c", replace(clean, marks=None))])], ["a"]
+    )
+    assert re.findall(r'<span class="(w[^"]*)"[^>]*>([^<]*)</span>', html) == [
+        ("w k0p5", "Yes, "),
+        ("w k0p5 wrong", "no &lt;"),
+        ("w", "Yes"),
+        ("w", "Yes"),
+    ]
+    assert "oracle: \u2068irrelevant &lt;C1&gt;\u2069" in html
+    assert re.findall(r"<span>oracle <b>(.*?)</b>", html) == ["1 error", "no error"]
 
 
 # Charts ----------------------------------------------------------------------------------------------------------

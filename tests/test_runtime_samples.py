@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.samples import (
+    OracleMark,
     Sample,
     SampleSegment,
     SampleTokens,
+    marks_path,
+    read_marks,
     read_samples,
     sample_files,
+    write_marks,
     write_samples,
 )
 
@@ -52,6 +56,22 @@ def test_the_line_of_a_sample_by_hand() -> None:
         ],
         "tokens": {"ends": [4, 9, 9], "kl": [0.0, 0.5, -0.25], "value": [1.0, 1.0, 1.0]},
     }
+
+
+def test_marks_of_an_oracle_are_read_back_and_damage_is_named(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert read_marks(run) == {}
+    marked = {("p1", "Yes, no <"): [OracleMark(0, 4, "irrelevant (C1)")], ("p1", ""): []}
+    write_marks(run, marked)
+    assert read_marks(run) == marked and sample_files(run) == {}
+    for marks, said in (
+        ("x", "field marks: expected a list"),
+        ([{"start": 0, "end": 99, "label": "x"}], r"field marks\[0\]: expected 0 <= start"),
+        ([{"start": 0, "end": 4}], r"field marks\[0\]\.label: missing field"),
+    ):
+        marks_path(run).write_text(json.dumps({"id": "p1", "response": "Yes, no <", "marks": marks}))
+        with pytest.raises(DataError, match=rf"oracle_marks\.jsonl, record 0, {said}"):
+            read_marks(run)
 
 
 def test_files_of_training_and_of_validation_are_told_apart(tmp_path: Path) -> None:

@@ -169,6 +169,8 @@ def test_columns_and_axes_are_in_words(tmp_path: Path, points: list[dict[str, An
     ]
     TABLE.collect(tmp_path, points, "…")
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    table = html[html.index('<section id="points">') : html.index('<section id="pareto">')]
+    assert "The same in all points: weight of b 0.5, n 2." in table and "<bdi>weight of b</bdi>" not in table
     assert "<bdi>weight of a</bdi>" in html and "reward.weights.a<" not in html
     words = re.findall(r"<!-- (.*?) -->", (tmp_path / "pareto.svg").read_text(encoding="utf-8"))
     assert any(word.startswith("comp.  (better") for word in words) and any(

@@ -24,24 +24,21 @@ class CompareRuns:
 
     Args:
         runs: two or more run directories.
-
-    Raises:
-        ConfigError: fewer than two, or one twice.
     """
 
-    def __init__(self, runs: Sequence[str]) -> None:
+    def __init__(self, runs: str | Sequence[str]) -> None:
         self.paths = [Path(path) for path in ([runs] if isinstance(runs, str) else runs)]
-        if len({path.resolve() for path in self.paths}) < max(len(self.paths), 2):
-            raise ConfigError(
-                f"runs: expected two or more directories, got {', '.join(map(str, self.paths)) or 'none'}"
-            )
 
     def run(self) -> None:
         """Print the comparison.
 
         Raises:
+            ConfigError: fewer than two runs are named, or one twice.
             DataError: a directory is no run, or one of its files is damaged.
         """
+        if len({path.resolve() for path in self.paths}) < max(len(self.paths), 2):
+            named = ", ".join(map(str, self.paths)) or "none"
+            raise ConfigError(f"runs: expected two or more directories, each once, got {named}")
         records = [read_run(path) for path in self.paths]
         print_comparison(dict(zip(names_of(self.paths), records, strict=True)))
 

@@ -154,7 +154,7 @@ def _group(group: Group, components: Sequence[str], layers: Sequence[_Layer]) ->
 
 def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
     ends = response.tokens.ends if response.tokens else ()
-    pieces = cut(response.text, response.segments, ends)
+    pieces = cut(response.text, [*response.segments, *(response.marks or ())], ends)
     last_end = max((segment.end for segment in response.segments), default=0)
     parts: list[Html] = []
     for piece in pieces:
@@ -169,7 +169,15 @@ def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
         if not layer.by_token
     ]
     total = el("span", "weighted total ", el("b", signed(response.total)))
-    return join(text, el("p", *sums, total, class_="sums"))
+    return join(text, el("p", *sums, total, _oracle(response), class_="sums"))
+
+
+def _oracle(response: Sample) -> Html | None:
+    """How many errors an oracle marked; nothing where none was asked."""
+    if response.marks is None:
+        return None
+    count = len(response.marks)
+    return el("span", "oracle ", el("b", f"{count} error{'s' * (count != 1)}" if count else "no error"))
 
 
 def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
@@ -180,11 +188,15 @@ def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
         level = layer.level(value) if value is not None else 0
         if level:
             classes.append(f"k{k}{'p' if level > 0 else 'm'}{abs(level)}")
+    marks = [m for m in response.marks or () if m.start <= piece.start < piece.end <= m.end]
+    if marks:
+        classes.append("wrong")
     text = response.text[piece.start : piece.end]
     if piece.start == piece.end:
         classes.append("end")
         text = "end"
     lines = [*_token_lines(response, piece), *(_segment_line(segment) for segment in over)]
+    lines += [f"oracle: {_FSI}{mark.label}{_PDI}" for mark in marks]
     return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.report.html import is_number
 from finegrained_rlhf.report.run_state import RunState, read_state
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.samples import Sample, read_samples, sample_files
+from finegrained_rlhf.runtime.samples import OracleMark, Sample, read_marks, read_samples, sample_files
 
 Row = Mapping[str, Any]
 SAMPLED_STEPS = 6
@@ -132,6 +132,8 @@ def read_run(path: str | Path) -> RunRecord:
         sample_files(run, "validation_step"), lambda found: evenly(found, ANSWERED_STEPS) | ({best} & set(found))
     )
     _note_samples(samples, answers, missing)
+    marks = read_marks(run)
+    samples, answers = _with_marks(samples, marks), _with_marks(answers, marks)
     drift = _read_optional(run.drift)
     if drift is None:
         missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
@@ -208,6 +210,12 @@ def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
 
 def _read_chosen(files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]) -> dict[int, list[Sample]]:
     return {step: read_samples(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
+
+
+def _with_marks(
+    steps: Mapping[int, Sequence[Sample]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
+) -> dict[int, list[Sample]]:
+    return {step: [replace(row, marks=marks.get((row.id, row.text))) for row in rows] for step, rows in steps.items()}
 
 
 def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missing: list[str]) -> None:

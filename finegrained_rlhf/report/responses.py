@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.runtime.samples import SampleSegment
+from finegrained_rlhf.runtime.samples import OracleMark, SampleSegment
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Piece:
     tokens: tuple[int, ...]
 
 
-def cut(text: str, segments: Sequence[SampleSegment], ends: Sequence[int] = ()) -> list[Piece]:
-    """Cut a text at every end of a token and of a segment. The pieces cover the text once, in order.
+def cut(text: str, segments: Sequence[SampleSegment | OracleMark], ends: Sequence[int] = ()) -> list[Piece]:
+    """Cut a text where a token, a segment or an oracle's mark ends. The pieces cover the text once, in order.
 
     Args:
         text: a response.
-        segments: of any components.
+        segments: of any components, and marks.
         ends: where each token ends; tokens without characters at the end of the text make a last, empty piece.
     """
     points = {0, len(text), *(end for end in ends if end <= len(text))}

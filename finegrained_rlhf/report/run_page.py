@@ -30,7 +30,8 @@ HEAT = (
     "The worst answers of the exported policy first. "
     "The text is coloured by what one reward component said of each segment, and its value stands where the segment "
     "ends: blue is good, orange is bad. Or colour single tokens by what training made of them. Point at a token, tap "
-    "it, or move to a text with Tab and through it with the arrow keys to read its numbers."
+    "it, or move to a text with Tab and through it with the arrow keys to read its numbers. A wavy line is an error "
+    "that an oracle found, where measure_drift.py asked one."
 )
 TRUTH = (
     "The reward is a proxy. What was measured beside it, and never trained on, says whether a higher reward still "

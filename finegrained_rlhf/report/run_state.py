@@ -21,7 +21,7 @@ from finegrained_rlhf.runtime.checkpoints import LOOP_STATE, MANIFEST, Checkpoin
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.start import exported_step
 
-Status = Literal["running", "finished", "stopped early", "resumable", "not started", "damaged"]
+Status = Literal["running", "finished", "stopped early", "resumable", "not resumable", "not started", "damaged"]
 LOCK_FILE = ".lock"
 """In the directory of a run at work, held by its process."""
 RECENT_SECONDS = 120.0
@@ -75,6 +75,8 @@ def read_state(path: str | Path, now: float | None = None) -> RunState:
     stop = loop.get("stop_reason")
     reached = _whole(loop.get("step"))
     done = reached is not None and total is not None and reached >= total
+    if not loop and model is not None and total is not None and step is not None and step >= total:
+        done = True  # its checkpoints were removed
     if total is None and stop is None and model is not None and (run.results.is_file() or run.trust.is_file()):
         done = True  # the number of steps follows from epochs: what comes after training is there
     recent = (time.time() if now is None else now) - changed < RECENT_SECONDS
@@ -99,7 +101,9 @@ def _status(run: RunDirectory, damage: str | None, stop: Any, *, done: bool, at_
         return "running"
     if damage:
         return "damaged"
-    return "resumable" if CheckpointStore(run.checkpoints, 1).steps() else "not started"
+    if CheckpointStore(run.checkpoints, 1).steps():
+        return "resumable"
+    return "not resumable" if run.metrics.is_file() or run.eval.is_file() else "not started"
 
 
 def _config(run: RunDirectory) -> tuple[Mapping[str, Any], str | None]:

@@ -62,7 +62,7 @@ class ListRuns:
 
 
 def runs_below(directory: Path) -> Iterator[Path]:
-    """Every run directory at or below `directory`; runs may lie in others (`points/NAME`), links are not followed."""
+    """Every run directory at or below `directory`; runs may lie within others (`points/NAME`). No link is followed."""
     for folder, children, _ in os.walk(directory):
         path = Path(folder)
         is_run = RunDirectory(path).is_run()

@@ -29,7 +29,7 @@ from finegrained_rlhf.report.settings import difference_table
 from finegrained_rlhf.report.sweep_markdown import EXPORTED, exported_words, key_words, metric_words
 
 PROMPTS = 3
-_WORDS = ("system", "run")
+_WORDS = ("system", EXPORTED, "run")
 _TABLE = (
     "Mean ± standard deviation where a row stands for several runs, each measured at the policy that it exported: that "
     "of its best validation, which is the initial policy where training found nothing better. Rows of a baseline are "
@@ -110,8 +110,20 @@ def _summary_table(result: Mapping[str, Any]) -> Html | None:
         numbers = {_label(result, k): _spread(v) for k, v in _mapping(entry, "metrics").items()}
         front = {"front": "*" if entry.get("front") else ""}
         rows.append({**_point(entry), **_exported(entry), **front, "n": entry.get("n"), **numbers})
+    rows, same = _without_constants(rows)
     note = "Rows with * are on the Pareto front: no other is better in one axis and as good in the other."
-    return join(_table(rows), el("p", note, class_="note") if result.get("pareto") else None) if rows else None
+    notes = [f"The same in all points: {', '.join(same)}."] if same else []
+    notes += [note] if result.get("pareto") else []
+    return join(_table(rows), *(el("p", line, class_="note") for line in notes)) if rows else None
+
+
+def _without_constants(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows without the weights and counts that are the same wherever they are given, and these in words."""
+    keys = dict.fromkeys(key for row in rows for key in row if key == "n" or key.startswith("weight of "))
+    values = {key: {row[key] for row in rows if key in row} for key in keys}
+    constant = {key: next(iter(found)) for key, found in values.items() if len(found) == 1} if len(rows) > 1 else {}
+    said = [f"{key} {value}" for key, value in constant.items() if key != "n" or value != 1]
+    return [{key: value for key, value in row.items() if key not in constant} for row in rows], said
 
 
 def _rows_table(result: Mapping[str, Any]) -> Html | None:

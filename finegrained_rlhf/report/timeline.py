@@ -92,7 +92,7 @@ def _entry(record: RunRecord, heading: str, row: Sample, before: Sample | None) 
 
 def _shown(rows: Mapping[int, Sample], best: int | None) -> Sample:
     """The answer of the exported policy, or the last one."""
-    return rows[best] if best in rows else list(rows.values())[-1]
+    return rows[best] if best is not None and best in rows else list(rows.values())[-1]
 
 
 def _by_prompt(steps: Mapping[int, Sequence[Sample]]) -> dict[str, dict[int, Sample]]:

@@ -100,7 +100,7 @@ def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     judge = truth or total
     if judge is None or len(record.validations) < 2:
         return "Not known", "", [["It takes two validations to say."]]
-    shown = [[join("Step ", record.validations[0]["step"], " → ", policy_name(record), ".")]]
+    shown: list[list[Any]] = [[join("Step ", record.validations[0]["step"], " → ", policy_name(record), ".")]]
     if record.is_initial:
         word, kind = "No", "bad"
         text = "No later validation scored higher than the first, so the exported policy is the initial one."

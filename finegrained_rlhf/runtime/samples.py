@@ -60,6 +60,21 @@ class SampleTokens:
 
 
 @dataclass(frozen=True)
+class OracleMark:
+    """An error that an oracle found in a response.
+
+    Attributes:
+        start: first character.
+        end: one past the last character.
+        label: kind of the error in the oracle's words.
+    """
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True)
 class Sample:
     """One response of a step, or one greedy answer of a validation.
 
@@ -70,6 +85,7 @@ class Sample:
         text: the response.
         segments: of all components.
         tokens: None in files of earlier versions.
+        marks: errors that an oracle found; None where none has judged it. Kept in a file of their own (`read_marks`).
     """
 
     id: str
@@ -78,6 +94,7 @@ class Sample:
     text: str
     segments: Sequence[SampleSegment] = field(default=())
     tokens: SampleTokens | None = None
+    marks: Sequence[OracleMark] | None = None
 
     def of(self, component: str) -> list[SampleSegment]:
         """The segments of one component, in order."""
@@ -135,6 +152,39 @@ def read_samples(path: str | Path) -> list[Sample]:
     return samples
 
 
+def marks_path(run: RunDirectory) -> Path:
+    """Where the marks of an oracle lie: beside the responses, and removed with them."""
+    return run.samples_path(0).with_name("oracle_marks.jsonl")
+
+
+def write_marks(run: RunDirectory, marked: Mapping[tuple[str, str], Sequence[OracleMark]]) -> None:
+    """Write what an oracle found in responses, by id of the prompt and text of the response."""
+    rows = (
+        {"id": prompt, "response": text, "marks": [vars(mark) for mark in marks]}
+        for (prompt, text), marks in marked.items()
+    )
+    write_jsonl(marks_path(run), rows)
+
+
+def read_marks(run: RunDirectory) -> dict[tuple[str, str], list[OracleMark]]:
+    """What an oracle found, by id of the prompt and text of the response; empty where it was not asked.
+
+    Raises:
+        DataError: a field is missing or of another type, or an offset lies outside its text.
+    """
+    path = marks_path(run)
+    found: dict[tuple[str, str], list[OracleMark]] = {}
+    for number, row in enumerate(read_jsonl(path) if path.is_file() else ()):
+        try:
+            text, marks = _text(row, "response"), _field(row, "marks")
+            if not isinstance(marks, list):
+                raise DataError(f"expected a list, got {type(marks).__name__}", field="marks")
+            found[_text(row, "id"), text] = [_mark(m, text, f"marks[{i}]") for i, m in enumerate(marks)]
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+    return found
+
+
 def sample_files(run: RunDirectory, kind: Kind = "step") -> dict[int, Path]:
     """The files of responses of a run by step, in order: of training steps, or of validations."""
     names = {path.name: path for path in run.samples_path(0).parent.glob(f"{kind}_*.jsonl")}
@@ -162,12 +212,22 @@ def _sample(row: Mapping[str, Any]) -> Sample:
     )
 
 
-def _segment(row: Any, text: str, tokens: SampleTokens | None, where: str) -> SampleSegment:
+def _mark(row: Any, text: str, where: str) -> OracleMark:
+    start, end = _span(row, text, where)
+    return OracleMark(start, end, _text(row, "label", f"{where}."))
+
+
+def _span(row: Any, text: str, where: str) -> tuple[int, int]:
     if not isinstance(row, Mapping):
         raise DataError(f"expected an object, got {type(row).__name__}", field=where)
     start, end = (_field(row, key, f"{where}.") for key in ("start", "end"))
     if not (_is_whole(start) and _is_whole(end) and 0 <= start <= end <= len(text)):
         raise DataError(f"expected 0 <= start <= end <= {len(text)}, got {start!r} and {end!r}", field=where)
+    return start, end
+
+
+def _segment(row: Any, text: str, tokens: SampleTokens | None, where: str) -> SampleSegment:
+    start, end = _span(row, text, where)
     token = row.get("token")
     if token is not None and tokens is not None and not (_is_whole(token) and 0 <= token < len(tokens.ends)):
         raise DataError(f"expected a token from 0 to {len(tokens.ends) - 1}, got {token!r}", field=f"{where}.token")

@@ -20,7 +20,7 @@ from finegrained_rlhf.core.tables import cell, markdown_table
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.samples import read_samples, sample_files
+from finegrained_rlhf.runtime.samples import OracleMark, read_samples, sample_files, write_marks
 from finegrained_rlhf.tasks.factworld.grammar import Source, parse_source, split_passages
 from finegrained_rlhf.tasks.factworld.oracle import Judgement, judge
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
@@ -181,7 +181,7 @@ class MeasureDrift:
         self.directory, self.data, self.segmenter = RunDirectory(run), data, SpacySegmenter(segmenter)
 
     def run(self) -> dict[str, Any]:
-        """Judge every kept sample, write `drift.json` and print it as a table.
+        """Judge every kept sample, write `drift.json` and the errors found (`write_marks`); print drift as a table.
 
         Raises:
             DataError: no run or no samples here, a sample's prompt is not in the data, or the data is no FactWorld.
@@ -216,8 +216,24 @@ class MeasureDrift:
             "not_comparable": sorted(strange),
         }
         write_json(self.directory.drift, report)
+        write_marks(self.directory, self._marks(sources))
         print(f"{drift_page(report)}\nreport: {self.directory.drift}")
         return report
+
+    def _marks(self, sources: Mapping[str, Source]) -> dict[tuple[str, str], list[OracleMark]]:
+        """The errors in every kept response to a training prompt, and to a validation prompt whose data is there."""
+        kept = [(path, sources) for path in sample_files(self.directory).values()]
+        data = self.directory.read_config().get("validation_data")
+        if isinstance(data, str) and Path(data).is_file():
+            validation = self._sources(data)
+            kept += [(path, validation) for path in sample_files(self.directory, "validation_step").values()]
+        found: dict[tuple[str, str], list[OracleMark]] = {}
+        for path, known in kept:
+            for sample in read_samples(path):
+                if sample.id in known and (sample.id, sample.text) not in found:
+                    judgement = judge(known[sample.id], sample.text, self.segmenter)
+                    found[sample.id, sample.text] = oracle_marks(judgement)
+        return found
 
     def _sources(self, data: str) -> dict[str, Source]:
         """The question and facts behind each prompt, by id."""
@@ -228,6 +244,16 @@ class MeasureDrift:
             except DataError as error:
                 raise error.at(file=data, record=example.id) from None
         return sources
+
+
+def oracle_marks(judgement: Judgement) -> list[OracleMark]:
+    """The errors of an answer as marks: sub-sentences with a C1 or a C2 error, with the oracle's word for it."""
+    return [
+        OracleMark(*piece.span, f"{kind} ({category})")
+        for piece in judgement.sub_sentences
+        for kind, category in ((piece.c1, "C1"), (piece.c2, "C2"))
+        if kind is not None
+    ]
 
 
 def judged_samples(path: Path, sources: Mapping[str, Source], segmenter: Segmenter) -> Iterator[JudgedSample]:
