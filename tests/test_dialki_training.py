@@ -194,8 +194,10 @@ def test_a_checkpoint_of_another_architecture_is_refused(folder: Path, tmp_path:
     job(folder, tmp_path / "run", total_steps=1, validation_data=None).run()
     assert load_dialki(tmp_path / "run").config.threshold is None
     other = job(folder, tmp_path / "run", total_steps=2, dialki=DialkiConfig(contextualize=False))
-    with pytest.raises(CheckpointError, match="another architecture"):
+    with pytest.raises(ConfigError, match="dialki.contextualize: True -> False"):
         other.run()
+    with pytest.raises(CheckpointError, match="another architecture"):
+        replace(other, resume_changed="allow").run()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """evaluate.py's job: policies and output files, the files it writes, and input that does not fit."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,8 @@ def test_the_oracle_refuses_a_world_that_is_not_its_own(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_by_other_rewards_keeps_the_oracles_rates(run: Path, data: str, tmp_path: Path) -> None:
-    (run / "policy").joinpath("export.json").write_text('{"step": 4, "score": 1.0}')
+    run = Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("metrics.json")))
+    (run / "policy" / "export.json").write_text('{"step": 4, "score": 1.0}')
     common = {"max_new_tokens": 7, "batch_size": 2}
     first = RewardConfig({"words": WordScorer()}, {"words": 1.0})
     Evaluate(data, str(tmp_path / "a.json"), str(run), reward=first, oracle=FactWorldOracle(), **common).run()

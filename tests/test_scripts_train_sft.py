@@ -107,7 +107,10 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
     again = run_script(*sft(world, output))
     assert again.returncode == 0 and "is done: it ended at step 3" in again.stderr
     changed = run_script(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
-    assert changed.returncode == 0 and "these keys differ: optimizer.lr" in changed.stderr
+    assert changed.returncode == 2 and "optimizer.lr: " in changed.stderr and " -> 0.1;" in changed.stderr
+    assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
+    allowed = run_script(*sft(world, output, "total_steps=4", "optimizer.lr=0.1", "resume_changed=allow"))
+    assert allowed.returncode == 0 and "these keys differ: optimizer.lr" in allowed.stderr
 
 
 def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def start(path: Path, seconds: float) -> subprocess.Popen[str]:
 
 def test_a_second_run_is_refused_and_after_kill_9_the_same_command_resumes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    first = start(path, 0.5)
+    first = start(path, 0.2)
     deadline = time.monotonic() + 120
     while not (path / "checkpoints" / "step_1").is_dir() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -56,7 +56,7 @@ def test_a_second_run_is_refused_and_after_kill_9_the_same_command_resumes_at_on
     first.send_signal(signal.SIGKILL)
     first.communicate()
     assert (path / "checkpoints" / "step_1").is_dir()  # resume=never of the refused run deleted nothing
-    second = start(path, 0)
+    second = start(path, 0.2)
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
     assert [row["step"] for row in rows(path / "metrics.jsonl")] == list(range(1, 13))

@@ -69,7 +69,7 @@ class TrackingConfig:
         if self.kind == "wandb":
             wandb = _wandb()
             mode = self.mode or os.environ.get("WANDB_MODE") or "online"
-            if mode == "online" and not _quietly(lambda: wandb.login(prompt=False)):
+            if mode == "online" and not _quietly(lambda: _knows_account(wandb)):
                 raise ConfigError(
                     "tracking=wandb: no W&B account is known on this machine; run `wandb login` or set WANDB_API_KEY, "
                     "or give tracking.mode=offline"
@@ -250,6 +250,13 @@ def _wandb() -> Any:
     except ImportError:
         raise ConfigError("tracking=wandb needs the wandb package: pip install wandb") from None
     return wandb
+
+
+def _knows_account(wandb: Any) -> bool:
+    try:
+        return bool(wandb.login(prompt=False))
+    except TypeError:  # an older version, which can only ask; its init() says what is wrong
+        return True
 
 
 def _summary_writer() -> Any:

@@ -164,8 +164,11 @@ def as_config(job: Any) -> Any:
 
     Of an object that is no dataclass the public attributes with plain values are taken.
     """
-    if job is None or isinstance(job, bool | int | float | str):
+    if job is None or isinstance(job, bool):
         return job
+    for plain_type in (int, float, str):  # of numpy's numbers and the like, the value
+        if isinstance(job, plain_type):
+            return plain_type(job)
     if isinstance(job, Path):
         return str(job)
     if isinstance(job, Mapping):

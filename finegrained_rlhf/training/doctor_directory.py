@@ -69,7 +69,7 @@ def _start(run: RunDirectory, keys: Mapping[str, Any]) -> Finding:
         return Finding("warn", f"{what}; damaged, not used: {', '.join(damaged)}", "look at the disk of output_dir")
     different = run.differing_keys(keys) if source == run.checkpoints and run.config_path.is_file() else []
     if different := [key for key in different if key.partition(".")[0] in keys]:
-        mend = "nothing, if the new values are meant; else those that the run began with, or another output_dir"
+        mend = "those that the run began with, another output_dir, or resume_changed=allow if the new ones are meant"
         return Finding("warn", f"{what}; it began with other values of {', '.join(different)}", mend)
     return Finding("pass", what)
 
