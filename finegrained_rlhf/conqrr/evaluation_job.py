@@ -17,7 +17,6 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.configuration import resolved_settings
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
@@ -25,6 +24,7 @@ from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.retrieval.runs import write_judgements, write_trec_run
+from finegrained_rlhf.runtime.provenance import commit_of
 
 UnindexedGold = Literal["error", "count"]
 

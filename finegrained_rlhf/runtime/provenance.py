@@ -9,6 +9,7 @@ import datetime
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.runtime.processes import available_cores
 
 PACKAGE = "finegrained-rlhf"
@@ -86,3 +86,12 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def commit_of(directory: Path) -> str:
+    """The git commit that `directory` is at, with `-dirty` where tracked files differ; `unknown` outside git."""
+    try:
+        run = ["git", "-C", str(directory), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
-from finegrained_rlhf.core.provenance import commit_of
+from finegrained_rlhf.runtime.provenance import commit_of
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 

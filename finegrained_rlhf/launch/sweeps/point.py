@@ -20,10 +20,10 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
-from finegrained_rlhf.core.provenance import commit_of
 from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged
 from finegrained_rlhf.launch.sweeps.config_files import as_yaml, read_config, write_config
 from finegrained_rlhf.launch.sweeps.settings import SweepSettings
+from finegrained_rlhf.runtime.provenance import commit_of
 from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 MODULE = "finegrained_rlhf.launch"
