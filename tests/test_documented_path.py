@@ -25,7 +25,7 @@ WORK = Path("outputs/factworld")
 SMALL = {
     "make_factworld": ["train=48", "dev=16", "test=24", "sft_train=600", "sft_dev=16", "world.max_asked=3"],
     "make_tiny_models": ["t5.structured=true"],  # learns to copy in two hundred steps
-    "train_sft": ["total_steps=200", "validate_every=100", "validation_prompts=16"],
+    "train_sft": ["total_steps=250", "validate_every=125", "validation_prompts=16"],
     "train_reward_model": ["total_steps=20", "validate_every=10", "reward_model.batches.batch_size=16"],
     "train_ppo": ["total_steps=3", "validate_every=1", "rollout.prompts_per_step=8", "optimizer.warmup_steps=0"],
 }
@@ -135,7 +135,7 @@ def test_the_pages_commands_train_as_the_grid_chose(small: Path, system: str) ->
     assert {"lr": config["optimizer"]["lr"], "beta": config["ppo"]["kl"]["beta"]} == chosen
     steps, validations = read_jsonl(run / "metrics.jsonl"), read_jsonl(run / "eval.jsonl")
     assert [row["step"] for row in steps] == [1, 2, 3] and [row["step"] for row in validations] == [0, 1, 2, 3]
-    assert all(row["alignment"] == 1.0 for row in steps) and steps[-1]["kl"] > 0 and steps[0]["kl"] == 0
+    assert all(row["alignment"] == 1.0 for row in steps) and abs(steps[0]["kl"]) < 1e-5 < steps[-1]["kl"]
     exported, best = read_json(run / "policy/export.json"), max(validations, key=lambda row: row["score"])
     assert (exported["step"], exported["score"]) == (best["step"], best["score"])
 
