@@ -5,12 +5,15 @@ In process, through the same door as `finegrained COMMAND` and `scripts/COMMAND.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from finegrained_rlhf.launch.app import run_command
 
@@ -72,6 +75,23 @@ def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra parses the same files for every command line; the parser takes most of the time."""
+    parse = yaml.load
+
+    def load(stream: Any, Loader: Any) -> Any:
+        text = stream if isinstance(stream, str) else stream.read()
+        if text not in _PARSED:
+            _PARSED[text] = parse(text, Loader)
+        return copy.deepcopy(_PARSED[text])
+
+    monkeypatch.setattr(yaml, "load", load)
+
+
+_PARSED: dict[str, Any] = {}
+
+
 def tree(folder: Path) -> dict[str, bytes | None]:
     """Every file with its content, but for what Python keeps of the modules that it imports."""
     found = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
@@ -102,7 +122,8 @@ TYPES = [
     ("optimizer.betas=[0.9]", "optimizer.betas: expected a list of 2 numbers, got [0.9]"),
     ("optimizer.betas=[0.9,x]", "optimizer.betas: expected a list of 2 numbers"),
     ("optimizer.betas=0.9", "optimizer.betas: expected a list of 2 numbers, got 0.9"),
-    ("optimizer=3", "unknown key 'optimizer'|optimizer: expected the keys of a OptimizerConfig, got 3"),
+    ("optimizer=3", "optimizer=3 does not exist; expected"),
+    ("policy=3", "policy=3 does not exist; expected"),
     ("rollout=3", "rollout: expected the keys of a RolloutConfig, got 3"),
     ("rollout.top_k=1.5", "rollout.top_k: expected a whole number, got 1.5"),
     ("rollout.top_p=high", "rollout.top_p: expected a number, got 'high'"),
@@ -141,8 +162,7 @@ TYPES = [
 
 @pytest.mark.parametrize(("wrong", "said"), TYPES, ids=[wrong for wrong, _ in TYPES])
 def test_a_value_of_another_type(refused: Refused, wrong: str, said: str) -> None:
-    line = refused("train_ppo", *SMOKE, "output_dir=run", wrong)
-    assert any(part in line for part in said.split("|"))
+    assert said in refused("train_ppo", *SMOKE, "output_dir=run", wrong)
 
 
 KEYS = [
@@ -152,7 +172,10 @@ KEYS = [
     (("+ppo.kl.bta=1",), "ppo.kl: unknown key 'bta'; did you mean beta?"),
     (("+rollout.tempature=1",), "rollout: unknown key 'tempature'; did you mean temperature?"),
     (("+reward.components.mine.path=x",), "reward.components.mine: no _target_"),
-    (("reward=preference", "preset=short"), "reward.components.relevance: "),
+    (
+        ("reward=preference", "preset=short", "reward.components.preference.path=x"),
+        "reward.components.relevance: no _t",
+    ),
     (("~rollout.temperature", "~ppo.epochs", "~data"), "missing key 'data'"),
     (("policy=big",), "policy=big does not exist; expected one of adapter, full, lora"),
     (("experiment=nothing",), "experiment=nothing does not exist; expected one of"),
@@ -196,7 +219,7 @@ def test_a_path_that_cannot_be_read_or_written(refused: Refused, wrong: tuple[st
 VALUES = [
     ("optimizer.lr=-1", "lr"),
     ("rollout.temperature=-1", "temperature"),
-    ("rollout.samples_per_prompt=0", "samples_per_prompt"),
+    ("rollout.samples_per_prompt=0", "rollout: need n >= 1"),
     ("rollout.max_new_tokens=0", "max_new_tokens"),
     ("ppo.epochs=0", "epochs"),
     ("ppo.clip=-0.1", "clip"),
@@ -233,11 +256,15 @@ OTHERS = [
     ("train_ppo", (), "give a value for "),
     ("train_sft", ("output_dir=run",), "give a value for "),
     ("train_sft", (*SFT, "samples_every=3"), "unknown key 'samples_every'"),
-    ("train_sft", (*SFT, "epochs=ten"), "epochs: expected a whole number, got 'ten'"),
+    ("train_sft", (*SFT, "epochs=ten"), "epochs: expected a number, got 'ten'"),
     ("train_sft", (*SFT, "patience=soon"), "patience: expected a whole number or null, got 'soon'"),
     ("train_sft", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
-    ("train_reward_model", ("output_dir=run",), "give reward_model=…; expected one of completeness"),
-    ("train_dialki", ("experiment=wow", "data=good.json", "format=docx"), "format: expected one of"),
+    ("train_reward_model", ("output_dir=run",), "reward_model=…"),
+    (
+        "train_dialki",
+        ("experiment=wow", "data=good.json", "model=folder", "validation_data=null", "format=docx"),
+        "format: expected one of",
+    ),
     ("train_conqrr", ("experiment=qrecc_t5qr", "data.format=docx"), "give a value for "),
     ("make_factworld", (*WORLD, "train=some"), "train: expected a whole number, got 'some'"),
     ("make_factworld", (*WORLD, "seed=-2"), "seed: expected a whole number from 0"),

@@ -123,6 +123,16 @@ def explain_command_line(error: BaseException) -> str:
     return " ".join([*lines[:2], cause if cause not in text else ""]).strip()
 
 
+def _not_an_option() -> str:
+    """The argument that gives a group a number or a truth value where it takes an option's name."""
+    for word in sys.argv[1:]:
+        group, _, value = word.lstrip("+").partition("=")
+        options = sorted(path.stem for path in (conf_directory() / group).glob("*.yaml")) if group else []
+        if options and value not in options and not value.startswith("["):
+            return f"{group}={value} does not exist; expected one of {', '.join(options)}"
+    return "a group takes the name of an option (--help lists them)"
+
+
 def explain_os_error(error: OSError) -> str:
     """One line for what the file system refused."""
     reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
@@ -150,6 +160,11 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(2)
     except (HydraException, OmegaConfBaseException) as error:
         _say(explain_command_line(error))
+        sys.exit(2)
+    except ValueError as error:
+        if "Config group override must be" not in str(error):  # how Hydra says that GROUP=3 is no option
+            raise
+        _say(_not_an_option())
         sys.exit(2)
     except OSError as error:
         if error.errno is None:  # not of the operating system: a library's own, and perhaps a fault of ours
