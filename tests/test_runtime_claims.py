@@ -89,7 +89,7 @@ def test_a_world_is_not_replaced_under_its_runs(tmp_path: Path) -> None:
         sizes = ["train=4", "dev=2", "test=2", "sft_train=0", "sft_dev=0"]
         command = [sys.executable, str(ROOT / "scripts/make_factworld.py"), f"output_dir={tmp_path}/world", *sizes]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run([*command, *changes], capture_output=True, text=True, env=environment, timeout=120)
+        return subprocess.run([*command, *changes], capture_output=True, text=True, env=environment, timeout=400)
 
     assert world().returncode == 0
     before = (tmp_path / "world" / "train.json").read_bytes()
