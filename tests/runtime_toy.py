@@ -120,7 +120,7 @@ def torture(options: dict) -> None:
     for step in options["steps"]:
         output = {"output": f"{options['output']}/step_{step}"}
         killed = not attempt({**output, "fail_at": [step, "kill"]})
-        print(json.dumps({"step": step, "killed": killed, "ended": attempt(output)}))
+        print(json.dumps({"step": step, "killed": killed, "ended": attempt(output)}), flush=True)
     delay, kills = 0.001, 0
     while not attempt({"output": f"{options['output']}/any", "seconds": 0.003}, delay):
         delay, kills = delay * 1.05 + 0.002, kills + 1

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from script_runs import run_script
+from script_runs import run_script as run
 
 from finegrained_rlhf.conqrr.label_files import read_labels
 from finegrained_rlhf.conqrr.queries import write_rewrites
@@ -47,15 +47,15 @@ def call(script: str, folder: Path, *more: str) -> list[str]:
 
 def test_label_passages_twice(folder: Path) -> None:
     label = call("label_passages", folder, f"output={folder}/labels.jsonl", f"cache={folder}/cache")
-    done = run_script(*label)
+    done = run(*label)
     assert done.returncode == 0, done.stderr
     assert '"labels": 2' in done.stdout and "labelled: " in done.stdout
     labels = read_labels(folder / "labels.jsonl")
     assert {name: label.positive for name, label in labels.items()} == {"d_1": "mill", "d_2": "red"}
-    again = run_script(*label)
+    again = run(*label)
     assert again.returncode == 0 and "read from the cache: " in again.stdout, again.stderr
     assert read_labels(folder / "labels.jsonl") == labels
-    context = run_script(*label, "labelling.label_with=context", f"output={folder}/context.jsonl")
+    context = run(*label, "labelling.label_with=context", f"output={folder}/context.jsonl")
     assert context.returncode == 0 and "labelled: " in context.stdout, context.stderr
 
 
@@ -69,7 +69,7 @@ def test_label_passages_twice(folder: Path) -> None:
 def test_labelling_settings_are_read(folder: Path, argument: str, problem: str) -> None:
     """Every key of the labelling reaches the job; the name of an experiment's own settings is none of them."""
     output, cache = f"output={folder}/none.jsonl", f"cache={folder}/none"
-    refused = run_script(*call("label_passages", folder, output, cache, argument))
+    refused = run(*call("label_passages", folder, output, cache, argument))
     assert refused.returncode != 0 and not (folder / "none.jsonl").exists()
     errors = [line for line in refused.stderr.splitlines() if line.strip()]
     assert len(errors) == 1 and errors[0].startswith("error: ") and problem in errors[0], refused.stderr
@@ -77,12 +77,10 @@ def test_labelling_settings_are_read(folder: Path, argument: str, problem: str) 
 
 def test_evaluate_rewrites(folder: Path) -> None:
     write_rewrites(folder / "ours.jsonl", {"d_1": "Ada Berg", "d_2": "mill color red"})
-    done = run_script(
-        *call("evaluate_rewrites", folder, f"output={folder}/s.json", f"+rewrites.ours={folder}/ours.jsonl")
-    )
+    done = run(*call("evaluate_rewrites", folder, f"output={folder}/s.json", f"+rewrites.ours={folder}/ours.jsonl"))
     assert done.returncode == 0, done.stderr
     systems = json.loads((folder / "s.json").read_text())["systems"]
     assert list(systems) == ["question", "context", "rewrite", "ours"]
     assert systems["ours"]["overall"]["mrr"] == 1.0 and systems["ours"]["overall"]["turns"] == 2
-    refused = run_script(*call("evaluate_rewrites", folder, f"output={folder}/s.json", "baselines=[]"))
+    refused = run(*call("evaluate_rewrites", folder, f"output={folder}/s.json", "baselines=[]"))
     assert refused.returncode == 2 and refused.stderr.startswith("error: ") and "nothing to evaluate" in refused.stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script, start_script
+from script_runs import ROOT, rows, run_in_two_processes, run_process, start_script
+from script_runs import run_script as run
 
 from finegrained_rlhf.models.tiny import TinyT5Config
 from finegrained_rlhf.models.tiny_files import MakeTinyModels
@@ -96,7 +97,7 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait().returncode == -signal.SIGKILL
-    done = run_script(*sft(world, output))
+    done = run(*sft(world, output))
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stderr
     for step in (1, 2, 3):
@@ -104,12 +105,12 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
         assert ours.read_bytes() == (whole / f"checkpoints/step_{step}/policy/model.safetensors").read_bytes()
     assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
     assert rows(output / "eval.jsonl") == rows(whole / "eval.jsonl")
-    again = run_script(*sft(world, output))
+    again = run(*sft(world, output))
     assert again.returncode == 0 and "is done: it ended at step 3" in again.stderr
-    changed = run_script(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
+    changed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
     assert changed.returncode == 2 and "optimizer.lr: " in changed.stderr and " -> 0.1;" in changed.stderr
     assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
-    allowed = run_script(*sft(world, output, "total_steps=4", "optimizer.lr=0.1", "resume_changed=allow"))
+    allowed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1", "resume_changed=allow"))
     assert allowed.returncode == 0 and "these keys differ: optimizer.lr" in allowed.stderr
 
 
@@ -139,7 +140,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(world: Path, tmp_path: Path, argument: str, message: str) -> None:
-    done = run_script(*sft(world, tmp_path / "run", argument))
+    done = run(*sft(world, tmp_path / "run", argument))
     assert done.returncode != 0 and done.stdout == ""
     *before, line = done.stderr.strip().splitlines()
     assert line.startswith("error: ") and message in line
@@ -160,13 +161,13 @@ def test_every_script_explains_itself_in_at_most_40_lines(script: str, tmp_path:
     assert done.returncode == 0, done.stderr
     assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "corpus:"))
     assert "powered by Hydra" not in done.stdout
-    wrong = run_script(script, "no_such_key=1", cwd=tmp_path)
+    wrong = run(script, "no_such_key=1", cwd=tmp_path)
     assert wrong.returncode != 0 and "no_such_key" in wrong.stderr and "Traceback" not in wrong.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_tracking_by_wandb_offline(world: Path, tmp_path: Path) -> None:
-    done = run_script(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
+    done = run(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run/tracking.json").read_text())["wandb_id"]
     assert list((tmp_path / "run/wandb").glob("offline-run-*"))

@@ -5,8 +5,8 @@ Reads one JSON object a line from standard input and answers on standard output.
 status and the seconds of processor time it used. It ends, and its scripts with it, when standard input ends.
 
 A forked process runs the script as `python SCRIPT` would: its directory first on the path, `__main__`, exit status,
-exception hook and exit handlers. Nothing but modules is there before: no thread, no CUDA context, no random number
-drawn. It ends without taking the interpreter apart, which would touch, and so copy, all that the imports made.
+exception hook and exit handlers. Nothing but modules is there before: no thread of ours, no CUDA context, no random
+number drawn. It ends without taking the interpreter apart, which would touch, and so copy, all that the imports made.
 """
 
 from __future__ import annotations
