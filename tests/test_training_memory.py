@@ -10,7 +10,7 @@ import torch
 from memory_toy import PROMPT_TOKENS, job_of, measured, save_models
 from script_runs import run_script
 
-from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -18,7 +18,7 @@ from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.training import memory
 from finegrained_rlhf.training.memory_report import peak
 from finegrained_rlhf.training.ppo import PPOTrainer
-from finegrained_rlhf.training.preflight import plan_of
+from finegrained_rlhf.training.preflight import plan_of, preflight
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +79,12 @@ def test_dry_run_prints_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_does_not_touch_a_run(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_does_not_touch_a_run(models: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     before = {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     job = job_of(models, "untied", output_dir=str(tmp_path), dry_run=True, resume="never")
-    assert job.run() is None
-    assert "| update " in capsys.readouterr().out
+    assert "| update " in preflight(job, Processes(job.processes))
+    with pytest.raises(ConfigError, match="dry_run"):
+        job.run()
     assert {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before

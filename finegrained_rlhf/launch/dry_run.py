@@ -16,27 +16,33 @@ from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs
 from finegrained_rlhf.launch.steps import check_steps, expanded, run_step
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.run_directory import PREPARED
+from finegrained_rlhf.training.preflight import preflight
 
 _NOT_TRAINED = " (a dry run does not train what `prepare` names: start the run once without it)"
 
 
 def dry_run(cfg: DictConfig) -> None:
-    """Build the job and run it; it knows that it is a dry run.
+    """Build the job and say what memory it needs, by model and phase.
 
     Raises:
         FineGrainedError: a user's error.
     """
-    job = {key: value for key, value in resolved(cfg).items() if key not in ("prepare", "settings")}
-    check_keys(job)
-    check_outputs(job)
-    with prepared(cfg, Processes()) as (config, hint):
+    keys = {key: value for key, value in resolved(cfg).items() if key not in RESERVED_KEYS}
+    check_keys(keys)
+    check_outputs(keys)
+    processes = Processes()
+    with prepared(cfg, processes) as (config, hint):
         try:
             check_inputs(config)
-            build(config).run()
+            job = build(config)
+            plan = preflight(job, Processes(job.processes))
         except FineGrainedError as error:
             raise type(error)(f"{error}{hint}") from None
+    if processes.is_main:
+        print(plan)
 
 
 @contextmanager
@@ -74,6 +80,6 @@ def prepared(
                 for name, step in expanded(config["prepare"]):
                     run_step(step, f"[prepare: {name}]", processes)
                 processes.barrier()
-        job = {key: value for key, value in config.items() if key not in ("prepare", "settings")}
+        job = {key: value for key, value in config.items() if key not in RESERVED_KEYS}
         yield {**job, "output_dir": output}, hint
         processes.barrier()

@@ -22,7 +22,6 @@ from finegrained_rlhf.training.measure import ResponseMonitor
 from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
 from finegrained_rlhf.training.ppo_config import PPOConfig
 from finegrained_rlhf.training.ppo_models import PPOModels
-from finegrained_rlhf.training.preflight import preflight
 from finegrained_rlhf.training.prompts import read_prompts
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class PPOJob(TrainingRun[PPOTrainer]):
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
-        dry_run: print the memory that the run needs instead of running it.
+        dry_run: say what memory the run needs instead of training it (`train_ppo.py`; in Python call `preflight`).
     """
 
     data: str
@@ -75,14 +74,15 @@ class PPOJob(TrainingRun[PPOTrainer]):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
         super().__post_init__()
 
-    def run(self) -> LoopResult | None:
-        """Train, or continue training; says where the policy is. A dry run prints what it needs and returns None."""
-        if not self.dry_run:
-            return super().run()
-        processes = Processes(self.processes)
-        if processes.is_main:
-            print(preflight(self, processes))
-        return None
+    def run(self) -> LoopResult:
+        """Train, or continue training; says where the policy is.
+
+        Raises:
+            ConfigError: it is a dry run; `preflight` says what such a run needs.
+        """
+        if self.dry_run:
+            raise ConfigError("dry_run: this run is described, not trained: use preflight(job, processes)")
+        return super().run()
 
     def train(self, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
         """Run the loop."""

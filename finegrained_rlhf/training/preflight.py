@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -36,10 +36,8 @@ from finegrained_rlhf.training.memory_probe import (
     value_shell,
 )
 from finegrained_rlhf.training.memory_report import report
-
-if TYPE_CHECKING:
-    from finegrained_rlhf.training.ppo import PPOData
-    from finegrained_rlhf.training.ppo_job import PPOJob
+from finegrained_rlhf.training.ppo import PPOData
+from finegrained_rlhf.training.ppo_job import PPOJob
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
