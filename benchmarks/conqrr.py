@@ -33,21 +33,21 @@ from benchmarks.profiles import BASE, T5Shape, chosen_of, read_arguments
 from benchmarks.workload import FIRST_WORD, build_policy, build_tokenizer, word
 from finegrained_rlhf.conqrr.inputs import imitations
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.reward import PoolReward
-from finegrained_rlhf.conqrr.validation import RewriteValidation
+from finegrained_rlhf.conqrr.training.reward import PoolReward
+from finegrained_rlhf.conqrr.training.validation import RewriteValidation
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything
-from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
-from finegrained_rlhf.retrieval.subword import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
 from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.self_critical import SelfCriticalTrainer
-from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
+from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
 
 PHASES = ("rollout", "rewards", "update", "total")
 ALPHAS = {"T5QR": 0.0, "CONQRR (mix)": 0.99, "CONQRR (RL)": 1.0}

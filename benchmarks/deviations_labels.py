@@ -19,7 +19,7 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.functions import rouge_lsum
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span, sub_sentence_spans
-from reward_models.completeness import (
+from reward_models.data.completeness import (
     SentenceId,
     TokenF1Matcher,
     mapped_sentences,
@@ -27,7 +27,7 @@ from reward_models.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.labels import factuality_labels, relevance_labels
+from reward_models.data.labels import factuality_labels, relevance_labels
 
 
 class PunktSegmenter:

@@ -23,15 +23,20 @@ from torch import nn
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny import TinyLongformerConfig, build_longformer, build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import (
+    TinyLongformerConfig,
+    build_longformer,
+    build_tokenizer,
+    encoder_tokenizer,
+)
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.examples import LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.inputs import EncodedInput, InputEncoder, InputParts, collate
-from reward_models.models import GlobalAttention, Kind, RewardModel, RewardModelRecord, new_reward_model
-from reward_models.objectives import objective
-from reward_models.training import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
+from reward_models.encoders.inputs import EncodedInput, InputEncoder, InputParts, collate
+from reward_models.encoders.models import GlobalAttention, Kind, RewardModel, RewardModelRecord, new_reward_model
+from reward_models.training.objectives import objective
+from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)

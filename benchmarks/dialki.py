@@ -44,13 +44,13 @@ from benchmarks.machine import describe_machine, measure_rates, peak_memory, wai
 from benchmarks.profiles import chosen_of, read_arguments
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.tables import markdown_table
-from finegrained_rlhf.dialki.batches import Chosen, passages_to_search
-from finegrained_rlhf.dialki.model import DialkiModel
+from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_search
+from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.training.sft import set_dropout
+from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.sft.trainer import set_dropout
 
 KEYS = ("profile", "out", *SETTABLE)
 PHASES = ("inference", "training")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.dialki_workload import LOSSES, DialkiProfile
-from finegrained_rlhf.dialki.batches import Chosen, passages_to_train
-from finegrained_rlhf.dialki.inference import Found, KnowledgeFinder
-from finegrained_rlhf.dialki.inputs import EncodedExample
-from finegrained_rlhf.dialki.model import DialkiModel
+from finegrained_rlhf.dialki.finding.finder import Found, KnowledgeFinder
+from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.order import items_of_step

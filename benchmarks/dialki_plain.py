@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from benchmarks.dialki_workload import LOSSES
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.batches import Chosen
-from finegrained_rlhf.dialki.model import DialkiModel
+from finegrained_rlhf.dialki.inputs.batches import Chosen
+from finegrained_rlhf.dialki.model.model import DialkiModel
+from finegrained_rlhf.dialki.model.regularization import RandomState, hashed_noise
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.regularization import RandomState, hashed_noise
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

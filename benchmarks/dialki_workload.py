@@ -18,12 +18,12 @@ from transformers import BertConfig, BertModel
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
-from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, new_dialki
-from finegrained_rlhf.dialki.objective import LossConfig
+from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_dialki
+from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
 
 LOSSES = LossConfig(history=1.0, adversarial=5.0)
 """The thesis's on Doc2Dial."""

@@ -19,9 +19,9 @@ from benchmarks.plain import Drawn, Plain
 from benchmarks.profiles import Profile
 from benchmarks.workload import COMPONENTS, Workload
 from finegrained_rlhf.core.records import Greedy, Rollout
+from finegrained_rlhf.inference.measure import PhaseTimer
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.training.measure import PhaseTimer
 
 ADAM = OptimizerConfig(lr=1e-3, eps=1e-5, schedule="constant")
 """A large step, so that a wrong gradient shows; eps keeps Adam from blowing rounding up to full steps."""

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine, peak_memory
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.text.tables import markdown_table
 
 RESPONSES, TOKENS, WIDTH, VOCABULARY = 32, 200, 1024, 32128
 

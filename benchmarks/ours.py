@@ -18,12 +18,12 @@ from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig, Scorer
 from finegrained_rlhf.rollout import RolloutConfig, RolloutEngine, make_engine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
-from finegrained_rlhf.training.ppo_config import KLConfig, PPOConfig
-from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 ADAM = OptimizerConfig(lr=1e-5, schedule="constant")

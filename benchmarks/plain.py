@@ -21,14 +21,14 @@ from benchmarks.ours import ADAM, Step
 from benchmarks.plain_rewards import PlainRewards
 from benchmarks.workload import PAD, WEIGHTS, Workload, end_ids
 from finegrained_rlhf.core.records import Prompt, pad_rows
-from finegrained_rlhf.core.stats import masked_whiten
+from finegrained_rlhf.inference.measure import PhaseTimer
 from finegrained_rlhf.rl.advantages import generalised_advantages
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.losses import clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.rl.stats import masked_whiten
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
-from finegrained_rlhf.training.measure import PhaseTimer
 from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.ppo_config import PPOConfig
+from finegrained_rlhf.training.ppo.config import PPOConfig
 
 TOP_K, TEMPERATURE = 20, 0.7
 

@@ -32,11 +32,11 @@ import numpy as np
 from benchmarks.retrieval_workload import LENGTH, VOCABULARY, passages, rewrites, write_corpus
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.tables import markdown_table
 from finegrained_rlhf.retrieval.arrays import open_arrays
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
 from finegrained_rlhf.retrieval.record import read_index_record
+from finegrained_rlhf.text.tables import markdown_table
 
 GROUPS, SAMPLES, POOL, REPEATS = 64, 6, 128, 20
 QUERIES, K = 200, 100

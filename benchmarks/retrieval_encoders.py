@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel
 
-from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
-from finegrained_rlhf.retrieval.dense import DenseConfig
-from finegrained_rlhf.retrieval.encoder import EncoderConfig
-from finegrained_rlhf.retrieval.subword import Bm25LightConfig
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 
 SUBWORDS = 8000
 

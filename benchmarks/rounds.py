@@ -22,7 +22,7 @@ from benchmarks.plain import Plain
 from benchmarks.profiles import PHASES
 from benchmarks.workload import COMPONENTS, EOS, Workload
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.tables import markdown_table
+from finegrained_rlhf.text.tables import markdown_table
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finegrained_rlhf.training.inference import load_policy
+    from finegrained_rlhf.inference.generator import load_policy
 
 __all__ = ["load_policy"]
 
@@ -13,7 +13,7 @@ __all__ = ["load_policy"]
 def __getattr__(name: str) -> Any:
     """Import `load_policy` on first use, so that the package itself stays light."""
     if name == "load_policy":
-        from finegrained_rlhf.training.inference import load_policy
+        from finegrained_rlhf.inference.generator import load_policy
 
         return load_policy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,18 @@
 """Reward models that learn from span feedback: labels, inputs, training and scoring. Knows no policy and no PPO."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "BatchConfig": "training.trainer",
+        "CompletenessConfig": "data.completeness",
+        "EvaluateRewardModel": "trust.evaluate",
+        "InspectFeedback": "data.inspection",
+        "MakeTinyRewardModels": "encoders.tiny",
+        "RewardModelConfig": "train",
+        "SegmentScorer": "scorers",
+        "SequenceScorer": "scorers",
+        "TrainRewardModel": "train",
+    },
+)

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.templates import PassageText
-from reward_models.inputs import (
+from reward_models.encoders.inputs import (
     EncodedInput,
     InputEncoder,
     InputParts,
@@ -27,14 +27,14 @@ from reward_models.inputs import (
     factuality_parts,
     relevance_parts,
 )
-from reward_models.models import (
+from reward_models.encoders.models import (
     Kind,
     RewardModel,
     RewardModelRecord,
     error_label_ids,
     load_reward_model,
 )
-from reward_models.training import start_raw_scores
+from reward_models.training.trainer import start_raw_scores
 
 Granularity = Literal["sub_sentence", "sentence"]
 

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertModel
 
-from finegrained_rlhf.dialki.batches import Chosen, DialkiBatch, collate, passages_to_search
-from finegrained_rlhf.dialki.inputs import EncodedExample, InputConfig, InputEncoder
-from finegrained_rlhf.dialki.job import TrainDialki
-from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, new_dialki
-from finegrained_rlhf.dialki.objective import LossConfig
+from finegrained_rlhf.dialki.inputs.batches import Chosen, DialkiBatch, collate, passages_to_search
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputConfig, InputEncoder
+from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_dialki
+from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.trainer import BatchConfig
+from finegrained_rlhf.dialki.training.train import TrainDialki
+from finegrained_rlhf.dialki.training.trainer import BatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 

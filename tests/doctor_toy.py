@@ -14,12 +14,12 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).parents[1]
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores  # noqa: E402
-from finegrained_rlhf.launch.doctor import _plain, case_of, missing_keys  # noqa: E402
-from finegrained_rlhf.launch.dry_run import prepared  # noqa: E402
+from finegrained_rlhf.launch.preflight.doctor import _plain, case_of, missing_keys  # noqa: E402
+from finegrained_rlhf.launch.preflight.dry_run import prepared  # noqa: E402
 from finegrained_rlhf.launch.steps import expanded, resolved, run_step  # noqa: E402
+from finegrained_rlhf.preflight.doctor.case import Case, Finding  # noqa: E402
+from finegrained_rlhf.preflight.doctor.run import CHECKS, DoctorConfig, examine, failures  # noqa: E402
 from finegrained_rlhf.runtime.processes import Processes  # noqa: E402
-from finegrained_rlhf.training.doctor import CHECKS, DoctorConfig, examine, failures  # noqa: E402
-from finegrained_rlhf.training.doctor_case import Case, Finding  # noqa: E402
 
 CHEAP = ("versions", "device", "configuration", "output_dir", "data", "prompts", "models", "memory", "disk")
 STEP = ("responses", "rewards", "alignment", "start", "training step")

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.records import Passage
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.tiny import (
+from finegrained_rlhf.models.tiny.seq2seq import (
     TinyGPT2Config,
     TinyLongformerConfig,
     TinyT5Config,
@@ -28,18 +28,18 @@ from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
-from finegrained_rlhf.training.ppo import PPOData
-from finegrained_rlhf.training.ppo_config import PPOConfig
-from finegrained_rlhf.training.ppo_job import PPOJob
+from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.trainer import PPOData
+from reward_models.encoders.tiny import MakeTinyRewardModels
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.tiny import MakeTinyRewardModels
 
 WORDS = [f"w{number}" for number in range(7900)]
 PROMPT_TOKENS, RESPONSE_TOKENS, SAMPLES = 256, 64, 4
 
 
 @dataclass(frozen=True)
-class OwnPrompts(PPOJob):
+class OwnPrompts(TrainPPO):
     """A job whose prompts are given, so that all of them have the longest length."""
 
     prompts: tuple[Prompt, ...] = ()

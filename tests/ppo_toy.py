@@ -16,12 +16,12 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rewards import ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig, make_engine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
-from finegrained_rlhf.training.ppo_config import KLConfig, PPOConfig
-from finegrained_rlhf.training.ppo_models import PPOModels
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
 
 _GENERATOR = threading.Lock()
 

@@ -11,13 +11,13 @@ from transformers import BertConfig, BertForMaskedLM
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, Passage, SpanError
-from finegrained_rlhf.models.tiny import (
+from finegrained_rlhf.models.tiny.seq2seq import (
     TinyLongformerConfig,
     build_longformer,
     build_tokenizer,
     encoder_tokenizer,
 )
-from reward_models.models import RewardModel
+from reward_models.encoders.models import RewardModel
 
 CORPUS = [
     "What is the lake like?",

@@ -12,7 +12,7 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
-from finegrained_rlhf.models.tiny import (
+from finegrained_rlhf.models.tiny.seq2seq import (
     TinyGPT2Config,
     TinyT5Config,
     build_gpt2,

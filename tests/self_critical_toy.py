@@ -11,12 +11,12 @@ from rl_toy import policy, prompts
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.self_critical import SelfCriticalTrainer
-from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
-from finegrained_rlhf.training.self_critical_rows import Imitation
+from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.rows import Imitation
+from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
 
 
 class WordReward:

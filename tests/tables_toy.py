@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.experiments.factworld.base import SHARED_RUNS
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.records import Passage
-from finegrained_rlhf.tasks.factworld.tables.base import SHARED_RUNS
 
 PASSAGE = Passage("Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
 QUESTION = "What are the color and the city of Arlo?"

@@ -45,7 +45,7 @@ from benchmarks.workload import (
     word,
 )
 from finegrained_rlhf.core.errors import ConfigError
-from reward_models.inputs import InputEncoder, answer_parts, factuality_parts, relevance_parts
+from reward_models.encoders.inputs import InputEncoder, answer_parts, factuality_parts, relevance_parts
 
 ROOT = Path(__file__).parents[1]
 TINY = PROFILES["tiny"]

@@ -11,18 +11,18 @@ import pytest
 import pytrec_eval
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.canard_corpus import WriteCanardCorpus
-from finegrained_rlhf.conqrr.evaluation import find_passages, groups_of, judgements_of, score_queries
-from finegrained_rlhf.conqrr.evaluation_job import EvaluateRewrites
+from finegrained_rlhf.conqrr.evaluation.evaluate import EvaluateRewrites
+from finegrained_rlhf.conqrr.evaluation.measure import find_passages, groups_of, judgements_of, score_queries
+from finegrained_rlhf.conqrr.evaluation.wording import Wording, repeats_a_bigram, wording_of
 from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
+from finegrained_rlhf.conqrr.readers.canard_corpus import WriteCanardCorpus
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.results import RewriteTable
-from finegrained_rlhf.conqrr.wording import Wording, repeats_a_bigram, wording_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.experiments.conqrr.results import RewriteTable
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics

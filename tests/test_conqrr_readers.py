@@ -11,7 +11,7 @@ import pytest
 
 from finegrained_rlhf.conqrr.readers.canard import read_canard_corpus
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl, write_rewrite_jsonl
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from test_scripts_train_sft import ROOT
 
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.reward import PassageRank, RewardInputs, ranked_first, reciprocal_ranks
+from finegrained_rlhf.conqrr.training.reward import PassageRank, RewardInputs, ranked_first, reciprocal_ranks
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 

@@ -11,9 +11,9 @@ import pytest
 from conqrr_toy import make_files, questions
 
 from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.reading import RewriteData
-from finegrained_rlhf.conqrr.rewrite_job import RewriteQuestions, last_question
-from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
+from finegrained_rlhf.conqrr.rewriting.rewrite import Rewrite, last_question
+from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -92,9 +92,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def job(files: Path, output: Path, **changes: Any) -> RewriteQuestions:
+def job(files: Path, output: Path, **changes: Any) -> Rewrite:
     given = {"checkpoint": str(files / "t5"), "input": str(files / "questions.jsonl"), "output": str(output)}
-    return RewriteQuestions(**{**given, "rewriting": RewritingConfig(max_new_tokens=8), **changes})
+    return Rewrite(**{**given, "rewriting": RewritingConfig(max_new_tokens=8), **changes})
 
 
 def test_a_file_with_passages(files: Path, tmp_path: Path) -> None:

@@ -18,28 +18,28 @@ from ppo_toy import run_together
 from rl_toy import tokenizer
 
 from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
-from finegrained_rlhf.conqrr.job import TrainConqrr
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.reward import (
+from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
+from finegrained_rlhf.conqrr.training.reward import (
     PoolReward,
     ShuffledReward,
     pool_ids,
     ranked_first,
 )
-from finegrained_rlhf.conqrr.rewriter import QueryRewriter, RewritingConfig
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
-from finegrained_rlhf.conqrr.validation import RewriteValidation, fixed_batches
+from finegrained_rlhf.conqrr.training.train import TrainConqrr
+from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy, save_policy
 from finegrained_rlhf.models.policy import CausalPolicy
-from finegrained_rlhf.models.tiny import TinyGPT2Config, build_gpt2, build_tokenizer, causal_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import TinyGPT2Config, build_gpt2, build_tokenizer, causal_tokenizer
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 
 
 @pytest.fixture(scope="module")

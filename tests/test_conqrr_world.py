@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from script_runs import run_script
 
-from finegrained_rlhf.conqrr.label_files import LabelPassages
-from finegrained_rlhf.conqrr.labels import LabelConfig
-from finegrained_rlhf.conqrr.reading import RewriteData
+from finegrained_rlhf.conqrr.labels.choose import LabelConfig
+from finegrained_rlhf.conqrr.labels.files import LabelPassages
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.world import lexicon
-from finegrained_rlhf.conqrr.world.dialogues import RewriteWorldConfig
-from finegrained_rlhf.conqrr.world.make import SPLITS, MakeRewriteWorld
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.tiny import build_tokenizer
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.jobs import BuildIndex
+from finegrained_rlhf.worlds.rewrite import lexicon
+from finegrained_rlhf.worlds.rewrite.dialogues import RewriteWorldConfig
+from finegrained_rlhf.worlds.rewrite.make import SPLITS, MakeRewriteWorld
 
 
 def small(path: str = "unused", **changes: Any) -> MakeRewriteWorld:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.conqrr.queries import write_rewrites
-from finegrained_rlhf.conqrr.world.make import MakeRewriteWorld
-from finegrained_rlhf.conqrr.world.table import SYSTEMS, RewriteWorldTable
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS, RewriteWorldTable
+from finegrained_rlhf.worlds.rewrite.make import MakeRewriteWorld
 
 MRR = {"t5qr": (0.5, 0.8), "conqrr_rl": (0.625, 0.9), "conqrr_mix": (0.6, 1.0), "conqrr_shuffled": (0.25, 0.8)}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from finegrained_rlhf.core.noise import uniform_noise
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.rollout.noise import uniform_noise
 from finegrained_rlhf.training.order import number_occurrences
 
 
@@ -53,7 +53,7 @@ def test_the_numbers_are_uniform_in_the_open_interval() -> None:
 
 
 def test_the_largest_word_stays_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finegrained_rlhf.core import noise
+    from finegrained_rlhf.rollout import noise
 
     for word, expected in ((2**64 - 1, 1 - 2.0**-53), (0, 2.0**-53)):
         monkeypatch.setattr(noise, "_splitmix64", lambda x, word=word: np.full(x.shape, word, dtype=np.uint64))
@@ -62,7 +62,7 @@ def test_the_largest_word_stays_below_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_splitmix_is_the_published_one() -> None:
     """The first outputs of SplitMix64 from seed 1234567, as its reference implementation prints them."""
-    from finegrained_rlhf.core.noise import _GOLDEN, _splitmix64
+    from finegrained_rlhf.rollout.noise import _GOLDEN, _splitmix64
 
     with np.errstate(over="ignore"):
         states = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * _GOLDEN

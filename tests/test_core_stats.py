@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.stats import RunningMoments, masked_mean, masked_var, masked_whiten
+from finegrained_rlhf.rl.stats import RunningMoments, masked_mean, masked_var, masked_whiten
 
 VALUES = torch.tensor([[1.0, 2.0, 900.0], [3.0, 6.0, 8.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])

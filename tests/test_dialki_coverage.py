@@ -11,15 +11,15 @@ import pytest
 from dialki_toy import dialogue, passage, save_bert, tiny_dialki
 from test_dialki_training import job
 
-from finegrained_rlhf.dialki.coverage import Coverage, Searched
-from finegrained_rlhf.dialki.evaluation import EvaluateDialki
-from finegrained_rlhf.dialki.identify import IdentifyKnowledge
-from finegrained_rlhf.dialki.inference import KnowledgeFinder
-from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.model import DialkiModel
+from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
+from finegrained_rlhf.dialki.evaluation.scores import length_edges
+from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
+from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finding.identify import IdentifyKnowledge
+from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.model import DialkiModel
+from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.scores import length_edges
-from finegrained_rlhf.dialki.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 FIRST_TWO = SearchConfig(max_passages=2)

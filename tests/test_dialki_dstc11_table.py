@@ -9,9 +9,9 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.dialki.dstc11_table import TRAINED, Dstc11Table, lexical_scores
 from finegrained_rlhf.dialki.readers.dstc11 import part_of, read_dstc11
 from finegrained_rlhf.dialogue.records import Turn
+from finegrained_rlhf.experiments.dialki.dstc11 import TRAINED, Dstc11Table, lexical_scores
 
 SENTENCES = ("The pool is cold.", "Breakfast was great.", "Staff speak French.")
 ASKED = ("How cold is the pool?", "Was breakfast any good?", "Which languages do they speak?", "Can I bring my dog?")

@@ -16,19 +16,19 @@ from dialki_toy import dialogue, encoded, passage, save_bert, tiny_dialki, toy_e
 from script_runs import rows, run_in_two_processes
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.evaluation import (
+from finegrained_rlhf.dialki.evaluation.evaluate import (
     Answered,
     EvaluateDialki,
     Gate,
     answered,
     gate_summary,
 )
-from finegrained_rlhf.dialki.inference import KnowledgeFinder
-from finegrained_rlhf.dialki.model import DialkiModel
-from finegrained_rlhf.dialki.plots import draw_gates, draw_lengths
+from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
+from finegrained_rlhf.dialki.evaluation.scores import KnowledgeScore, score_answer
+from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.reading import DialogueData
-from finegrained_rlhf.dialki.scores import KnowledgeScore, score_answer
+from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 from finegrained_rlhf.runtime.processes import ProcessConfig
 

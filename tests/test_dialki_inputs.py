@@ -10,14 +10,14 @@ import pytest
 from dialki_toy import dialogue, passage, tokenizer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.batches import (
+from finegrained_rlhf.dialki.inputs.batches import (
     collate,
     keep_history_labels,
     passages_to_search,
     passages_to_train,
     targets,
 )
-from finegrained_rlhf.dialki.inputs import EncodedExample, InputConfig, InputEncoder, InputReport
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputConfig, InputEncoder, InputReport
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 

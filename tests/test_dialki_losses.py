@@ -13,10 +13,10 @@ from dialki_toy import dialogue, passage, save_bert, tiny_dialki, whole_batch
 from torch.distributions import Categorical, kl_divergence
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.batches import Targets, collate, targets
-from finegrained_rlhf.dialki.heads import MASKED, HistoryScores, NextScores
-from finegrained_rlhf.dialki.losses import divergence, history_loss, jensen_shannon, next_loss
-from finegrained_rlhf.dialki.regularization import (
+from finegrained_rlhf.dialki.inputs.batches import Targets, collate, targets
+from finegrained_rlhf.dialki.model.heads import MASKED, HistoryScores, NextScores
+from finegrained_rlhf.dialki.model.losses import divergence, history_loss, jensen_shannon, next_loss
+from finegrained_rlhf.dialki.model.regularization import (
     NoiseConfig,
     RandomState,
     adversarial_loss,

@@ -14,15 +14,15 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
 from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowEncoder
-from finegrained_rlhf.dialki.inputs import InputConfig, InputEncoder
-from finegrained_rlhf.dialki.model import RECORD, DialkiConfig, DialkiModel, load_dialki, new_dialki
+from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
+from finegrained_rlhf.dialki.inputs.text_reader import TextReader
+from finegrained_rlhf.dialki.model.model import RECORD, DialkiConfig, DialkiModel, load_dialki, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.text_reader import TextReader
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS, full_title
-from finegrained_rlhf.models.markers import add_markers
-from finegrained_rlhf.models.tiny import build_tokenizer
-from finegrained_rlhf.models.tiny_bert import marked_tokenizer
+from finegrained_rlhf.models.encoders.markers import add_markers
+from finegrained_rlhf.models.tiny.bert import marked_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(" ".join(CORPUS).split()), "parent", "title"]
 VOCABULARY += [*"<>_[]:", "text", "agent", "user", "cls", "sep", "unk", *"abcdefghijklmnopqrstuvwxyz"]

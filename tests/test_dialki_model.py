@@ -14,11 +14,11 @@ from torch.nn.functional import pad
 from transformers import AutoModel, BertConfig, BertModel, DistilBertConfig, ElectraConfig, RobertaConfig
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.dialki.batches import DialkiBatch, InputGroup, collate
-from finegrained_rlhf.dialki.heads import MASKED, Contextualizer, HistoryScores, NextScores
-from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, load_dialki, new_dialki
-from finegrained_rlhf.dialki.search import SearchConfig
+from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, InputGroup, collate
+from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.heads import MASKED, Contextualizer, HistoryScores, NextScores
+from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, load_dialki, new_dialki
+from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge
 
 GOLDEN = Path(__file__).parent / "golden" / "dialki"

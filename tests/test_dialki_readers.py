@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.reading import DialogueData
+from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 

@@ -9,7 +9,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
-from finegrained_rlhf.dialki.world.response_table import ResponseTable
+from finegrained_rlhf.experiments.dialki.responses import ResponseTable
 
 BLEU = {"document": (10.0, 30.0), "span_found": (50.0, 20.0), "span_and_passage_found": (60.0, 40.0)}
 

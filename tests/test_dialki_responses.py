@@ -15,16 +15,16 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialki.readers.jsonl import write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
-from finegrained_rlhf.dialki.respond import GenerateResponses, response_metrics
-from finegrained_rlhf.dialki.response_data import MakeResponseData
-from finegrained_rlhf.dialki.responses import KNOWLEDGE_INPUTS, ResponseInput
+from finegrained_rlhf.dialki.responses.data import MakeResponseData
+from finegrained_rlhf.dialki.responses.generate import GenerateResponses, response_metrics
+from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseInput
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.models.tiny import TinyT5Config
-from finegrained_rlhf.models.tiny_files import make_tiny_models
+from finegrained_rlhf.inference.evaluation import EvaluatedResponse
+from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.models.tiny.make import make_tiny_models
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config
 from finegrained_rlhf.runtime.processes import ProcessConfig
-from finegrained_rlhf.training.evaluation import EvaluatedResponse
-from finegrained_rlhf.training.inference import DecodingConfig
 
 PASSAGES = (
     Passage("h", "Opening  hours", ("Open from nine.", "Closed on Sunday.")),
@@ -158,8 +158,8 @@ def test_inputs_without_a_place_need_no_gold(folder: Path, tmp_path: Path, knowl
 
 
 def test_found_knowledge_needs_no_gold_and_is_scored_where_there_is(folder: Path, tmp_path: Path) -> None:
-    from finegrained_rlhf.dialki.inference import KnowledgeFinder
-    from finegrained_rlhf.dialki.reading import DialogueData
+    from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+    from finegrained_rlhf.dialki.readers.reading import DialogueData
 
     report = make(folder, tmp_path, dialki=str(folder / "dialki"), batch_size=1)
     assert report["train"]["prompts"] == 2 and report["train"]["knowledge_passage_accuracy"] in (0, 1)

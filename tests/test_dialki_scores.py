@@ -13,12 +13,19 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.lexical import PLAIN_WORDS, bm25, lexical_passage, lexical_span
+from finegrained_rlhf.dialki.evaluation.lexical import PLAIN_WORDS, bm25, lexical_passage, lexical_span
+from finegrained_rlhf.dialki.evaluation.scores import (
+    KnowledgeScore,
+    flattened,
+    length_edges,
+    score_answer,
+    summaries,
+    summary,
+)
 from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.scores import KnowledgeScore, flattened, length_edges, score_answer, summaries, summary
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 
 # The definition of the SQuAD v2 evaluation, written from its description: normalised answers, their tokens in common.
 

@@ -14,15 +14,15 @@ from dialki_toy import dialogue, encoded, job, passage, save_bert, tiny_dialki, 
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.identify import document_passages, spoken_dialogue
-from finegrained_rlhf.dialki.inference import KnowledgeFinder
-from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.model import DialkiConfig, load_dialki
-from finegrained_rlhf.dialki.objective import LossConfig
+from finegrained_rlhf.dialki.evaluation.scores import score_answer
+from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finding.identify import document_passages, spoken_dialogue
+from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.model import DialkiConfig, load_dialki
+from finegrained_rlhf.dialki.model.objective import LossConfig
+from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.scores import score_answer
-from finegrained_rlhf.dialki.search import SearchConfig
-from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.lexical import lexical_passage
+from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
-from finegrained_rlhf.dialki.reading import DialogueData
-from finegrained_rlhf.dialki.world import lexicon
-from finegrained_rlhf.dialki.world.dialogues import DialogueWorldConfig, WorldDialogue
-from finegrained_rlhf.dialki.world.make import SPLITS, MakeDialogueWorld, to_row
-from finegrained_rlhf.models.tiny import build_tokenizer
+from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
+from finegrained_rlhf.worlds.dialogue import lexicon
+from finegrained_rlhf.worlds.dialogue.dialogues import DialogueWorldConfig, WorldDialogue
+from finegrained_rlhf.worlds.dialogue.make import SPLITS, MakeDialogueWorld, to_row
 
 
 def small(path: str = "unused", **changes: Any) -> MakeDialogueWorld:

@@ -10,7 +10,7 @@ import pytest
 from finegrained_rlhf.core.checks import as_flag, as_index, as_list, as_object
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.sources import Reading, Source
-from finegrained_rlhf.dialki.reading import DialogueData
+from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Dialogue, Knowledge, Passage, Turn, check_turns
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS, full_title, plain_title

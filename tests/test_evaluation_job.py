@@ -13,12 +13,12 @@ from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
+from finegrained_rlhf.inference.evaluate import Evaluate, count_tokens
+from finegrained_rlhf.inference.generator import load_policy
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_tokenizer
 from finegrained_rlhf.rewards import RewardConfig
-from finegrained_rlhf.tasks.factworld.evaluation import FactWorldOracle
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld, to_example
-from finegrained_rlhf.training.evaluation_job import Evaluate, count_tokens
-from finegrained_rlhf.training.inference import load_policy
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_example
+from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
 
 
 @pytest.fixture(scope="module")

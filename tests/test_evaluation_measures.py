@@ -9,8 +9,8 @@ from evaluation_toy import LetterMonitor, composer
 from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.inference.evaluation import evaluate_responses
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.evaluation import evaluate_responses
 
 PROMPTS = [
     Prompt("a", "What?", (), {"question": "What?", "passages": (), "references": ("the cat sat", "a dog ran")}),
@@ -85,9 +85,9 @@ WORKER = """
 import json, sys
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.evaluation import evaluate_policy
-from finegrained_rlhf.training.generation import Answering, open_generator, sample_records
-from finegrained_rlhf.training.prompts import encode_prompts
+from finegrained_rlhf.inference.evaluation import evaluate_policy
+from finegrained_rlhf.inference.generate import Answering, open_generator, sample_records
+from finegrained_rlhf.inference.prompts import encode_prompts
 from evaluation_toy import LetterMonitor, composer
 
 processes = Processes()
@@ -111,7 +111,7 @@ processes.close()
 
 
 def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
+    from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_tokenizer
 
     tokenizer = build_tokenizer(["who what where"])
     build_t5(tokenizer, TinyT5Config(d_model=16, d_ff=32, num_layers=1), seed=2).save_pretrained(tmp_path / "model")

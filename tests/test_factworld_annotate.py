@@ -12,10 +12,10 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Passage
-from finegrained_rlhf.tasks.factworld.annotate import AnnotateFactWorld, Annotator, annotate, prefer
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld, to_example
-from finegrained_rlhf.tasks.factworld.oracle import Judgement, judge_outputs
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.worlds.factworld.annotate import AnnotateFactWorld, Annotator, annotate, prefer
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_example
+from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge_outputs
 
 SEGMENTER = SpacySegmenter()
 PASSAGE = Passage("Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
@@ -85,7 +85,7 @@ def flips(true: list[Judgement], noisy: list[Judgement]) -> tuple[float, float, 
 def test_noise_is_measured_at_its_rate(
     noise: float, written: list[OutputRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import finegrained_rlhf.tasks.factworld.annotate as module
+    import finegrained_rlhf.worlds.factworld.annotate as module
 
     true: list[Judgement] = []
     noisy: list[Judgement] = []

@@ -11,11 +11,7 @@ import yaml
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
-from finegrained_rlhf.feedback.reading import write_examples
-from finegrained_rlhf.feedback.records import Passage, QAExample
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.samples import read_marks
-from finegrained_rlhf.tasks.factworld.drift import (
+from finegrained_rlhf.experiments.factworld.drift import (
     Agreement,
     MeasureDrift,
     error_claims,
@@ -24,9 +20,13 @@ from finegrained_rlhf.tasks.factworld.drift import (
     given_share,
     relevance_verdicts,
 )
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
-from finegrained_rlhf.tasks.factworld.oracle import judge_answer
+from finegrained_rlhf.feedback.reading import write_examples
+from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.samples import read_marks
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
+from finegrained_rlhf.worlds.factworld.oracle import judge_answer
 
 SEGMENTER = SpacySegmenter()
 PASSAGE = Passage("Arlo", ("The color of Arlo is blue. The city of Arlo is Rome. The job of Arlo is pilot.",))

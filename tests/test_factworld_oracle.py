@@ -9,9 +9,10 @@ import pytest
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.outputs import OutputRecord
 from finegrained_rlhf.feedback.records import Passage
-from finegrained_rlhf.tasks.factworld.grammar import parse_clause, parse_question, parse_source, split_passages
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld, to_passages
-from finegrained_rlhf.tasks.factworld.oracle import (
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.worlds.factworld.grammar import parse_clause, parse_question, parse_source, split_passages
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_passages
+from finegrained_rlhf.worlds.factworld.oracle import (
     Judgement,
     judge,
     judge_answer,
@@ -19,7 +20,6 @@ from finegrained_rlhf.tasks.factworld.oracle import (
     to_feedback,
     true_error_rates,
 )
-from finegrained_rlhf.text.segmentation import SpacySegmenter
 
 SEGMENTER = SpacySegmenter()
 PASSAGE = Passage(

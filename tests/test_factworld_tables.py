@@ -10,31 +10,31 @@ from xml.etree import ElementTree
 import pytest
 import tables_toy as toy
 
-from finegrained_rlhf.core.comparison import Claim, check_claims, claims_page, differences
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.figures import band
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.core.tables import spread_table, summarise_rows
-from finegrained_rlhf.launch.steps import collector
-from finegrained_rlhf.runtime.results_table import command_line
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.tasks.factworld.tables import best_of, dynamics
-from finegrained_rlhf.tasks.factworld.tables.ablation import AblationTable
-from finegrained_rlhf.tasks.factworld.tables.aggregation import AggregationTable
-from finegrained_rlhf.tasks.factworld.tables.answers import (
+from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page, differences
+from finegrained_rlhf.experiments.factworld.answers import (
     MEASURES,
     factual_error_by_sub_sentence,
     read_judged,
     win_tie_lose,
 )
-from finegrained_rlhf.tasks.factworld.tables.base import Table
-from finegrained_rlhf.tasks.factworld.tables.best_of import BestOfTable
-from finegrained_rlhf.tasks.factworld.tables.compat import CompatTable
-from finegrained_rlhf.tasks.factworld.tables.curves import first_below, mean_height, validations, z_normalised
-from finegrained_rlhf.tasks.factworld.tables.dynamics import DynamicsTable
-from finegrained_rlhf.tasks.factworld.tables.efficiency import EfficiencyTable
-from finegrained_rlhf.tasks.factworld.tables.evaluated import EvaluatedTable
-from finegrained_rlhf.tasks.factworld.tables.systems import SystemsTable
+from finegrained_rlhf.experiments.factworld.base import Table
+from finegrained_rlhf.experiments.factworld.curves import first_below, mean_height, validations, z_normalised
+from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
+from finegrained_rlhf.experiments.factworld.tables import best_of, dynamics
+from finegrained_rlhf.experiments.factworld.tables.ablation import AblationTable
+from finegrained_rlhf.experiments.factworld.tables.aggregation import AggregationTable
+from finegrained_rlhf.experiments.factworld.tables.best_of import BestOfTable
+from finegrained_rlhf.experiments.factworld.tables.compat import CompatTable
+from finegrained_rlhf.experiments.factworld.tables.dynamics import DynamicsTable
+from finegrained_rlhf.experiments.factworld.tables.efficiency import EfficiencyTable
+from finegrained_rlhf.experiments.factworld.tables.systems import SystemsTable
+from finegrained_rlhf.experiments.figures import band
+from finegrained_rlhf.experiments.results_table import command_line
+from finegrained_rlhf.launch.steps import collector
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.text.tables import spread_table, summarise_rows
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TABLES: dict[str, type[Table]] = {
@@ -138,7 +138,7 @@ def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(
 ) -> None:
     output = tmp_path / "table.json"
     collect = {
-        "_target_": "finegrained_rlhf.tasks.factworld.tables.compat.CompatTable",
+        "_target_": "finegrained_rlhf.experiments.factworld.tables.compat.CompatTable",
         "directory": str(experiment),
         "seeds": [1, 2],
         "output": str(output),

@@ -10,14 +10,14 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.tasks.factworld import lexicon
-from finegrained_rlhf.tasks.factworld.grammar import parse_source
-from finegrained_rlhf.tasks.factworld.make import SPLITS, MakeFactWorld, to_passages
-from finegrained_rlhf.tasks.factworld.oracle import judge_answer, pool
-from finegrained_rlhf.tasks.factworld.world import Item, WorldConfig
-from finegrained_rlhf.tasks.factworld.writer import WriterConfig, write
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import task_text
+from finegrained_rlhf.worlds.factworld import lexicon
+from finegrained_rlhf.worlds.factworld.grammar import parse_source
+from finegrained_rlhf.worlds.factworld.make import SPLITS, MakeFactWorld, to_passages
+from finegrained_rlhf.worlds.factworld.oracle import judge_answer, pool
+from finegrained_rlhf.worlds.factworld.world import Item, WorldConfig
+from finegrained_rlhf.worlds.factworld.writer import WriterConfig, write
 
 SEGMENTER = SpacySegmenter()
 ITEM = Item(
@@ -183,7 +183,7 @@ def test_empty_splits_write_no_file(tmp_path: Path) -> None:
 
 
 def test_corpus_covers_every_world(tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny import build_tokenizer
+    from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
 
     small(str(tmp_path)).run()
     corpus = (tmp_path / "corpus.txt").read_text().splitlines()

@@ -10,7 +10,8 @@ import torch
 import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
-from finegrained_rlhf.models.tiny import (
+from finegrained_rlhf.inference.generator import DecodingConfig, TextGenerator, load_policy, text_ids
+from finegrained_rlhf.models.tiny.seq2seq import (
     TinyGPT2Config,
     TinyT5Config,
     build_gpt2,
@@ -18,7 +19,6 @@ from finegrained_rlhf.models.tiny import (
     build_tokenizer,
     causal_tokenizer,
 )
-from finegrained_rlhf.training.inference import DecodingConfig, TextGenerator, load_policy, text_ids
 
 TEXTS = [
     "question: what is the color? context: the color of Ana is red.",

@@ -14,12 +14,12 @@ from finegrained_rlhf.core.records import Prompt, Rollout
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import read_examples, write_examples
 from finegrained_rlhf.feedback.records import Passage, QAExample
-from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
+from finegrained_rlhf.inference.generate import Generate, SampleOutputs
+from finegrained_rlhf.inference.generator import DecodingConfig, load_policy
+from finegrained_rlhf.inference.prompt_inputs import PromptInput, read_inputs
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_tokenizer
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text
-from finegrained_rlhf.training.generation import Generate, SampleOutputs
-from finegrained_rlhf.training.inference import DecodingConfig, load_policy
-from finegrained_rlhf.training.prompt_inputs import PromptInput, read_inputs
 
 PASSAGES = (Passage("Ana", ("The color of Ana is red.", "The job of Ana is pilot.")),)
 EXAMPLES = [

@@ -10,13 +10,13 @@ from omegaconf import OmegaConf
 from script_runs import ROOT, Done, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.models.tiny_files import make_tiny_models, read_corpus
+from finegrained_rlhf.inference.evaluate import Evaluate
+from finegrained_rlhf.inference.generate import Generate, SampleOutputs
+from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.models.tiny.make import make_tiny_models, read_corpus
 from finegrained_rlhf.runtime.processes import ProcessConfig
-from finegrained_rlhf.tasks.factworld.evaluation import FactWorldOracle
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
-from finegrained_rlhf.training.evaluation_job import Evaluate
-from finegrained_rlhf.training.generation import Generate, SampleOutputs
-from finegrained_rlhf.training.inference import DecodingConfig
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
+from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
 
 
 def job(name: str, *overrides: str) -> object:

@@ -11,7 +11,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import MissingInfo, Passage
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.completeness import (
+from reward_models.data.completeness import (
     CompletenessConfig,
     TokenF1Matcher,
     WindowMatcher,
@@ -20,7 +20,7 @@ from reward_models.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.pairs import completeness_pairs, ordered_pairs, preference_pairs
+from reward_models.data.pairs import completeness_pairs, ordered_pairs, preference_pairs
 
 SEGMENTER = SpacySegmenter()
 WIDE, COLD, SWIM = LAKE.sentences

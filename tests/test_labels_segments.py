@@ -12,7 +12,7 @@ from text_samples import WORDS
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.labels import SegmentLabels, factuality_labels, relevance_labels, usable_errors
+from reward_models.data.labels import SegmentLabels, factuality_labels, relevance_labels, usable_errors
 
 SEGMENTER = SpacySegmenter()
 TEXT = "The lake is three km wide, and there are some very old boats. It is cold. Nobody swims in it."

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration, UMT5Config, UMT5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from finegrained_rlhf.models import t5
+from finegrained_rlhf.models.families import t5
 
 KINDS = ("t5", "t5-v1.1", "mt5", "umt5")
 LENGTHS = (9, 4, 1)

@@ -21,7 +21,9 @@ from transformers import (
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
-from finegrained_rlhf.models.tiny import (
+from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
+from finegrained_rlhf.models.tiny.make import MakeTinyModels, make_tiny_models, read_corpus
+from finegrained_rlhf.models.tiny.seq2seq import (
     TinyGPT2Config,
     TinyLongformerConfig,
     TinyT5Config,
@@ -31,8 +33,6 @@ from finegrained_rlhf.models.tiny import (
     causal_tokenizer,
     encoder_tokenizer,
 )
-from finegrained_rlhf.models.tiny_bert import TinyBertConfig, build_bert, marked_tokenizer
-from finegrained_rlhf.models.tiny_files import MakeTinyModels, make_tiny_models, read_corpus
 
 PROSE = [
     'The "quick" fox (a mammal) didn\'t jump; it ran: 3.5 km, in 20-odd minutes!',

@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from report_toy import HOSTILE, write_old_run, write_toy_run
 
-from finegrained_rlhf.report.compare import compare_page
-from finegrained_rlhf.report.record import read_run
-from finegrained_rlhf.report.run_page import run_page
-from finegrained_rlhf.report.sweep import sweep_page
+from finegrained_rlhf.report.pages.compare import compare_page
+from finegrained_rlhf.report.pages.run import run_page
+from finegrained_rlhf.report.runs.record import read_run
+from finegrained_rlhf.report.sweeps.page import sweep_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (

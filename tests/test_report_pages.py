@@ -28,19 +28,19 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.report.compare import compare_page, names_of, overlays
-from finegrained_rlhf.report.curves import training_curves
+from finegrained_rlhf.report.charts.curves import training_curves
 from finegrained_rlhf.report.html import escape
-from finegrained_rlhf.report.job import WriteReport
-from finegrained_rlhf.report.measures import mean_true_error, price_measures, reward_measures, true_measures
-from finegrained_rlhf.report.noise import of_component, of_segments, of_total, paired_noise, share_noise
-from finegrained_rlhf.report.overview import header
-from finegrained_rlhf.report.record import RunRecord, read_run
-from finegrained_rlhf.report.run_page import run_page
-from finegrained_rlhf.report.settings import by_identity, differences
-from finegrained_rlhf.report.sweep import inline_svg, sweep_page
-from finegrained_rlhf.report.timeline import changed_words, timelines
-from finegrained_rlhf.runtime.samples import Sample, SampleSegment
+from finegrained_rlhf.report.pages.compare import compare_page, names_of, overlays
+from finegrained_rlhf.report.pages.overview import header
+from finegrained_rlhf.report.pages.run import run_page
+from finegrained_rlhf.report.pages.timeline import changed_words, timelines
+from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
+from finegrained_rlhf.report.runs.noise import of_component, of_segments, of_total, paired_noise, share_noise
+from finegrained_rlhf.report.runs.record import RunRecord, read_run
+from finegrained_rlhf.report.runs.settings import by_identity, differences
+from finegrained_rlhf.report.sweeps.page import inline_svg, sweep_page
+from finegrained_rlhf.report.write import Report
+from finegrained_rlhf.runtime.directory.samples import Sample, SampleSegment
 
 
 @pytest.fixture(scope="module")
@@ -201,14 +201,14 @@ def test_the_reward_models_are_found_where_the_run_was_started(tmp_path: Path) -
 
 def test_a_directory_that_is_no_run_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no metrics.jsonl and no eval.jsonl"):
-        WriteReport(str(tmp_path)).run()
+        Report(str(tmp_path)).run()
     with pytest.raises(DataError, match="no such directory"):
-        WriteReport(str(tmp_path / "nowhere")).run()
+        Report(str(tmp_path / "nowhere")).run()
     for wrong in ([], [str(tmp_path), f"{tmp_path}/."]):
         with pytest.raises(ConfigError, match="run: "):
-            WriteReport(wrong, "page.html")
+            Report(wrong, "page.html")
     with pytest.raises(ConfigError, match="output: "):
-        WriteReport(["a", "b"])
+        Report(["a", "b"])
 
 
 def test_a_damaged_line_inside_the_metrics_is_an_error(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_a_page_refers_to_nothing_outside_and_runs_one_script_only(toy: Path) ->
 
 def test_pages_are_the_same_every_time(toy: Path, tmp_path: Path) -> None:
     assert run_page(read_run(toy)) == run_page(read_run(toy))
-    WriteReport(str(toy)).run()
+    Report(str(toy)).run()
     first = (toy / "report.html").read_bytes()
-    WriteReport(str(toy), str(tmp_path / "again.html")).run()
+    Report(str(toy), str(tmp_path / "again.html")).run()
     assert (tmp_path / "again.html").read_bytes() == first  # a report that is there already changes nothing
 
 

@@ -18,14 +18,14 @@ from bm25s import BM25
 from retrieval_toy import random_passages, random_queries, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval import sharded
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
-from finegrained_rlhf.retrieval.bm25 import Bm25Config, Bm25Index
-from finegrained_rlhf.retrieval.jobs import SearchIndex
+from finegrained_rlhf.retrieval.bm25 import sharded
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
+from finegrained_rlhf.retrieval.bm25.tokenization import WordConfig
+from finegrained_rlhf.retrieval.jobs import Search
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.retrieval.runs import read_trec_run
-from finegrained_rlhf.retrieval.tokenization import WordConfig
 
 PLAIN = Bm25Config(stemmer="none", stop_words="none")
 
@@ -128,7 +128,7 @@ def test_remembered_passages_are_forgotten_and_read_again(
     toy: tuple[Bm25Index, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, passages = toy
-    monkeypatch.setattr("finegrained_rlhf.retrieval.bm25._REMEMBERED", 5)
+    monkeypatch.setattr("finegrained_rlhf.retrieval.bm25.retriever._REMEMBERED", 5)
     ids = list(passages)
     queries = random_queries(5)
     whole = found.score_pool(queries, ids)
@@ -144,7 +144,7 @@ def test_ids_with_spaces_from_the_corpus_to_the_run(tmp_path: Path) -> None:
     index = PLAIN.open(tmp_path / "index")
     assert index.search(["canyon"], 1)[0][0].id == "Grand Canyon 3" and index.missing(["Red Sea", "Red"]) == ["Red"]
     assert index.score_pool(["red"], ["Red Sea", "sea"])[0].argmax() == 0
-    SearchIndex(str(tmp_path / "index"), ["canyon", "red sea"], output=str(tmp_path / "run.trec")).run()
+    Search(str(tmp_path / "index"), ["canyon", "red sea"], output=str(tmp_path / "run.trec")).run()
     found = read_trec_run(tmp_path / "run.trec")
     assert found["2"][0].id == "Red Sea" and found["1"][0].id == "Grand Canyon 3"
 
@@ -240,7 +240,7 @@ def test_string_tables_keep_strings_with_one_hash_apart(tmp_path: Path, monkeypa
 KILLED = """
 import os, signal, sys
 from finegrained_rlhf.retrieval import sharded
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 real, left = getattr(sharded, sys.argv[1]), [int(sys.argv[2])]
 def stop(*args):
     left[0] -= 1

@@ -16,9 +16,9 @@ from dense_toy import passage_texts, write_corpus
 from search_server_toy import Answer, FakeServer, Fault, busy, says, slow
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval.opensearch import OpenSearchConfig, OpenSearchRetriever
+from finegrained_rlhf.retrieval.engines.opensearch import OpenSearchConfig, OpenSearchRetriever
+from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.search_server import SearchServer, SearchServerConfig, SearchServerError
 
 TEXTS = passage_texts(30)
 IDS = [f"p{i:03d}" for i in range(30)]
@@ -97,7 +97,7 @@ def test_unknown_ids_and_depths(retriever: OpenSearchRetriever) -> None:
 
 def test_pools_of_many_passages(retriever: OpenSearchRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = retriever.score_pool(QUERIES, IDS)
-    monkeypatch.setattr("finegrained_rlhf.retrieval.opensearch._MOST_IDS", 7)
+    monkeypatch.setattr("finegrained_rlhf.retrieval.engines.opensearch._MOST_IDS", 7)
     assert (retriever.score_pool(QUERIES, IDS) == whole).all()
 
 

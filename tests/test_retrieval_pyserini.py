@@ -14,7 +14,7 @@ import pytest
 from dense_toy import passage_texts, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.retrieval.pyserini import PyseriniConfig, PyseriniError
+from finegrained_rlhf.retrieval.engines.pyserini import PyseriniConfig, PyseriniError
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
 TEXTS = [*passage_texts(20), "  "]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LongformerConfig, LongformerModel
 
-from reward_models import attention
-from reward_models.attention import GlobalTokens, block_slices, encode_at, keys_seen, make_blocks
+from reward_models.encoders import attention
+from reward_models.encoders.attention import GlobalTokens, block_slices, encode_at, keys_seen, make_blocks
 
 
 def longformer(window: list[int], dropout: float = 0.0, positions: int = 200) -> LongformerModel:

@@ -15,11 +15,11 @@ from reward_model_samples import CORPUS, cue_records
 from finegrained_rlhf.core.batching import length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.feedback.records import Passage
-from finegrained_rlhf.models.tiny import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
-from reward_models.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.inputs import (
+from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
+from reward_models.encoders.inputs import (
     EncodedInput,
     InputEncoder,
     _shortened,
@@ -152,7 +152,7 @@ def test_a_text_is_tokenised_once() -> None:
 
 
 def test_a_text_forgotten_by_a_full_cache_is_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reward_models.inputs._CACHED_PIECES", 2)
+    monkeypatch.setattr("reward_models.encoders.inputs._CACHED_PIECES", 2)
     tokenizer = Counting("a vocabulary of its own")
     encoder, parts = InputEncoder(tokenizer, 512), relevance_parts(QUESTION, ["It is cold.", "It is wide."])
     first, second = encoder.encode([parts]), encoder.encode([parts])

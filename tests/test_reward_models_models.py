@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.tiny import build_gpt2, build_t5, build_tokenizer
-from reward_models.inputs import EncodedInput, InputBatch, collate
-from reward_models.models import (
+from finegrained_rlhf.models.tiny.seq2seq import build_gpt2, build_t5, build_tokenizer
+from reward_models.encoders.inputs import EncodedInput, InputBatch, collate
+from reward_models.encoders.models import (
     RewardModelRecord,
     error_label_ids,
     load_reward_model,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from reward_models.examples import RewardExample
-from reward_models.inputs import EncodedInput, InputBatch
-from reward_models.objectives import (
+from reward_models.data.examples import RewardExample
+from reward_models.encoders.inputs import EncodedInput, InputBatch
+from reward_models.training.objectives import (
     Counts,
     labelled_items,
     pair_objective,

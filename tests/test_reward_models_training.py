@@ -20,12 +20,12 @@ from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.examples import LabelSettings, build_examples, output_inputs
-from reward_models.inputs import InputEncoder, collate
-from reward_models.job import RewardModelConfig, TrainRewardModel, measured
-from reward_models.models import RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.data.examples import LabelSettings, build_examples, output_inputs
+from reward_models.encoders.inputs import InputEncoder, collate
+from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.training import BatchConfig, RewardModelTrainer, in_batches
+from reward_models.train import RewardModelConfig, TrainRewardModel, measured
+from reward_models.training.trainer import BatchConfig, RewardModelTrainer, in_batches
 
 
 @pytest.fixture(scope="module")

@@ -14,23 +14,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reward_model_samples import cue_records, enlarged, prompt, save_longformer
 
-from finegrained_rlhf.core.detection import Confusion, harmonic_mean
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.calibration import calibration
-from reward_models.examples import LabelSettings, RewardExample, build_examples
-from reward_models.inputs import InputEncoder, collate
-from reward_models.job import RewardModelConfig, TrainRewardModel, measured
-from reward_models.labels import SegmentLabels
-from reward_models.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.data.examples import LabelSettings, RewardExample, build_examples
+from reward_models.data.labels import SegmentLabels
+from reward_models.encoders.inputs import InputEncoder, collate
+from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.training import BatchConfig
-from reward_models.trust import (
+from reward_models.train import RewardModelConfig, TrainRewardModel, measured
+from reward_models.training.trainer import BatchConfig
+from reward_models.trust.calibration import calibration
+from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.measure import (
     MarkedText,
     SegmentVerdicts,
     TrustReport,
@@ -43,7 +44,6 @@ from reward_models.trust import (
     segment_verdicts,
     span_scores,
 )
-from reward_models.trust_job import EvaluateRewardModel
 
 SEGMENTER = SpacySegmenter()
 

@@ -16,9 +16,9 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.inference.evaluation import evaluate_responses
 from finegrained_rlhf.rewards import BaseScorer, RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.evaluation import evaluate_responses
 
 PROMPTS = [Prompt("first", "…", ()), Prompt("second", "…", ())]
 RESPONSES = ["A dog.", "It ran far away."]

@@ -15,9 +15,9 @@ from rl_toy import tokenizer
 
 from finegrained_rlhf.core.errors import AlignmentError, ConfigError
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
-from finegrained_rlhf.core.stats import RunningMoments
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
+from finegrained_rlhf.rl.stats import RunningMoments
 from finegrained_rlhf.rollout.assembly import empty_rollout
 from finegrained_rlhf.text.alignment import token_ends
 

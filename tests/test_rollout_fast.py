@@ -20,7 +20,7 @@ from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutEngine, make_engine
 from finegrained_rlhf.rollout import fast as fast_module
 from finegrained_rlhf.rollout.fast import FastEngine
-from finegrained_rlhf.rollout.t5_stepper import T5Stepper
+from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 
 MIXTURES: dict[str, list[Decoding]] = {
     "greedy": [Greedy()],

@@ -16,8 +16,8 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.lora import LoraConfig, adapter_off, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
-from finegrained_rlhf.rollout.gpt2_stepper import GPT2Stepper, open_gpt2, supports_gpt2
-from finegrained_rlhf.rollout.stepper import Stepper
+from finegrained_rlhf.rollout.steppers.base import Stepper
+from finegrained_rlhf.rollout.steppers.gpt2 import GPT2Stepper, open_gpt2, supports_gpt2
 
 STEPS = 8
 ASKED = prompts("gpt2", 5)

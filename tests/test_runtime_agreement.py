@@ -11,10 +11,10 @@ from ppo_toy import make_trainer, run_together
 from runtime_toy import Toy
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.runtime.agreement import check_agreement, parameter_hash
-from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.agreement import check_agreement, parameter_hash
+from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
@@ -39,7 +39,7 @@ def test_a_hash_sees_what_a_plain_weighted_sum_would_lose() -> None:
 def test_a_hash_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(1000)
     whole = int(parameter_hash(tensor))
-    monkeypatch.setattr("finegrained_rlhf.runtime.agreement._CHUNK", 7)
+    monkeypatch.setattr("finegrained_rlhf.runtime.loop.agreement._CHUNK", 7)
     assert int(parameter_hash(tensor)) == whole
 
 

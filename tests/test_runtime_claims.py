@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.runtime.claims import MADE, claimed
+from finegrained_rlhf.runtime.directory.claims import MADE, claimed
 from finegrained_rlhf.runtime.processes import Processes
 
 ROOT = Path(__file__).parents[1]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.runtime.lock import LOCK_FILE, is_locked, locked_directory
+from finegrained_rlhf.runtime.directory.lock import LOCK_FILE, is_locked, locked_directory
 
 HOLD = """
 import sys, time
-from finegrained_rlhf.runtime.lock import locked_directory
+from finegrained_rlhf.runtime.directory.lock import locked_directory
 with locked_directory(sys.argv[1]):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -55,7 +55,7 @@ def test_a_second_process_is_refused_before_it_writes_and_a_killed_one_leaves_th
 def test_of_processes_that_start_together_one_gets_the_directory(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
-    race = "import os, sys, time\nfrom finegrained_rlhf.runtime.lock import locked_directory\n"
+    race = "import os, sys, time\nfrom finegrained_rlhf.runtime.directory.lock import locked_directory\n"
     race += "while time.time() < float(sys.argv[2]): pass\n"
     race += "with locked_directory(sys.argv[1]):\n    time.sleep(1)\n"
     start = str(time.time() + 3)

@@ -15,10 +15,10 @@ from runtime_toy import Toy, rows, weights
 from script_runs import run_in_two_processes, run_script
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
-from finegrained_rlhf.runtime.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
-from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
+from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult, run_loop
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 TOY = Path(__file__).parent / "runtime_toy.py"
 SCORES = {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5}

@@ -20,9 +20,9 @@ from transformers import Adafactor, get_constant_schedule_with_warmup, get_linea
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.sinks import JsonlSink, MetricSinks, TrackingConfig
 
 # Seeds ---------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.samples import (
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.samples import (
     OracleMark,
     Sample,
     SampleSegment,
@@ -112,7 +112,7 @@ def test_damaged_records_are_named(tmp_path: Path, change: dict[str, Any], said:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=4))
 def test_any_other_value_of_a_field_is_an_error_and_no_crash(value: Any) -> None:
-    from finegrained_rlhf.runtime import samples
+    from finegrained_rlhf.runtime.directory import samples
 
     for key in ("id", "prompt", "response", "sample", "segments", "tokens"):
         try:

@@ -54,7 +54,7 @@ def test_keys_without_which_nothing_can_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_two_processes_that_end_badly(tmp_path: Path, timeout: float, told: str) -> None:
-    from finegrained_rlhf.launch.doctor import _launch
+    from finegrained_rlhf.launch.preflight.doctor import _launch
     from finegrained_rlhf.launch.steps import resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):

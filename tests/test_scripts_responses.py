@@ -8,11 +8,11 @@ import pytest
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.world.dialogues import DialogueWorldConfig
-from finegrained_rlhf.dialki.world.make import MakeDialogueWorld
-from finegrained_rlhf.models.tiny import TinyT5Config
-from finegrained_rlhf.models.tiny_bert import TinyBertConfig
-from finegrained_rlhf.models.tiny_files import MakeTinyModels
+from finegrained_rlhf.models.tiny.bert import TinyBertConfig
+from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config
+from finegrained_rlhf.worlds.dialogue.dialogues import DialogueWorldConfig
+from finegrained_rlhf.worlds.dialogue.make import MakeDialogueWorld
 
 pytestmark = pytest.mark.scripts
 

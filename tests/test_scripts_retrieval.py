@@ -11,11 +11,11 @@ from retrieval_toy import write_corpus
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.models.tiny import build_tokenizer
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
-from finegrained_rlhf.retrieval.jobs import BuildIndex, Query, SearchIndex, read_queries
+from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
+from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
+from finegrained_rlhf.retrieval.jobs import BuildIndex, Query, Search, read_queries
 from finegrained_rlhf.retrieval.runs import read_trec_run
-from finegrained_rlhf.retrieval.subword import Bm25LightConfig
 
 PASSAGES = {"a": "the lighthouse of Arlo is red", "b": "the bridge of Arlo is long", "c": "ships sail"}
 
@@ -68,13 +68,13 @@ def test_a_run_of_an_index_of_sub_words(folder: Path, tmp_path: Path) -> None:
     light = Bm25LightConfig(str(tmp_path / "tokenizer"))
     BuildIndex(str(folder / "corpus.jsonl"), str(tmp_path / "light"), light).run()
     (tmp_path / "queries.tsv").write_text("q1\tships of Arlo\n")
-    job = SearchIndex(
+    job = Search(
         str(tmp_path / "light"), input=str(tmp_path / "queries.tsv"), output=str(tmp_path / "run.trec"), retriever=light
     )
     job.run()
     assert [hit.id for hit in read_trec_run(tmp_path / "run.trec")["q1"]] == ["c", "b", "a"]
     with pytest.raises(ConfigError, match="give input=FILE, or queries"):
-        SearchIndex(str(tmp_path / "light")).run()
+        Search(str(tmp_path / "light")).run()
 
 
 def test_forms_of_queries_and_of_answers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_forms_of_queries_and_of_answers(folder: Path, tmp_path: Path, capsys: p
     (tmp_path / "q.txt").write_text("red Arlo\n\nsail\n")
     assert read_queries(str(tmp_path / "q.txt")) == [Query("1", "red Arlo"), Query("3", "sail")]
     for output in ("found.jsonl", "found.trec"):
-        job = SearchIndex(str(folder / "index"), input=str(tmp_path / "q.jsonl"), output=str(tmp_path / output), k=5)
+        job = Search(str(folder / "index"), input=str(tmp_path / "q.jsonl"), output=str(tmp_path / output), k=5)
         job.run()
     rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     assert [[hit["id"] for hit in row["hits"]] for row in rows] == [["a", "b"], []]
@@ -119,6 +119,6 @@ def test_settings_that_contradict() -> None:
         ({"queries": ["a"], "corpus": "c", "output": "run.trec"}, "a TREC run holds no texts"),
     ):
         with pytest.raises(ConfigError, match=message):
-            SearchIndex("index", **values)
+            Search("index", **values)
     with pytest.raises(DataError, match="nowhere.txt: no such file"):
         read_queries("nowhere.txt")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from script_runs import ROOT, run_process
 
-from finegrained_rlhf.conqrr.world.table import SYSTEMS
 from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS
 
 
 @pytest.mark.scripts

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from script_runs import ROOT, rows, run_in_two_processes, run_process, start_script
 from script_runs import run_script as run
 
-from finegrained_rlhf.models.tiny import TinyT5Config
-from finegrained_rlhf.models.tiny_files import MakeTinyModels
-from finegrained_rlhf.tasks.factworld.make import MakeFactWorld
+from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
 
 pytestmark = pytest.mark.scripts
 

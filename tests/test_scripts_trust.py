@@ -11,7 +11,7 @@ from script_runs import run_in_two_processes, run_script
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.tasks.factworld.annotate import AnnotateFactWorld
+from finegrained_rlhf.worlds.factworld.annotate import AnnotateFactWorld
 
 pytestmark = pytest.mark.scripts
 

@@ -16,21 +16,21 @@ from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.inference.evaluation import evaluate_policy
+from finegrained_rlhf.inference.generate import Answering
+from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.metrics import rouge_lsum
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy
 from finegrained_rlhf.models.lora import LoraConfig
-from finegrained_rlhf.models.tiny import TinyGPT2Config, TinyT5Config
-from finegrained_rlhf.models.tiny_files import MakeTinyModels
-from finegrained_rlhf.runtime.loop import run_loop
+from finegrained_rlhf.models.tiny.make import MakeTinyModels
+from finegrained_rlhf.models.tiny.seq2seq import TinyGPT2Config, TinyT5Config
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.text.templates import task_text
-from finegrained_rlhf.training.evaluation import evaluate_policy
-from finegrained_rlhf.training.generation import Answering
-from finegrained_rlhf.training.inference import TextGenerator
-from finegrained_rlhf.training.sft import SFTTrainer, demonstrations, set_dropout
-from finegrained_rlhf.training.sft_job import SFTJob
+from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations, set_dropout
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime", "oval", "cube")
 
@@ -58,7 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def job(files: Path, output: Path, **changes: object) -> SFTJob:
+def job(files: Path, output: Path, **changes: object) -> TrainSFT:
     settings: dict = {
         "output_dir": str(output),
         "data": str(files / "train.json"),
@@ -71,7 +71,7 @@ def job(files: Path, output: Path, **changes: object) -> SFTJob:
         "checkpoint_every": 2,
         "processes": ProcessConfig(threads=1),
     }
-    return SFTJob(**settings | changes)
+    return TrainSFT(**settings | changes)
 
 
 def parameters(trainer: SFTTrainer) -> dict[str, torch.Tensor]:

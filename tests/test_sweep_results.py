@@ -12,8 +12,8 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.report.sweep_markdown import exported_words, metric_words, sweep_table_page
-from finegrained_rlhf.report.sweep_results import ParetoAxes, SweepTable, pareto_front
+from finegrained_rlhf.report.sweeps.markdown import exported_words, metric_words, sweep_table_page
+from finegrained_rlhf.report.sweeps.results import ParetoAxes, SweepTable, pareto_front
 
 AXES = ParetoAxes("completeness", "error", y_better="lower")
 TABLE = SweepTable("A <sweep>", "What it shows.", metrics={"completeness": "comp.", "error": "err"}, pareto=AXES)

@@ -15,14 +15,14 @@ from finegrained_rlhf.core.records import Greedy, Prompt, Sample, SegmentScores
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.models.tiny import TinyT5Config, build_t5, build_tokenizer
+from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample, sampling
+from finegrained_rlhf.inference.evaluate import Evaluate
+from finegrained_rlhf.inference.generate import Generate
+from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextGenerator
+from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_tokenizer
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.best_of import TIE, BestOf, Choice, best_sample, sampling
-from finegrained_rlhf.training.evaluation_job import Evaluate
-from finegrained_rlhf.training.generation import Generate
-from finegrained_rlhf.training.inference import DecodingConfig, Response, TextGenerator
 
 PROMPT = Prompt("a", "which colours?", ())
 MEAN = ComponentConfig(aggregation="mean")

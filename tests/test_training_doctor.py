@@ -12,9 +12,9 @@ from doctor_toy import CHEAP, case_maker, diagnose, failed, make_smoke, warned
 from packaging.requirements import Requirement
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.training import doctor_machine
-from finegrained_rlhf.training.doctor import CHECKS, Check, DoctorConfig, as_json, examine, failures, line, verdict
-from finegrained_rlhf.training.doctor_case import Case, Finding
+from finegrained_rlhf.preflight.doctor import machine as doctor_machine
+from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, DoctorConfig, as_json, examine, failures, line, verdict
 
 CaseMaker = Callable[..., Case]
 

@@ -16,11 +16,11 @@ from doctor_toy import CHEAP, case_maker, diagnose, failed, make_smoke, odd, war
 from safetensors.torch import load_file, save_file
 
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.runtime.checkpoints import CheckpointStore, LoopState
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training import doctor_directory
-from finegrained_rlhf.training.doctor import CHECKS, Check, examine
-from finegrained_rlhf.training.doctor_case import Case, Finding
+from finegrained_rlhf.preflight.doctor import directory as doctor_directory
+from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, examine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
 CaseMaker = Callable[..., Case]
 

@@ -12,11 +12,11 @@ import torch
 from doctor_toy import STEP, case_maker, diagnose, failed, make_smoke, odd, warned
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.preflight.doctor import step as doctor_step
+from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training import doctor_step
-from finegrained_rlhf.training.doctor_case import Case, Finding
-from finegrained_rlhf.training.ppo_job import PPOJob
+from finegrained_rlhf.training.ppo.train import TrainPPO
 
 CaseMaker = Callable[..., Case]
 
@@ -88,14 +88,14 @@ def test_empty_and_cut_responses(case: CaseMaker, monkeypatch: pytest.MonkeyPatc
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> None:
-    build = PPOJob.build
+    build = TrainPPO.build
 
-    def other(self: PPOJob, *args: Any) -> Any:
+    def other(self: TrainPPO, *args: Any) -> Any:
         trainer = build(self, *args)
         spoil(trainer)
         return trainer
 
-    monkeypatch.setattr(PPOJob, "build", other)
+    monkeypatch.setattr(TrainPPO, "build", other)
 
 
 def test_a_reference_that_is_not_the_policy(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_step_without_memory(case: CaseMaker, monkeypatch: pytest.MonkeyPatch)
     def full(self: Any, step: int) -> dict[str, float]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB.\nand more")
 
-    monkeypatch.setattr("finegrained_rlhf.training.ppo.PPOTrainer.train_step", full)
+    monkeypatch.setattr("finegrained_rlhf.training.ppo.trainer.PPOTrainer.train_step", full)
     found = failed(diagnose(case(), *STEP))
     assert found.measured == "CUDA out of memory. Tried to allocate 1 TiB." and "doctor.prompts" in found.mend
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, Sample, SegmentScores
+from finegrained_rlhf.inference.measure import StepMetrics, repetition
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.experience import check_components_add_up, make_experience
-from finegrained_rlhf.training.measure import StepMetrics, repetition
 from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.ppo_config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
+from finegrained_rlhf.training.ppo.experience import check_components_add_up, make_experience
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
 PLAIN = PPOConfig(discount=1.0, lambda_=1.0, whiten_rewards=False, whiten_advantages=False)

@@ -13,12 +13,12 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.preflight.memory import formulas as memory
+from finegrained_rlhf.preflight.memory.preflight import plan_of, preflight
+from finegrained_rlhf.preflight.memory.report import peak
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training import memory
-from finegrained_rlhf.training.memory_report import peak
-from finegrained_rlhf.training.ppo import PPOTrainer
-from finegrained_rlhf.training.preflight import plan_of, preflight
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 
 @pytest.fixture(scope="module")

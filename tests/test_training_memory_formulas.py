@@ -16,12 +16,9 @@ from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.lora import LoraConfig
-from finegrained_rlhf.rollout.gpt2_stepper import GPT2Stepper
-from finegrained_rlhf.rollout.t5_stepper import T5Stepper
-from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training import memory
-from finegrained_rlhf.training.memory_plan import Activations, ModelShape, Plan, RewardModelShape
-from finegrained_rlhf.training.memory_probe import (
+from finegrained_rlhf.preflight.memory import formulas as memory
+from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
+from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
     policy_activations,
@@ -30,7 +27,10 @@ from finegrained_rlhf.training.memory_probe import (
     shape_of,
     value_shell,
 )
-from finegrained_rlhf.training.memory_report import peak, phases, remedies, report, verdict
+from finegrained_rlhf.preflight.memory.report import peak, phases, remedies, report, verdict
+from finegrained_rlhf.rollout.steppers.gpt2 import GPT2Stepper
+from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
+from finegrained_rlhf.runtime.processes import Processes
 
 SHAPE = ModelShape(
     parameters=1000,

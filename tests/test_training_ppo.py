@@ -23,12 +23,12 @@ from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import ComponentConfig
 from finegrained_rlhf.rollout.engine import rollout_in_batches
-from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
-from finegrained_rlhf.training.ppo import PPOData, PPOTrainer
-from finegrained_rlhf.training.ppo_config import CompatConfig, KLConfig
-from finegrained_rlhf.training.sft import set_dropout
+from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.sft.trainer import set_dropout
 
 
 def weights(trainer: PPOTrainer) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ import torch
 from doctor_toy import case_maker, make_smoke
 from torch import Tensor
 
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")

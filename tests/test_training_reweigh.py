@@ -18,11 +18,11 @@ from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataErro
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
 from finegrained_rlhf.rewards import ComponentConfig
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.kept_rollouts import KeptStep, kept_steps, read_kept_step
-from finegrained_rlhf.training.ppo_config import CompatConfig, PPOConfig
-from finegrained_rlhf.training.reweigh import StepChange, Weighing, check_recomputed, compare, experience_under
-from finegrained_rlhf.training.reweigh_job import RewardChange, Reweigh, mean_of, run_ppo, run_weighing
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
+from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
+from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, run_ppo, run_weighing
+from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
 
 NAMES = ["words", "length"]
 PLAIN = PPOConfig(discount=1.0, lambda_=1.0, whiten_rewards=False, whiten_advantages=False)

@@ -21,10 +21,10 @@ from runtime_toy import rows, weights
 from training_run_toy import ToyRun
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
-from finegrained_rlhf.runtime.changes import changes
-from finegrained_rlhf.runtime.fingerprints import WHOLE_BYTES, fingerprint, inputs_of
+from finegrained_rlhf.runtime.directory.changes import changes
+from finegrained_rlhf.runtime.directory.fingerprints import WHOLE_BYTES, fingerprint, inputs_of
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 from finegrained_rlhf.runtime.sinks import TrackingConfig
 from finegrained_rlhf.runtime.training_run import as_config, configured
 

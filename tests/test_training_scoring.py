@@ -12,7 +12,7 @@ from ppo_toy import make_trainer
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Rollout
 from finegrained_rlhf.rollout import RolloutConfig
-from finegrained_rlhf.training.ppo import PPOTrainer
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 
 def counted(trainer: PPOTrainer) -> list[bool]:

@@ -22,14 +22,14 @@ from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
-from finegrained_rlhf.runtime.loop import LoopConfig, run_loop
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.training.self_critical import SelfCriticalTrainer
-from finegrained_rlhf.training.self_critical_config import SelfCriticalConfig
-from finegrained_rlhf.training.self_critical_rows import Imitation, useful
-from finegrained_rlhf.training.sft import Demonstration, SFTSettings, SFTTrainer
+from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.rows import Imitation, useful
+from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
+from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer
 
 
 def weights(trainer: SelfCriticalTrainer | SFTTrainer) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from ppo_toy import make_trainer
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.training.ppo_checks import check_start, largest_logit, start_tolerance
+from finegrained_rlhf.training.checks import check_start, largest_logit, start_tolerance
 
 
 def test_by_hand() -> None:

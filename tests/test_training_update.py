@@ -12,15 +12,15 @@ from rl_toy import policy, prompts
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Experience, Rollout, Sample
+from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.measure import StepMetrics
 from finegrained_rlhf.training.micro_batches import micro_batches
-from finegrained_rlhf.training.ppo_config import PPOConfig
-from finegrained_rlhf.training.ppo_update import PPOUpdate, token_statistics
+from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.update import PPOUpdate, token_statistics
 
 SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coefficient": 0.7, "epochs": 1}
 

@@ -1,1 +1,18 @@
 """CONQRR, query rewriting in dialogues: data, weak labels, retrieval reward, training, evaluation (thesis, ch. 4)."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "EvaluateRewrites": "evaluation.evaluate",
+        "LabelConfig": "labels.choose",
+        "LabelPassages": "labels.files",
+        "PassageRank": "training.reward",
+        "Rewrite": "rewriting.rewrite",
+        "RewriteData": "readers.reading",
+        "RewritingConfig": "rewriting.rewriter",
+        "TrainConqrr": "training.train",
+        "WriteCanardCorpus": "readers.canard_corpus",
+    },
+)

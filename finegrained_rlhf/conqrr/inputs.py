@@ -14,11 +14,11 @@ from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.text.special_tokens import literal_texts
-from finegrained_rlhf.training.prompts import encode_prompts
-from finegrained_rlhf.training.self_critical_rows import Imitation
-from finegrained_rlhf.training.sft import demonstrations
+from finegrained_rlhf.training.self_critical.rows import Imitation
+from finegrained_rlhf.training.sft.trainer import demonstrations
 
 MAX_INPUT_TOKENS = 384
 MAX_REWRITE_TOKENS = 64

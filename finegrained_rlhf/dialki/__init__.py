@@ -4,3 +4,24 @@ Reads dialogues, trains and evaluates the model and its baselines, answers with 
 from what it finds (`responses`, `response_data`, `respond`). The world and the tables made of it lie in `world`. Does
 not know how a generator is trained or rewarded.
 """
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "BatchConfig": "training.trainer",
+        "BertQaConfig": "baselines.config",
+        "DialkiConfig": "model.model",
+        "EvaluateDialki": "evaluation.evaluate",
+        "GenerateResponses": "responses.generate",
+        "IdentifyKnowledge": "finding.identify",
+        "InputConfig": "inputs.examples",
+        "LossConfig": "model.objective",
+        "MakeResponseData": "responses.data",
+        "NoiseConfig": "model.regularization",
+        "SearchConfig": "model.search",
+        "TrainDialki": "training.train",
+        "WindowConfig": "baselines.config",
+    },
+)

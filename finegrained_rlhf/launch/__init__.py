@@ -4,3 +4,15 @@
 `steps` prepares, builds and runs what a configuration describes, `sweeps` runs it for many values. A job never learns
 where its configuration came from.
 """
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "PointEvaluation": "sweeps.settings",
+        "SharedKeys": "sweeps.points",
+        "SweepCallback": "sweeps.callback",
+        "SweepSettings": "sweeps.settings",
+    },
+)

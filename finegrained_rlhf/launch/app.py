@@ -75,7 +75,7 @@ def run_ppo(cfg: DictConfig) -> None:
         run_app(cfg)
         return
     with user_errors():
-        from finegrained_rlhf.launch.dry_run import dry_run
+        from finegrained_rlhf.launch.preflight.dry_run import dry_run
 
         dry_run(cfg)
 
@@ -83,7 +83,7 @@ def run_ppo(cfg: DictConfig) -> None:
 def run_doctor(cfg: DictConfig) -> None:
     """Examine the configuration of a run; exit status 0 where it is ready, 1 where it is not."""
     with user_errors():
-        from finegrained_rlhf.launch.doctor import examine_config
+        from finegrained_rlhf.launch.preflight.doctor import examine_config
 
         if status := examine_config(cfg):
             sys.exit(status)

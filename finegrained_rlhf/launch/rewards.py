@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 _SETTING = "finegrained_rlhf.rewards.ComponentConfig"
 

@@ -33,8 +33,8 @@ from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
-from finegrained_rlhf.runtime.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
@@ -56,7 +56,7 @@ def run_config(cfg: DictConfig) -> None:
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
 
     processes = Processes()
-    from finegrained_rlhf.runtime.claims import claimed
+    from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.training_run import configured
 
     with claimed(config, processes):
@@ -149,7 +149,7 @@ def run_pipeline(cfg: DictConfig) -> None:
         check_outputs(collect)
     check_writable("output_dir", experiments[0]["output_dir"], directory=True)
     check_steps(expanded(experiments[0]["steps"]), "step ", Made([experiments[0]["output_dir"]]))
-    from finegrained_rlhf.runtime.claims import claimed
+    from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.processes import Processes
 
     processes, started = Processes(), time.perf_counter()
@@ -170,7 +170,7 @@ def run_pipeline(cfg: DictConfig) -> None:
 
 def collector(whole: Mapping[str, Any]) -> Any:
     """The job that collects an experiment's results; a results file also gets the resolved configuration."""
-    from finegrained_rlhf.runtime.results_table import Results
+    from finegrained_rlhf.experiments.results_table import Results
 
     job = build(whole["collect"])
     return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job

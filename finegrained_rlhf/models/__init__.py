@@ -1,1 +1,12 @@
 """Floor 2: policies, value models, log-probabilities, adapters and tiny models. Knows no reward and no algorithm."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "LoraConfig": "lora",
+        "PolicyConfig": "loading",
+        "ValueConfig": "loading",
+    },
+)

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
-from finegrained_rlhf.models import t5
+from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models import t5
+from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states
 
 

@@ -2,3 +2,16 @@
 
 Knows the files of run directories and how to draw them. Knows no task and no Hydra; computes no reward.
 """
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "CompareRuns": "runs.compare_text",
+        "ListRuns": "runs.list",
+        "ParetoAxes": "sweeps.results",
+        "Report": "write",
+        "SweepTable": "sweeps.results",
+    },
+)

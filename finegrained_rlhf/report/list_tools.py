@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.report.html import Html, el
-from finegrained_rlhf.runtime.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import Sample
 
 
 def list_tools(name: str, components: Sequence[str]) -> Html:

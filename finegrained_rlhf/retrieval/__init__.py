@@ -1,1 +1,21 @@
 """Corpora, BM25 and dense indexes behind one protocol, ranking metrics. Knows no dialogue and no policy."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Bm25Config": "bm25.retriever",
+        "Bm25LightConfig": "bm25.light",
+        "BuildIndex": "jobs",
+        "DenseConfig": "dense.retriever",
+        "EncoderConfig": "dense.encoder",
+        "IvfPqConfig": "dense.nearest",
+        "OpenSearchConfig": "engines.opensearch",
+        "PyseriniConfig": "engines.pyserini",
+        "RankingMetrics": "ranking",
+        "RecordedConfig": "recorded",
+        "Search": "jobs",
+        "SearchServerConfig": "engines.search_server",
+    },
+)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.retrieval.bm25 import Bm25Config
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -65,7 +65,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class SearchIndex:
+class Search:
     """Search an index for queries of the command line or of a file.
 
     Attributes:
@@ -152,7 +152,7 @@ def hit_row(hit: Hit, passage: Passage | None) -> dict[str, Any]:
 
 
 def read_queries(path: str) -> list[Query]:
-    """The queries of a file or of standard input (`-`), in one of the forms of `SearchIndex.input`.
+    """The queries of a file or of standard input (`-`), in one of the forms of `Search.input`.
 
     Raises:
         DataError: naming file, line or record, and field.

@@ -15,11 +15,11 @@ from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.record import read_index_record
 
 _CONFIGS = {  # by name: each kind's libraries are imported where it is used
-    "bm25": ("finegrained_rlhf.retrieval.bm25", "Bm25Config"),
-    "bm25_light": ("finegrained_rlhf.retrieval.subword", "Bm25LightConfig"),
-    "dense": ("finegrained_rlhf.retrieval.dense", "DenseConfig"),
-    "opensearch": ("finegrained_rlhf.retrieval.opensearch", "OpenSearchConfig"),
-    "pyserini": ("finegrained_rlhf.retrieval.pyserini", "PyseriniConfig"),
+    "bm25": ("finegrained_rlhf.retrieval.bm25.retriever", "Bm25Config"),
+    "bm25_light": ("finegrained_rlhf.retrieval.bm25.light", "Bm25LightConfig"),
+    "dense": ("finegrained_rlhf.retrieval.dense.retriever", "DenseConfig"),
+    "opensearch": ("finegrained_rlhf.retrieval.engines.opensearch", "OpenSearchConfig"),
+    "pyserini": ("finegrained_rlhf.retrieval.engines.pyserini", "PyseriniConfig"),
 }
 
 

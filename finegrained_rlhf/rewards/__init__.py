@@ -1,6 +1,15 @@
 """Floor 3: from segment scores to token rewards. Knows no rollout engine, algorithm or reward model."""
 
-from finegrained_rlhf.rewards.composition import ComponentConfig, RewardComposer, RewardConfig
-from finegrained_rlhf.rewards.protocol import BaseScorer, Scorer, StartableScorer
+from finegrained_rlhf.core.exports import lazy_exports
 
-__all__ = ["BaseScorer", "ComponentConfig", "RewardComposer", "RewardConfig", "Scorer", "StartableScorer"]
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "BaseScorer": "protocol",
+        "ComponentConfig": "composition",
+        "RewardComposer": "composition",
+        "RewardConfig": "composition",
+        "Scorer": "protocol",
+        "StartableScorer": "protocol",
+    },
+)

@@ -11,12 +11,12 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
-from finegrained_rlhf.core.stats import Reduce
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
+from finegrained_rlhf.rl.stats import Reduce
 
 Normalisation = Literal["none", "running"]
 Density = Literal["segment", "response"]

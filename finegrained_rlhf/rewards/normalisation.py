@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.core.stats import Reduce, RunningMoments
+from finegrained_rlhf.rl.stats import Reduce, RunningMoments
 
 
 class Normaliser:

@@ -1,7 +1,13 @@
 """Floor 3: prompts → Rollout. Knows no reward and no algorithm."""
 
-from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
-from finegrained_rlhf.rollout.generate import GenerateEngine
-from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.core.exports import lazy_exports
 
-__all__ = ["GenerateEngine", "RolloutConfig", "RolloutEngine", "make_engine"]
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "GenerateEngine": "generate",
+        "RolloutConfig": "engine",
+        "RolloutEngine": "engine",
+        "make_engine": "select",
+    },
+)

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.noise import uniform_noise
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.distribution import draw
 from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos, row_order
 from finegrained_rlhf.rollout.graphs import GraphedStep
-from finegrained_rlhf.rollout.stepper import OpenStepper, ReloadableStepper, Stepper
+from finegrained_rlhf.rollout.noise import uniform_noise
+from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
 
 # Compaction copies the caches; it pays when a quarter of the rows is gone.
 _WORTH_COMPACTING = 0.75

@@ -11,11 +11,11 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
-from finegrained_rlhf.core.noise import uniform_noise
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.policy import Policy, PromptMemory, left_pad
 from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos
+from finegrained_rlhf.rollout.noise import uniform_noise
 
 
 class _NamedNoise(LogitsProcessor):

@@ -8,9 +8,9 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
-from finegrained_rlhf.rollout.gpt2_stepper import open_gpt2, supports_gpt2
-from finegrained_rlhf.rollout.stepper import OpenStepper
-from finegrained_rlhf.rollout.t5_stepper import T5Stepper, supports_t5
+from finegrained_rlhf.rollout.steppers.base import OpenStepper
+from finegrained_rlhf.rollout.steppers.gpt2 import open_gpt2, supports_gpt2
+from finegrained_rlhf.rollout.steppers.t5 import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 _KINDS = ("jsonl", "wandb", "tensorboard")
 _MODES = ("online", "offline", "disabled")

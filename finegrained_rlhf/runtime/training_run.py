@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.seeding import seed_everything
-from finegrained_rlhf.runtime.lock import locked_directory
-from finegrained_rlhf.runtime.loop import LoopConfig, LoopResult, Trainable, run_loop
+from finegrained_rlhf.runtime.directory.lock import locked_directory
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_records import recorded, refuse_changes
+from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult, Trainable, run_loop
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.runtime.run_directory import RunDirectory
-from finegrained_rlhf.runtime.run_records import recorded, refuse_changes
 from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ def as_config(job: Any) -> Any:
         return {str(key): as_config(value) for key, value in job.items()}
     if isinstance(job, list | tuple | set | frozenset):
         return [as_config(value) for value in (sorted(job) if isinstance(job, set | frozenset) else job)]
-    target = {"_target_": f"{type(job).__module__}.{type(job).__qualname__}"}
+    target = {"_target_": public_path(type(job))}
     if dataclasses.is_dataclass(job):
         return target | {field.name: as_config(getattr(job, field.name)) for field in dataclasses.fields(job)}
     plain = {key: value for key, value in getattr(job, "__dict__", {}).items() if not key.startswith("_")}

@@ -21,10 +21,10 @@ from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
-from finegrained_rlhf.dialki.batches import InputGroup
-from finegrained_rlhf.dialki.heads import MASKED
-from finegrained_rlhf.dialki.model import DialkiConfig, KnowledgeModel
-from finegrained_rlhf.dialki.objective import Parts
+from finegrained_rlhf.dialki.inputs.batches import InputGroup
+from finegrained_rlhf.dialki.model.heads import MASKED
+from finegrained_rlhf.dialki.model.model import DialkiConfig, KnowledgeModel
+from finegrained_rlhf.dialki.model.objective import Parts
 
 NOT_HERE = (0, 0)
 """The label of a window without the answer: `[CLS]` for both ends."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.inputs import InputConfig
-from finegrained_rlhf.dialki.model import DialkiConfig
+from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.model import DialkiConfig
 
 
 @dataclass(frozen=True)

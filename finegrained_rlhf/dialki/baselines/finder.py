@@ -14,11 +14,11 @@ import torch
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, TokenScores, windows_to_search
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, WindowEncoder
-from finegrained_rlhf.dialki.coverage import Searched
-from finegrained_rlhf.dialki.inference import Finder, Found
+from finegrained_rlhf.dialki.finding.coverage import Searched
+from finegrained_rlhf.dialki.finding.finder import Finder, Found
+from finegrained_rlhf.dialki.inputs.text_reader import TextReader
+from finegrained_rlhf.dialki.model.search import passages_above, top_spans
 from finegrained_rlhf.dialki.records import NO_PASSAGE
-from finegrained_rlhf.dialki.search import passages_above, top_spans
-from finegrained_rlhf.dialki.text_reader import TextReader
 from finegrained_rlhf.dialogue.records import Knowledge
 
 

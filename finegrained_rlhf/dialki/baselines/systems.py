@@ -17,9 +17,16 @@ from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows,
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
-from finegrained_rlhf.dialki.inference import Finder, KnowledgeFinder
-from finegrained_rlhf.dialki.model import DialkiConfig, DialkiModel, KnowledgeModel, load_model, raw_record, read_record
-from finegrained_rlhf.dialki.trainer import BatchConfig, DialkiTrainer, KnowledgeTrainer
+from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
+from finegrained_rlhf.dialki.model.model import (
+    DialkiConfig,
+    DialkiModel,
+    KnowledgeModel,
+    load_model,
+    raw_record,
+    read_record,
+)
+from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
 

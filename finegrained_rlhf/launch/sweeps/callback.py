@@ -37,7 +37,7 @@ from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_outpu
 from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
 from finegrained_rlhf.launch.sweeps.points import first_point, point_name, swept_overrides, use_own_directory
 from finegrained_rlhf.launch.sweeps.settings import SweepSettings
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.runtime.lock import locked_file as locked
+from finegrained_rlhf.runtime.directory.lock import locked_file as locked
 
 _PATIENCE = 20.0
 """Seconds that an interrupted child gets to end by itself."""

@@ -23,8 +23,8 @@ from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.launch.sweeps.children import complaint, gpus_for, last_output, locked, run_logged
 from finegrained_rlhf.launch.sweeps.config_files import as_yaml, read_config, write_config
 from finegrained_rlhf.launch.sweeps.settings import SweepSettings
-from finegrained_rlhf.runtime.provenance import commit_of
-from finegrained_rlhf.runtime.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.provenance import commit_of
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 MODULE = "finegrained_rlhf.launch"
 """What a child runs by `python -m`."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.report.sweep_results import SweepTable
+from finegrained_rlhf.report.sweeps.results import SweepTable
 
 
 @dataclass(frozen=True)

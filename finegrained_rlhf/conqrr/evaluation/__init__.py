@@ -1,0 +1,1 @@
+"""Rewrites measured by retrieval."""

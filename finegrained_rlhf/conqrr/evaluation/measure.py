@@ -1,0 +1,213 @@
+"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source.
+
+Knows questions, any queries for them, what a retriever found and the texts of gold passages. Does not know who wrote a
+query, or files (`evaluation_job`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from finegrained_rlhf.conqrr.evaluation.wording import Wording, wording_of
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.retrieval.protocol import Hit, Retriever
+from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
+from finegrained_rlhf.retrieval.runs import Judgements, in_trec_order
+from finegrained_rlhf.text.span_f1 import word_tokens
+
+_QUERIES = 64  # searched together
+_LONGEST = 4
+
+GROUPINGS = ("topic", "questions", "topic and questions", "source")
+"""Ways to divide the questions; each question is in one group of each, or in none."""
+
+
+@dataclass(frozen=True)
+class QueryScores:
+    """What the queries of one system found.
+
+    Attributes:
+        overall: means of the metrics over all turns that count, and `turns`, their number.
+        groups: the same by grouping (`GROUPINGS`) and group; groups without turns are left out.
+        missing: evaluated questions without a query (or with a blank one); they count as 0.
+        tokens: mean length of a query in words (thesis, table 4.4); None without queries.
+        overlap: mean share of a query's words, stop words left out, that occur in a gold passage of its question; None
+            where passages were not given or no query has such a word.
+        repeats: share of the later questions of dialogues for which the first passage found is a gold passage of an
+            earlier question and not of this one; None where there is no later question.
+        wording: how the queries are worded: likeness to the human's rewrites, repetitions, cut ones.
+    """
+
+    overall: Mapping[str, float]
+    groups: Mapping[str, Mapping[str, Mapping[str, float]]]
+    missing: int
+    tokens: float | None
+    overlap: float | None
+    repeats: float | None
+    wording: Wording
+
+    def to_json(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "overall": dict(self.overall),
+            "groups": {name: {key: dict(found) for key, found in by.items()} for name, by in self.groups.items()},
+            "missing": self.missing,
+            "tokens": self.tokens,
+            "overlap": self.overlap,
+            "repeats": self.repeats,
+            **asdict(self.wording),
+        }
+
+
+def find_passages(
+    retriever: Retriever, queries: Mapping[str, str], k: int = 100, progress: bool = True
+) -> dict[str, list[Hit]]:
+    """The k best passages for each query, by the question's id.
+
+    Blank queries find nothing; equal ones are searched once.
+    """
+    texts = list(dict.fromkeys(text for text in queries.values() if text.strip()))
+    found: dict[str, list[Hit]] = {}
+    with tqdm(total=len(texts), desc="searching", disable=not progress) as bar:
+        for start in range(0, len(texts), _QUERIES):
+            batch = texts[start : start + _QUERIES]
+            found.update(zip(batch, retriever.search(batch, k), strict=True))
+            bar.update(len(batch))
+    return {name: found.get(text, []) for name, text in queries.items()}
+
+
+def judgements_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, int]]:
+    """The gold passages of questions as judgements, each 1."""
+    return {example.id: dict.fromkeys(example.gold, 1) for example in examples if example.gold}
+
+
+def grades_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, int]]:
+    """The passages of questions with their grades, which nDCG counts; 1 of each gold passage where there are none."""
+    graded = {example.id: dict(example.grades) or dict.fromkeys(example.gold, 1) for example in examples}
+    return {name: grades for name, grades in graded.items() if grades}
+
+
+def score_queries(
+    examples: Sequence[RewriteExample],
+    queries: Mapping[str, str],
+    run: Mapping[str, Sequence[Hit]],
+    metrics: RankingMetrics | None = None,
+    passages: Mapping[str, str] | None = None,
+    stop_words: frozenset[str] = frozenset(),
+    cut: Collection[str] | None = None,
+) -> QueryScores:
+    """Score the queries of one system.
+
+    Args:
+        examples: all questions that are evaluated.
+        queries: by question id; a question without one found nothing.
+        run: what each query found.
+        metrics: which, and how turns without gold count.
+        passages: texts of the gold passages, by id, for the overlap.
+        stop_words: lower-case words that do not count for the overlap.
+        cut: ids of the questions whose query the limit of tokens cut off; None where that is not known.
+
+    Raises:
+        DataError: a query is of no question that is evaluated, or no question counts.
+    """
+    known = {example.id for example in examples}
+    if strange := [name for name in queries if name not in known]:
+        raise DataError(f"a query of a question that is not evaluated ({len(strange)} in all)", record=strange[0])
+    judgements: Judgements = judgements_of(examples)
+    turns = [example.id for example in examples]
+    values = (metrics or RankingMetrics()).of_turns(run, judgements, turns, grades_of(examples))
+    if not values:
+        raise DataError("no question has a gold passage: there is nothing to evaluate", field="gold")
+    counted = [example for example in examples if example.id in values]
+    given = {example.id: text for example in counted if (text := queries.get(example.id, "")).strip()}
+    tokens = {name: word_tokens(text) for name, text in given.items()}
+    shares = [] if passages is None else _overlaps(counted, tokens, passages, stop_words)
+    return QueryScores(
+        overall=mean_of_turns(values),
+        groups={
+            name: {group: mean_of_turns(values, members) for group, members in by.items()}
+            for name, by in groups_of(counted).items()
+        },
+        missing=len(counted) - len(given),
+        tokens=statistics.fmean(map(len, tokens.values())) if tokens else None,
+        overlap=statistics.fmean(shares) if shares else None,
+        repeats=_repeats(examples, run, values),
+        wording=wording_of(given, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
+    )
+
+
+def groups_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, list[str]]]:
+    """Ids of questions by grouping and group, groups in order.
+
+    - `topic`: `concentrated` or `shifted` (thesis, table 4.3), where it is known: later questions with gold passages.
+    - `questions`: how many questions the dialogue has so far, this one included: `1-2`, `3-4`, `5+`.
+    - `topic and questions`: both (figure 4.4).
+    - `source`: where the dialogue comes from (table 4.1).
+    """
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in GROUPINGS}
+    for example in examples:
+        questions = _length_group(example)
+        member = {"questions": questions, "source": example.source}
+        if example.topic_shift is not None:
+            topic = "shifted" if example.topic_shift else "concentrated"
+            member |= {"topic": topic, "topic and questions": f"{topic}, {questions}"}
+        for name, group in member.items():
+            if group:
+                found[name].setdefault(group, []).append(example.id)
+    return {name: dict(sorted(by.items())) for name, by in found.items() if by}
+
+
+def _length_group(example: RewriteExample) -> str:
+    questions = len(example.history) // 2 + 1
+    if questions > _LONGEST:
+        return f"{_LONGEST + 1}+"
+    low = questions - (questions - 1) % 2
+    return f"{low}-{low + 1}"
+
+
+def _repeats(
+    examples: Iterable[RewriteExample], run: Mapping[str, Sequence[Hit]], counted: Container[str]
+) -> float | None:
+    """Over later questions that count, the share whose first passage answers an earlier question and not this one."""
+    earlier: dict[str, set[str]] = {}
+    repeated = []
+    for example in sorted(examples, key=lambda example: example.turn):
+        answered = earlier.setdefault(example.dialogue, set())
+        if example.id in counted and example.history:
+            first = [hit.id for hit in in_trec_order(run.get(example.id, ()))[:1]]
+            repeated.append(bool(answered.intersection(first).difference(example.gold)))
+        answered.update(example.gold)
+    return statistics.fmean(repeated) if repeated else None
+
+
+def _overlaps(
+    examples: Iterable[RewriteExample],
+    tokens: Mapping[str, Sequence[str]],
+    passages: Mapping[str, str],
+    stop_words: frozenset[str],
+) -> list[float]:
+    """For each question with a query and gold, the share of the query's words that a gold passage has.
+
+    Stop words and tokens without a letter or digit are no words here.
+    """
+    words: dict[str, frozenset[str]] = {}
+    shares = []
+    for example in examples:
+        mine = [
+            token for token in tokens.get(example.id, ()) if token not in stop_words and any(map(str.isalnum, token))
+        ]
+        gold = [passage for passage in example.gold if passage in passages]
+        if not mine or not gold:
+            continue
+        for passage in gold:
+            if passage not in words:
+                words[passage] = frozenset(word_tokens(passages[passage]))
+        there = frozenset().union(*(words[passage] for passage in gold))
+        shares.append(sum(token in there for token in mine) / len(mine))
+    return shares

@@ -1,0 +1,1 @@
+"""Weak passage labels from human rewrites or contexts."""

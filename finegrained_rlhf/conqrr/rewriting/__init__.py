@@ -1,0 +1,1 @@
+"""Rewriting questions with a trained policy."""

@@ -1,0 +1,180 @@
+"""A trained query rewriter: questions in dialogues in, questions that stand alone out.
+
+Knows policies and how dialogues become inputs. Does not know files or retrievers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS, rewrite_prompts
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_rewriting
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import token_ends
+
+_LOWEST, _HIGHEST, _HALVINGS = -4.0, 8.0, 40
+
+
+@dataclass(frozen=True)
+class RewritingConfig:
+    """How rewrites are decoded.
+
+    Attributes:
+        beams: 1 decodes greedily, as the thesis does.
+        alpha: length normalisation of a beam search (Wu et al., 2016); 0 does not normalise, more makes longer
+            rewrites. The thesis's T5QR with brevity penalty has the one that matches CONQRR in length (figure 4.5).
+        max_input_tokens: longest input; older turns are cut off.
+        max_new_tokens: longest rewrite, end of sequence included.
+        batch_size: questions decoded at once.
+        template: what stands around the dialogue, a text with `{dialogue}`; None: what the policy was trained with,
+            the dialogue alone where its checkpoint does not say.
+    """
+
+    beams: int = 1
+    alpha: float = 0.0
+    max_input_tokens: int = MAX_INPUT_TOKENS
+    max_new_tokens: int = MAX_REWRITE_TOKENS
+    batch_size: int = 64
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("beams", "max_new_tokens", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.template is not None:
+            RewriteTemplate(self.template)
+        if self.alpha and self.beams == 1:
+            raise ConfigError("alpha: greedy decoding has no length normalisation; set beams above 1 too")
+
+
+@dataclass(frozen=True)
+class WrittenRewrite:
+    """A rewrite as it was decoded.
+
+    Attributes:
+        text: without special tokens.
+        finished: the policy ended it; False where the limit of tokens cut it off.
+    """
+
+    text: str
+    finished: bool
+
+
+class QueryRewriter:
+    """Rewrites questions.
+
+    Args:
+        policy: in evaluation mode, on its device.
+        processes: gives the precision.
+        config: how rewrites are decoded.
+
+    Raises:
+        ModelError: the policy's checkpoint names a template that is none.
+    """
+
+    def __init__(self, policy: Policy, processes: Processes, config: RewritingConfig | None = None) -> None:
+        self.policy, self.processes, self.config = policy, processes, config or RewritingConfig()
+        self.template = template_for_rewriting(policy, self.config.template)
+
+    @classmethod
+    def load(cls, checkpoint: str, processes: Processes, config: RewritingConfig | None = None) -> QueryRewriter:
+        """The policy of a run, a checkpoint or a model directory.
+
+        Raises:
+            ModelError: there is no model, or it cannot be read.
+        """
+        return cls(PolicyConfig(checkpoint).load(processes.device), processes, config)
+
+    def rewrite(self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None) -> list[str]:
+        """The text of a rewrite of each question. Arguments as in `write`."""
+        return [rewrite.text for rewrite in self.write(examples, done)]
+
+    def write(
+        self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
+    ) -> list[WrittenRewrite]:
+        """A rewrite of each question.
+
+        Args:
+            examples: the questions, with what was said before.
+            done: called with the number of questions of each finished batch.
+        """
+        if self.config.beams > 1:
+            return [self.written(best(found, self.config.alpha)) for found in self.search(examples, done)]
+        prompts = self._prompts(examples)
+        rewrites: list[WrittenRewrite] = []
+        batches = TextGenerator(self.policy, processes=self.processes).stream(
+            prompts, max_new_tokens=self.config.max_new_tokens, batch_size=self.config.batch_size
+        )
+        for batch in batches:
+            rewrites += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
+            if done is not None:
+                done(len(batch))
+        return rewrites
+
+    def search(
+        self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None
+    ) -> list[list[Hypothesis]]:
+        """What beam search finds for each question; `best` chooses. Arguments as in `rewrite`."""
+        prompts = self._prompts(examples)
+        check_vocabulary(self.policy, [prompt.input_ids for prompt in prompts])
+        found: list[list[Hypothesis]] = []
+        for start in range(0, len(prompts), self.config.batch_size):
+            batch = prompts[start : start + self.config.batch_size]
+            with self.processes.autocast():
+                found += beam_search(self.policy, batch, self.config.beams, self.config.max_new_tokens)
+            if done is not None:
+                done(len(batch))
+        return found
+
+    def _prompts(self, examples: Sequence[RewriteExample]) -> list[Prompt]:
+        return rewrite_prompts(examples, self.policy.tokenizer, self.config.max_input_tokens, self.template)
+
+    def written(self, hypothesis: Hypothesis) -> WrittenRewrite:
+        """A hypothesis as a rewrite."""
+        return WrittenRewrite(self.text(hypothesis), hypothesis.finished)
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        """A hypothesis as text, decoded as rollouts are."""
+        return token_ends(self.policy.tokenizer, list(hypothesis.ids))[0]
+
+
+def words_of(text: str) -> int:
+    """The length of a rewrite in words between white space."""
+    return len(text.split())
+
+
+def matching_alpha(rewriter: QueryRewriter, searched: Sequence[Sequence[Hypothesis]], words: float) -> float:
+    """The α whose rewrites come closest to a mean length (thesis, figure 4.5).
+
+    The mean length grows with α, in steps; it is halved in between until the two sides of a step are found.
+
+    Args:
+        rewriter: that searched.
+        searched: the hypotheses of each question, at least one.
+        words: wanted mean number of words of a rewrite.
+    """
+    tables = [
+        (np.array([h.logprob for h in found]), (5.0 + np.array([len(h.ids) for h in found])) / 6.0)
+        for found in searched
+    ]
+    words_each = [[words_of(rewriter.text(h)) for h in found] for found in searched]
+
+    def mean(alpha: float) -> float:
+        chosen = (int(np.argmax(logprobs / lengths**alpha)) for logprobs, lengths in tables)
+        return sum(row[place] for row, place in zip(words_each, chosen, strict=True)) / len(searched)
+
+    low, high = _LOWEST, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean(middle) < words else (low, middle)
+    return min((low, high), key=lambda alpha: abs(mean(alpha) - words))

@@ -1,0 +1,1 @@
+"""Training the rewriter: supervised, self-critical, or both."""

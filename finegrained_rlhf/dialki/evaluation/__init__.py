@@ -1,0 +1,1 @@
+"""Scores, groups, figures and the lexical baseline."""

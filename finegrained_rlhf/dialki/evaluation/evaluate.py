@@ -1,0 +1,283 @@
+"""Measuring a trained DIALKI or baseline on dialogues with gold: the job behind `scripts/evaluate_dialki.py`.
+
+Knows finders, readers, scores and what is written of them. Does not know training or how plots are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.dialki.baselines.systems import load_finder, system_of
+from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
+from finegrained_rlhf.dialki.evaluation.scores import (
+    CONTEXT_EDGES,
+    KnowledgeScore,
+    length_edges,
+    score_answer,
+    summaries,
+)
+from finegrained_rlhf.dialki.finding.coverage import Coverage
+from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
+from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, passages_to_search
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.inputs.report import InputReport
+from finegrained_rlhf.dialki.model.heads import Vectors, gate_similarity
+from finegrained_rlhf.dialki.readers.base import DialogueReading
+from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import ROLES, Role
+from finegrained_rlhf.report.charts.plots import load_pyplot
+from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.tables import markdown_table
+
+
+@dataclass(frozen=True)
+class Gate:
+    """How near one turn is to the whole input, in one answered dialogue (thesis, figure 3.3).
+
+    Attributes:
+        turn: 1 is the latest turn, the user's.
+        role: who speaks.
+        answer: σ(u·z) in the passage of the answer.
+        searched: its mean over all passages that were searched.
+    """
+
+    turn: int
+    role: Role
+    answer: float
+    searched: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One dialogue's answer and what was measured of it.
+
+    Attributes:
+        found: the answer.
+        score: against the gold.
+        gates: of the latest turns, newest first; none where the model has no gates.
+    """
+
+    found: Found
+    score: KnowledgeScore
+    gates: tuple[Gate, ...]
+
+    def to_json(self, example: DialogueExample) -> dict[str, Any]:
+        """One JSON object: the answer, the gold and the scores."""
+        gold = [{**asdict(known), "text": example.text_of(known)} for known in example.gold]
+        score = self.score
+        return {
+            **self.found.to_json(example),
+            "gold": gold,
+            **({"references": list(example.references)} if example.references else {}),
+            "exact_match": score.exact,
+            "f1": round(score.f1, 6),
+            "passage_correct": score.passage,
+        }
+
+
+def answered(finder: Finder[Any], items: Sequence[Any], turns: int = 4) -> list[Answered]:
+    """Answer a batch of dialogues and measure the answers.
+
+    Args:
+        finder: trained. Only a DIALKI that reads whole passages has gates.
+        items: dialogues with gold, as the finder's encoder made them.
+        turns: latest turns whose gates are kept.
+    """
+    if isinstance(finder, KnowledgeFinder) and finder.model.config.units == "passages":
+        limit = finder.model.config.search.max_passages
+        found, vectors, batch = finder.read([passages_to_search(item, limit) for item in items])
+        gates = _gates(items, found, vectors, batch, turns)
+    else:
+        found, gates = finder.answer(items), [()] * len(items)
+    return [
+        Answered(one, score_answer(item.record, one.knowledge.passage, one.text), its)
+        for item, one, its in zip(items, found, gates, strict=True)
+    ]
+
+
+def _gates(
+    items: Sequence[EncodedExample], found: Sequence[Found], vectors: Vectors, batch: DialkiBatch, turns: int
+) -> list[tuple[Gate, ...]]:
+    """The gates of each dialogue's latest turns."""
+    values, owners = gate_similarity(vectors).cpu(), batch.owners.cpu()
+    gates = []
+    for n, (item, one) in enumerate(zip(items, found, strict=True)):
+        rows = values[owners == n]  # passages in the order in which they were searched
+        of_answer, mean = rows[one.searched.index(one.knowledge.passage)].tolist(), rows.mean(dim=0).tolist()
+        kept = range(min(turns, len(item.roles)))
+        gates.append(tuple(Gate(t + 1, item.roles[t], of_answer[t], mean[t]) for t in kept))
+    return gates
+
+
+def gate_summary(answers: Sequence[Answered]) -> list[dict[str, Any]]:
+    """Means over the dialogues for each of the latest turns and each role that speaks there.
+
+    Returns:
+        Rows `turn`, `role`, `examples`, `similarity` (in the passage of the answer), its `standard_error` (None of a
+        single dialogue), `searched` (mean over all passages searched); by turn, users first.
+    """
+    groups: dict[tuple[int, Role], list[Gate]] = {}
+    for gate in (gate for one in answers for gate in one.gates):
+        groups.setdefault((gate.turn, gate.role), []).append(gate)
+    rows = []
+    for turn, role in sorted(groups, key=lambda key: (key[0], ROLES.index(key[1]))):
+        members = groups[turn, role]
+        values = [gate.answer for gate in members]
+        rows.append(
+            {
+                "turn": turn,
+                "role": role,
+                "examples": len(members),
+                "similarity": fmean(values),
+                "standard_error": stdev(values) / len(values) ** 0.5 if len(values) > 1 else None,
+                "searched": fmean(gate.searched for gate in members),
+            }
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class EvaluateDialki:
+    """Measure a trained model: exact match, F1 and passage accuracy by group, and how near turns are to the input.
+
+    Attributes:
+        checkpoint: run directory or model directory of a trained DIALKI, Multi-Sentence or BERTQA.
+        data: dialogues with gold (a directory for `dstc11`); those without are counted and left out.
+        output_dir: gets `evaluation.json`, `answers.jsonl` (one line a dialogue) and the plots `gates` and `lengths`
+            as SVG and PNG (the baselines have no `gates`).
+        format: of `data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        documents: `doc2dial` only: the document file.
+        seen_in: `doc2dial` only: training dialogues; documents that do not occur there count as unseen.
+        unseen: `wow` only: whether the topics are absent from training; None takes it from the file's name.
+        part: `dstc11` only: the part to measure on.
+        limit: use at most so many dialogues; None uses all.
+        turns: latest turns whose gate similarity is shown.
+        context_edges: last number of earlier turns that is a short dialogue, and a medium one.
+        document_edges: last number of tokens that is a short document, and a medium one; None takes the thesis's
+            (500 and 1,000; on `wow` 800 and 1,600).
+        plots: draw; needs matplotlib.
+        batch_size: dialogues in one forward pass.
+        processes: precision and CPU threads.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    checkpoint: str
+    data: str
+    output_dir: str
+    format: Format = "jsonl"
+    documents: str | None = None
+    seen_in: str | None = None
+    unseen: bool | None = None
+    part: Part = "all"
+    limit: int | None = None
+    turns: int = 4
+    context_edges: tuple[int, int] = CONTEXT_EDGES
+    document_edges: tuple[int, int] | None = None
+    plots: bool = True
+    batch_size: int = 16
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.turns, 1 if self.limit is None else self.limit) < 1:
+            raise ConfigError(f"batch_size, turns and limit: expected at least 1, got {self}")
+        for name in ("context_edges", "document_edges"):
+            edges = getattr(self, name)
+            if edges is not None:
+                object.__setattr__(self, name, tuple(edges))
+                if len(edges) != 2 or not 0 <= edges[0] < edges[1]:
+                    raise ConfigError(f"{name}: expected two whole numbers, the second larger, got {list(edges)}")
+        self._source()
+
+    def _source(self) -> DialogueData:
+        return DialogueData(
+            self.data,
+            self.format,
+            documents=self.documents,
+            seen_in=self.seen_in,
+            unseen=self.unseen,
+            part=self.part,
+        )
+
+    @property
+    def edges(self) -> dict[str, tuple[int, int]]:
+        """What is short and what is medium, for `context` and `document`."""
+        usual = length_edges(self.format)
+        return {"context": self.context_edges, "document": self.document_edges or usual["document"]}
+
+    def run(self) -> None:
+        """Answer, measure, write and print.
+
+        Raises:
+            ConfigError: the plots need matplotlib, and it is not installed.
+            ModelError: no readable model.
+            DataError: broken data, or no dialogue has gold.
+        """
+        processes = Processes(self.processes)
+        if self.plots:
+            load_pyplot("plots=true")  # before the work, not after it
+        reading = self._source().read()
+        labelled = [example for example in reading.examples if example.gold][: self.limit]
+        if not labelled:
+            raise DataError("no dialogue names its gold knowledge, so nothing can be scored", file=self.data)
+        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        items, cut = finder.encoder.encode(labelled)
+        answers = self._answers(finder, items)
+        if processes.is_main:
+            Coverage.of(one.found.coverage for one in answers).warn()
+            about = {"system": system_of(finder.model.config).name, "data": _read(reading, cut)}
+            self._write(items, answers, about | self.measured(items, answers))
+        processes.barrier()
+
+    def _answers(self, finder: Finder[Any], items: Sequence[Any]) -> list[Answered]:
+        """The answers to all dialogues, in order, in every process."""
+        processes = finder.processes
+        mine = [items[i] for i in processes.share(len(items))]
+        answers: list[Answered] = []
+        with progress_bar("evaluating", len(mine), "dialogue", processes.is_main) as bar:
+            for start in range(0, len(mine), self.batch_size):
+                answers += answered(finder, mine[start : start + self.batch_size], self.turns)
+                bar.update(len(answers) - bar.n)
+        return processes.gather_objects(answers)
+
+    def measured(self, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
+        """What `evaluation.json` says of the answers: scores by group, and the gates."""
+        groups = summaries(
+            [item.record for item in items],
+            [one.score for one in answers],
+            [item.document_length for item in items],
+            self.edges,
+        )
+        return {
+            "groups": groups,
+            "searched": Coverage.of(one.found.coverage for one in answers).to_json(),
+            "edges": {name: list(edges) for name, edges in self.edges.items()},
+            "gate_similarity": gate_summary(answers),
+        }
+
+    def _write(self, items: Sequence[Any], answers: Sequence[Answered], result: Mapping[str, Any]) -> None:
+        output = Path(self.output_dir)
+        rows = (one.to_json(item.record) for item, one in zip(items, answers, strict=True))
+        write_jsonl(output / "answers.jsonl", rows)
+        write_json(output / "evaluation.json", result)
+        if self.plots and result["gate_similarity"]:
+            draw_gates(result["gate_similarity"], [output / f"gates.{kind}" for kind in ("svg", "png")])
+        if self.plots:
+            draw_lengths(result["groups"], self.edges, [output / f"lengths.{kind}" for kind in ("svg", "png")])
+        table = [{"group": name, **values} for name, values in result["groups"].items()]
+        print(f"{markdown_table(table, list(table[0]))}-> {output}")
+
+
+def _read(reading: DialogueReading, cut: InputReport) -> dict[str, Any]:
+    """What was read and what did not fit, ready for JSON."""
+    unlabelled = sum(not example.gold for example in reading.examples)
+    return {"read": reading.report(), "without_gold": unlabelled, "inputs": cut.to_json()}

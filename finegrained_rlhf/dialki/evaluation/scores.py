@@ -1,0 +1,129 @@
+"""How well knowledge was identified: exact match, F1 and passage accuracy, over all dialogues and by group.
+
+Knows records and the words of an answer. Does not know models or how the answer was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialki.readers.reading import Format
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.text.scores import exact_match, token_f1
+
+CONTEXT_EDGES = (2, 5)
+"""Turns before the last one: 0–2 short, 3–5 medium, more long (thesis, figure 3.4)."""
+DOCUMENT_EDGES = (500, 1000)
+"""Tokens of a document: up to 500 short, up to 1,000 medium (thesis, figure 3.4, Doc2Dial)."""
+WOW_DOCUMENT_EDGES = (800, 1600)
+"""The same on Wizard of Wikipedia."""
+
+
+def length_edges(format: Format) -> dict[str, tuple[int, int]]:
+    """What is short and what is medium in the thesis's figures, for `context` and `document`.
+
+    Args:
+        format: of the data; formats that the thesis does not have take Doc2Dial's borders.
+    """
+    return {"context": CONTEXT_EDGES, "document": WOW_DOCUMENT_EDGES if format == "wow" else DOCUMENT_EDGES}
+
+
+@dataclass(frozen=True)
+class KnowledgeScore:
+    """One answer against its gold.
+
+    Attributes:
+        exact: 1 where the text equals a reference after SQuAD's normalisation, else 0.
+        f1: highest word F1 against a reference, in [0, 1].
+        passage: 1 where the passage holds gold, else 0.
+    """
+
+    exact: float
+    f1: float
+    passage: float
+
+
+def score_answer(example: DialogueExample, passage: int, text: str) -> KnowledgeScore:
+    """Compare an identified passage and text with the gold of an example.
+
+    Of several references the best one counts, as in SQuAD. They are the words of the gold entries, or what the data set
+    compares with (`DialogueExample.references`): on Doc2Dial one text, from the first span that is referred to to the
+    last, which no answer from one section equals where they lie in two. Normalisation is SQuAD's (lower case, no
+    punctuation, no articles); two empty texts match.
+
+    Raises:
+        DataError: the example is not labelled.
+    """
+    if not example.gold:
+        raise DataError("is not labelled, so an answer cannot be scored", record=example.id, field="gold")
+    return KnowledgeScore(
+        exact=float(any(exact_match(text, reference) for reference in example.reference_texts)),
+        f1=max(token_f1(text, reference) for reference in example.reference_texts),
+        passage=float(any(gold.passage == passage for gold in example.gold)),
+    )
+
+
+def summary(scores: Sequence[KnowledgeScore]) -> dict[str, float]:
+    """Means in [0, 1] and the number of answers; 0 where there are none."""
+    count = len(scores)
+    return {
+        "examples": count,
+        "exact_match": _mean([score.exact for score in scores]),
+        "f1": _mean([score.f1 for score in scores]),
+        "passage_accuracy": _mean([score.passage for score in scores]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def summaries(
+    examples: Sequence[DialogueExample],
+    scores: Sequence[KnowledgeScore],
+    document_lengths: Sequence[int],
+    edges: Mapping[str, tuple[int, int]],
+) -> dict[str, dict[str, float]]:
+    """Summaries of all answers and of those of each group that has any.
+
+    Args:
+        examples: what was answered.
+        scores: of each.
+        document_lengths: tokens of all passages of each example, in whatever tokens the edges are meant.
+        edges: for `context` the last number of turns (without the last user turn) that is short, and that is medium;
+            for `document` the same of tokens (`length_edges`).
+
+    Returns:
+        Keys: `all`; `seen`, `unseen`; `context/short`, `context/medium`, `context/long`; `document/short`, …
+    """
+    if not len(examples) == len(scores) == len(document_lengths):
+        raise ValueError(f"{len(examples)} examples, {len(scores)} scores and {len(document_lengths)} lengths")
+    groups: dict[str, list[KnowledgeScore]] = {name: [] for name in _names()}
+    for example, score, length in zip(examples, scores, document_lengths, strict=True):
+        names = ["all", f"context/{_size(len(example.turns) - 1, edges['context'])}"]
+        names.append(f"document/{_size(length, edges['document'])}")
+        if example.unseen is not None:
+            names.append("unseen" if example.unseen else "seen")
+        for name in names:
+            groups[name].append(score)
+    return {name: summary(members) for name, members in groups.items() if members}
+
+
+def _names() -> Iterable[str]:
+    sizes = ("short", "medium", "long")
+    return ("all", "seen", "unseen", *(f"{kind}/{size}" for kind in ("context", "document") for size in sizes))
+
+
+def _size(value: int, edges: tuple[int, int]) -> str:
+    return "short" if value <= edges[0] else "medium" if value <= edges[1] else "long"
+
+
+def flattened(groups: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """`{"unseen": {"f1": x}}` as `{"unseen/f1": x}`, the group `all` without its name: for metrics files."""
+    flat: dict[str, float] = {}
+    for group, values in groups.items():
+        prefix = "" if group == "all" else f"{group}/"
+        flat.update({f"{prefix}{name}": value for name, value in values.items()})
+    return flat

@@ -1,0 +1,239 @@
+"""Finding the knowledge that the next answer rests on: dialogues and passages in, passage, spans and scores out.
+
+Knows a trained model and its records. Does not know gold labels or metrics.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol
+
+import torch
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.dialki.finding.coverage import Searched
+from finegrained_rlhf.dialki.inputs.batches import Chosen, DialkiBatch, collate, passages_to_search
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
+from finegrained_rlhf.dialki.inputs.report import InputReport
+from finegrained_rlhf.dialki.model.heads import NextScores, Vectors
+from finegrained_rlhf.dialki.model.model import DialkiModel, M, load_dialki
+from finegrained_rlhf.dialki.model.search import BestSpans, best_spans, passages_above
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialogue.records import Knowledge
+from finegrained_rlhf.runtime.processes import Processes
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the next agent turn of one dialogue rests on.
+
+    Attributes:
+        id: of the dialogue.
+        knowledge: passage (index into the dialogue's passages) and run of spans.
+        text: its words.
+        probability: of the passage, among `searched` alone; with Multi-Sentence that of its best sentence, with
+            BERTQA that of its best answer among the n best.
+        begin: probability of the first span, among the candidates of the passage.
+        end: probability of the last one.
+        score: of the run of spans: the sum of its begin and end probabilities, or logits.
+        passages: those above the threshold γ, most probable first; the best one alone where γ was not tuned.
+        searched: the passages that were searched.
+        probabilities: of each of them; they add up to 1 over these, whatever the others hold.
+        coverage: how much of the dialogue's passages that is.
+    """
+
+    id: str
+    knowledge: Knowledge
+    text: str
+    probability: float
+    begin: float
+    end: float
+    score: float
+    passages: tuple[int, ...]
+    searched: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    coverage: Searched
+
+    def to_json(self, example: DialogueExample) -> dict[str, Any]:
+        """One JSON object: the answer with the names of its passages, numbers to six digits."""
+
+        def named(passage: int) -> dict[str, Any]:
+            probability = self.probabilities[self.searched.index(passage)]
+            source = example.passages[passage]
+            return {"passage": passage, "id": source.id, "title": source.title, "probability": round(probability, 6)}
+
+        known = self.knowledge
+        return {
+            "id": self.id,
+            **{("passage_id" if key == "id" else key): value for key, value in named(known.passage).items()},
+            "begin": known.begin,
+            "end": known.end,
+            "text": self.text,
+            "begin_probability": round(self.begin, 6),
+            "end_probability": round(self.end, 6),
+            "score": round(self.score, 6),
+            "passages": [named(passage) for passage in self.passages],
+            **self.coverage.to_json(),
+        }
+
+
+class Encodes(Protocol):
+    """Turns records into what a finder answers."""
+
+    def encode(self, examples: Sequence[DialogueExample], training: bool = False) -> tuple[Sequence[Any], InputReport]:
+        """The dialogues with their inputs (`record`, `document_length`, …), and what did not fit."""
+
+
+class Finder(ABC, Generic[M]):
+    """A trained model that answers dialogues: what `KnowledgeFinder` and that of BERTQA do alike.
+
+    Args:
+        model: trained; put on the device of `processes`.
+        processes: device and precision; one process answers all that it is given.
+        batch_size: dialogues that are encoded together.
+        group_size: most inputs (passages, windows) that go through the encoder together.
+    """
+
+    def __init__(
+        self, model: M, processes: Processes | None = None, batch_size: int = 16, group_size: int = 64
+    ) -> None:
+        self.processes = processes or Processes()
+        self.model: M = model.to(self.processes.device).eval()
+        self.batch_size, self.group_size = batch_size, group_size
+        self.encoder = self.new_encoder(model)
+        self.report = InputReport()
+
+    @staticmethod
+    @abstractmethod
+    def new_encoder(model: M) -> Encodes:
+        """What turns records into the model's inputs."""
+
+    @abstractmethod
+    def answer(self, items: Sequence[Any]) -> list[Found]:
+        """The best knowledge of each dialogue that the encoder made."""
+
+    def identify(self, examples: Sequence[DialogueExample]) -> list[Found]:
+        """What the next agent turn of each dialogue rests on, in order.
+
+        Raises:
+            DataError: a dialogue has no span that fits into the model's input.
+        """
+        return [found for batch in self.stream(examples) for found in batch]
+
+    def stream(self, examples: Sequence[DialogueExample]) -> Iterator[list[Found]]:
+        """The same, batch by batch."""
+        for start in range(0, len(examples), self.batch_size):
+            encoded, report = self.encoder.encode(examples[start : start + self.batch_size])
+            self.report += report
+            yield self.answer(encoded)
+
+
+class KnowledgeFinder(Finder[DialkiModel]):
+    """A trained DIALKI, or Multi-Sentence, that answers dialogues."""
+
+    @staticmethod
+    def new_encoder(model: DialkiModel) -> InputEncoder:
+        """The encoder of DIALKI's inputs."""
+        return InputEncoder(model.tokenizer, model.config.inputs, model.config.units)
+
+    @staticmethod
+    def load(path: str | Path, processes: Processes | None = None, **options: int) -> KnowledgeFinder:
+        """The finder of a model directory or run directory.
+
+        Args:
+            path: directory.
+            processes: device and precision.
+            options: `batch_size` and `group_size`.
+
+        Raises:
+            ModelError: there is no DIALKI; `baselines.load_finder` opens BERTQA as well.
+        """
+        return KnowledgeFinder(load_dialki(path), processes, **options)
+
+    def answer(self, items: Sequence[EncodedExample]) -> list[Found]:
+        """The best knowledge of each dialogue among its first passages (`search.max_passages`)."""
+        limit = self.model.config.search.max_passages
+        return self.search([passages_to_search(item, limit) for item in items])
+
+    def search(self, chosen: Sequence[Chosen]) -> list[Found]:
+        """The best knowledge of each dialogue among its chosen passages."""
+        return self.read(chosen)[0]
+
+    @torch.inference_mode()
+    def read(self, chosen: Sequence[Chosen]) -> tuple[list[Found], Vectors, DialkiBatch]:
+        """The same, with the vectors that the answers rest on and the tensors that went in."""
+        batch = collate(chosen, self.model.pad_id, self.model.device, self.group_size)
+        with self.processes.autocast():
+            vectors = self.model.encode(batch)
+            scores = self.model.next_scores(vectors, batch)
+        return self._answers(chosen, scores, batch), vectors, batch
+
+    def _answers(self, chosen: Sequence[Chosen], scores: NextScores, batch: DialkiBatch) -> list[Found]:
+        passages = scores.passage.masked_fill(~batch.passage_mask, -torch.inf).softmax(dim=1)
+        best = passages.argmax(dim=1)
+        rows = torch.arange(len(best), device=best.device)
+        mask = scores.span_mask[rows, best]
+        logits = [part[rows, best].masked_fill(~mask, -torch.inf) for part in (scores.begin, scores.end)]
+        begin, end = (part.softmax(dim=1) for part in logits)
+        config = self.model.config.search
+        found = (
+            best_spans(begin, end, mask, config.max_spans)
+            if config.score_by == "probabilities"
+            else best_spans(logits[0], logits[1], mask, config.max_spans)
+        )
+        if not bool(torch.isfinite(passages).all() & torch.isfinite(found.score).all()):
+            raise ModelError("the model's scores are not finite; its weights are damaged or its precision is too low")
+        return self._records(chosen, passages, best, found, begin[rows, found.begin], end[rows, found.end])
+
+    def _records(
+        self,
+        chosen: Sequence[Chosen],
+        passages: torch.Tensor,
+        best: torch.Tensor,
+        found: BestSpans,
+        begin: torch.Tensor,
+        end: torch.Tensor,
+    ) -> list[Found]:
+        columns = (passages, best, found.begin, found.end, found.score, begin, end)
+        config = self.model.config
+        answers = []
+        for item, (row, place, first, last, score, of_first, of_last) in zip(
+            chosen, zip(*(column.tolist() for column in columns), strict=True), strict=True
+        ):
+            whole, known = item.example.whole, Knowledge(item.passages[place], first, last)
+            known = known if whole is None else whole.back(known)
+            best_of: dict[int, float] = {}  # of each passage of the record: that of its best part
+            for passage, probability in zip(item.passages, row, strict=False):
+                owner = item.example.owner(passage)
+                best_of[owner] = max(probability, best_of.get(owner, 0.0))
+            searched, probabilities = tuple(best_of), tuple(best_of.values())
+            answers.append(
+                Found(
+                    id=item.example.example.id,
+                    knowledge=known,
+                    text=item.example.record.text_of(known),
+                    probability=row[place],
+                    begin=of_first,
+                    end=of_last,
+                    score=score,
+                    passages=passages_above(probabilities, config.threshold, config.search.most, searched),
+                    searched=searched,
+                    probabilities=probabilities,
+                    coverage=_coverage(item, len(searched)),
+                )
+            )
+        return answers
+
+
+def _coverage(chosen: Chosen, passages: int) -> Searched:
+    """What a search among the chosen passages of a dialogue covers; `passages` of its record are among them."""
+    record = chosen.example.record
+    return Searched(
+        passages=passages,
+        total_passages=len(record.passages),
+        spans=sum(chosen.example.candidates[passage] for passage in chosen.passages),
+        total_spans=sum(len(passage.spans) for passage in record.passages),
+    )

@@ -1,0 +1,162 @@
+"""Answering files of dialogues, or one dialogue from the command line: the job behind `scripts/identify_knowledge.py`.
+
+Knows finders, readers and the lines that are written. Does not know models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialki.baselines.systems import load_finder
+from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
+from finegrained_rlhf.dialki.finding.finder import Finder, Found
+from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
+from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
+from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+
+
+def document_passages(path: str | Path) -> list[dict[str, str]]:
+    """The passages of a text or Markdown file: paragraphs between blank lines, under the heading (`# …`) before them.
+
+    Returns:
+        `{"title", "text"}` of each; the title is empty before the first heading.
+
+    Raises:
+        DataError: the file is missing, no UTF-8 text, or holds no paragraph.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})", file=path) from None
+    passages: list[dict[str, str]] = []
+    title, lines = "", list[str]()
+    for line in [*text.splitlines(), ""]:
+        heading = line.startswith("#")
+        if (heading or not line.strip()) and lines:
+            passages.append({"title": title, "text": " ".join(lines)})
+            lines = []
+        if heading:
+            title = line.lstrip("#").strip()
+        elif line.strip():
+            lines.append(line.strip())
+    if not passages:
+        raise DataError("holds no paragraph, expected at least one", file=path)
+    return passages
+
+
+def spoken_dialogue(
+    turns: Sequence[str], document: str | Path | None, segmenter: str = "rules"
+) -> tuple[DialogueExample]:
+    """The one dialogue that a command line spells: the turns alternate and the last one is the user's.
+
+    Raises:
+        ConfigError: turns or document are missing.
+        DataError: a broken document or an empty turn.
+    """
+    if not turns or document is None:
+        raise ConfigError("give input=FILE, or turns=[…] and document=FILE")
+    roles = ("user", "agent")
+    spoken = [{"role": roles[(len(turns) - 1 - i) % 2], "text": text} for i, text in enumerate(turns)]
+    row = {"id": "dialogue", "turns": spoken, "passages": document_passages(document)}
+    try:
+        (example,) = parse_dialogue(row, segmenter=SpacySegmenter(segmenter))
+    except DataError as error:
+        raise error.at(file=document) from None
+    return (example,)
+
+
+@dataclass(frozen=True)
+class IdentifyKnowledge:
+    """Find the knowledge that the next agent turn of dialogues rests on, as JSON lines.
+
+    Attributes:
+        checkpoint: run directory or model directory of a trained DIALKI or baseline.
+        input: file of dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
+        output: JSON lines to write, batch by batch; `-` for standard output. Each has `id`, `passage` (index),
+            `passage_id`, `title`, `begin`, `end` (spans), `text`, `probability` (of the passage), `begin_probability`,
+            `end_probability`, `score` (of the run of spans), `passages` (those above γ), and what was searched:
+            `searched_passages`, `total_passages`, `dropped_spans`.
+        turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
+        document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
+        format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        documents: `doc2dial` only: the document file.
+        part: `dstc11` only: the part to answer.
+        segmenter: `rules` or the name of an installed spaCy pipeline; cuts `document` into sentences.
+        batch_size: dialogues that are encoded together.
+        processes: precision and CPU threads.
+    """
+
+    checkpoint: str
+    input: str | None = None
+    output: str = STANDARD_OUTPUT
+    turns: Sequence[str] = ()
+    document: str | None = None
+    format: Format = "jsonl"
+    documents: str | None = None
+    part: Part = "all"
+    segmenter: str = "rules"
+    batch_size: int = 16
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
+        if self.input is not None and (self.turns or self.document is not None):
+            raise ConfigError("input: expected either input, or turns and document")
+
+    def run(self) -> None:
+        """Answer and write.
+
+        Raises:
+            ConfigError: neither a file nor a dialogue is given, or started in several processes.
+            ModelError: no readable model.
+            DataError: no readable dialogue; nothing is written then.
+        """
+        processes = Processes(self.processes)
+        if processes.count > 1:
+            raise ConfigError("identify_knowledge.py streams from one process")
+        examples = (
+            spoken_dialogue(self.turns, self.document, self.segmenter)
+            if self.input is None
+            else DialogueData(
+                self.input,
+                self.format,
+                documents=self.documents,
+                keep_unlabelled=self.format == "doc2dial",
+                part=self.part,
+            )
+            .read()
+            .examples
+        )
+        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        searched: list[Searched] = []
+        try:
+            with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
+                for example, answer in self._answers(finder, examples):
+                    stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
+                    searched.append(answer.coverage)
+                    bar.update(1)
+        except BrokenPipeError:  # whoever read standard output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        Coverage.of(searched).warn()
+        if self.output != STANDARD_OUTPUT:
+            print(f"{finder.report} -> {self.output}", file=sys.stderr)
+
+    @staticmethod
+    def _answers(finder: Finder[Any], examples: Sequence[DialogueExample]) -> Iterator[tuple[DialogueExample, Found]]:
+        answers = (answer for batch in finder.stream(examples) for answer in batch)
+        return zip(examples, answers, strict=True)

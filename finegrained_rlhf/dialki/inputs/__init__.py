@@ -1,0 +1,1 @@
+"""Dialogues and passages → token ids, candidates and batches."""

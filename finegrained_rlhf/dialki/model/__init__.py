@@ -1,0 +1,1 @@
+"""The encoder with its heads, the losses and the regularization."""

@@ -1,0 +1,105 @@
+"""DIALKI's losses as functions of logits and labels (thesis, sections 3.2.2 and 3.2.3).
+
+Knows logits whose padding is masked. Does not know the model. Every loss is a sum over the dialogues of a batch, so
+that micro-batches and processes add up to the loss of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Targets
+from finegrained_rlhf.dialki.model.heads import HistoryScores, NextScores
+
+
+def next_loss(scores: NextScores, targets: Targets) -> Tensor:
+    """−log q of the gold passage among its dialogue's, and of the first and last gold span in it (3.1 to 3.3), in nats.
+
+    Args:
+        scores: of N dialogues.
+        targets: their labels, all known.
+
+    Returns:
+        fp32 [3]: sums over the dialogues of the passage, begin and end loss.
+    """
+    if targets.passage.shape != scores.passage.shape[:1]:
+        raise ValueError(f"{len(targets.passage)} labels for {len(scores.passage)} dialogues")
+    rows = torch.arange(len(targets.passage), device=targets.passage.device)
+    return torch.stack(
+        [
+            F.cross_entropy(scores.passage, targets.passage, reduction="sum"),
+            F.cross_entropy(scores.begin[rows, targets.passage], targets.begin, reduction="sum"),
+            F.cross_entropy(scores.end[rows, targets.passage], targets.end, reduction="sum"),
+        ]
+    )
+
+
+def history_loss(scores: HistoryScores, targets: Targets) -> Tensor:
+    """The mean over a dialogue's labelled turns of the passage, begin and end losses of each, in nats.
+
+    A dialogue without a label contributes 0. (The original code averages over the labelled turns of the batch instead,
+    which is NaN where there is none.)
+
+    Args:
+        scores: of N dialogues with T turns.
+        targets: labels of the turns, −1 where there is none.
+
+    Returns:
+        fp32 scalar: sum over the dialogues.
+    """
+    if targets.history_passage.shape != scores.passage.shape[:2]:
+        raise ValueError(f"labels {tuple(targets.history_passage.shape)} for turns {tuple(scores.passage.shape[:2])}")
+    known = targets.history_passage != NO_LABEL
+    n, t = known.nonzero(as_tuple=True)
+    passage = targets.history_passage[n, t]
+    each = (
+        F.cross_entropy(scores.passage[n, t], passage, reduction="none")
+        + F.cross_entropy(scores.begin[n, t, passage], targets.history_begin[n, t], reduction="none")
+        + F.cross_entropy(scores.end[n, t, passage], targets.history_end[n, t], reduction="none")
+    )
+    return (each / known.sum(dim=1)[n]).sum()
+
+
+def jensen_shannon(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
+    """The Jensen–Shannon divergence ½ KL(p‖m) + ½ KL(q‖m), m = (p + q)/2, of two masked softmax distributions, in nats.
+
+    It is symmetric, 0 where the distributions are equal, and at most log 2.
+
+    Args:
+        first: logits [..., K] of p.
+        second: logits [..., K] of q.
+        mask: bool [..., K], True = a choice; a row without any gives 0.
+
+    Returns:
+        fp32 [...].
+    """
+    if not first.shape == second.shape == mask.shape:
+        raise ValueError(f"expected one shape, got {tuple(first.shape)}, {tuple(second.shape)}, {tuple(mask.shape)}")
+    log_p, log_q = (_masked_log_softmax(logits, mask) for logits in (first, second))
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2.0)
+    terms = 0.5 * (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m))
+    return terms.masked_fill(~mask, 0.0).sum(dim=-1)
+
+
+def _masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities over the real choices, fp32; 0 elsewhere, so that nothing there can become infinite."""
+    log_p = torch.log_softmax(logits.float().masked_fill(~mask, torch.finfo(torch.float32).min / 2), dim=-1)
+    return log_p.masked_fill(~mask, 0.0)
+
+
+def divergence(clean: NextScores, noisy: NextScores) -> Tensor:
+    """How far two predictions for the same dialogues are apart: L_adv before its maximum (thesis, section 3.2.3).
+
+    The divergence of the passage distributions, plus those of the begin and of the end distributions of each passage.
+
+    Returns:
+        fp32 scalar: sum over the dialogues.
+    """
+    passages = jensen_shannon(clean.passage, noisy.passage, clean.passage_mask)
+    begin = jensen_shannon(clean.begin, noisy.begin, clean.span_mask)
+    end = jensen_shannon(clean.end, noisy.end, clean.span_mask)
+    return passages.sum() + begin.sum() + end.sum()

@@ -1,0 +1,1 @@
+"""Responses grounded in found knowledge."""

@@ -1,0 +1,212 @@
+"""Training DIALKI: one step, validation, and what a checkpoint keeps. BERTQA trains by the same steps.
+
+Satisfies the training loop's `Trainable`. Knows encoded examples and the objective; does not know files of dialogues.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.dialki.evaluation.scores import KnowledgeScore, score_answer, summary
+from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
+from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
+from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
+from finegrained_rlhf.dialki.model.objective import LossConfig, Parts, objective
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.order import items_of_step
+from finegrained_rlhf.training.sft.trainer import set_dropout
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How many dialogues and passages are taken at a time.
+
+    Attributes:
+        batch_size: dialogues a training step, over all processes.
+        micro_batch_size: dialogues in one forward and backward pass on one process; None takes the whole share.
+        passages: passages of a dialogue in training: one with gold and sampled others (8 on Doc2Dial, 10 on Wizard of
+            Wikipedia, 5 on INSCIT).
+        eval_batch_size: dialogues in one forward pass of a validation.
+        group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
+    """
+
+    batch_size: int = 4
+    micro_batch_size: int | None = None
+    passages: int = 8
+    eval_batch_size: int = 16
+    group_size: int = 64
+
+    def __post_init__(self) -> None:
+        sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)
+        if min(sizes) < 1:
+            raise ConfigError(f"batches: sizes must be at least 1, got {self}")
+
+
+class KnowledgeTrainer(ABC):
+    """Trains a model that finds knowledge on labelled dialogues: what DIALKI and BERTQA do alike.
+
+    The gradient of a step is that of the mean loss a dialogue over the whole batch, so that neither micro-batches nor
+    processes change it (dropout draws apart). Which passages and which noise a dialogue meets follows from the seed,
+    the step and the dialogue.
+
+    Args:
+        model: to train.
+        train: dialogues with gold as the finder's encoder made them, at least one.
+        validation: dialogues with gold in their records, made alike; may be empty.
+        batches: sizes.
+        losses: weights and noise.
+        optimizer: rates and schedule.
+        total_steps: that the schedule spans.
+        processes: of the run.
+        seed: of the run.
+        dropout: rate everywhere in the model; None keeps the rates of the encoder and of the heads.
+
+    Raises:
+        DataError: there is nothing to train on.
+    """
+
+    def __init__(
+        self,
+        model: KnowledgeModel,
+        train: Sequence[Any],
+        validation: Sequence[Any],
+        batches: BatchConfig,
+        losses: LossConfig,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        processes: Processes,
+        *,
+        seed: int,
+        dropout: float | None = None,
+    ) -> None:
+        if not train:
+            raise DataError("no dialogue with gold is left to train on")
+        self.finder = self.new_finder(model, processes, batches)
+        self.model, self.train, self.validation = self.finder.model, train, validation
+        self.batches, self.losses, self.processes, self.seed = batches, losses, processes, seed
+        if dropout is not None:
+            set_dropout(model, dropout)
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps)
+        self.stop_reason: str | None = None
+
+    @staticmethod
+    @abstractmethod
+    def new_finder(model: Any, processes: Processes, batches: BatchConfig) -> Finder[Any]:
+        """What answers the validation dialogues."""
+
+    @staticmethod
+    @abstractmethod
+    def no_parts() -> Parts:
+        """Parts of nothing."""
+
+    @abstractmethod
+    def choose(self, item: Any, step: int) -> Any:
+        """The inputs of a dialogue that a training step takes."""
+
+    @abstractmethod
+    def loss(self, chosen: Sequence[Any], step: int) -> tuple[Tensor, Parts]:
+        """The summed loss of some dialogues, with gradient, and its parts."""
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One optimizer step. Returns losses before it, accuracy of the passage, gradient norm and rate."""
+        started = time.perf_counter()
+        size = self.batches.batch_size
+        batch = items_of_step(self.train, step, size, self.seed)
+        mine = [self.choose(batch[i], step) for i in self.processes.share(size)]
+        micro = self.batches.micro_batch_size or max(1, len(mine))
+        parts = self.no_parts()
+        self.model.train()
+        for start in range(0, len(mine), micro):
+            with self.processes.autocast():
+                loss, found = self.loss(mine[start : start + micro], step)
+            (loss / size).backward()  # type: ignore[no-untyped-call]
+            parts += found
+        self.model.eval()
+        self.processes.all_reduce_gradients(self.optimizer.parameters)
+        norm = self.optimizer.step(step)
+        metrics = replace(parts, values=self.processes.sum_(parts.values)).metrics()
+        seconds = time.perf_counter() - started
+        return {
+            **metrics,
+            "examples": step * size,
+            "epoch": step * size / len(self.train),
+            "gradient_norm": norm,
+            "lr": self.optimizer.lr(step),
+            "time/update_s": seconds,
+            "time/examples_per_s": size / max(seconds, 1e-9),
+        }
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Exact match, F1 and passage accuracy on the validation dialogues; `score` is the exact match."""
+        if not self.validation:
+            return {}
+        metrics = summary([score for _, score in self.answers()])
+        return {"score": metrics["exact_match"], **metrics}
+
+    def answers(self) -> list[tuple[Found, KnowledgeScore]]:
+        """The answer to every validation dialogue with its score, in order, in every process."""
+        mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        size = self.batches.eval_batch_size
+        found: list[tuple[Found, KnowledgeScore]] = []
+        for start in range(0, len(mine), size):
+            part = mine[start : start + size]
+            for item, answer in zip(part, self.finder.answer(part), strict=True):
+                found.append((answer, score_answer(item.record, answer.knowledge.passage, answer.text)))
+        return self.processes.gather_objects(found)
+
+    def save_model(self, directory: Path) -> None:
+        """Write the model: encoder and tokenizer in the Hugging Face layout, heads and record beside them."""
+        self.model.save(directory)
+
+    def save_state(self, directory: Path) -> None:
+        """Write the optimizer's moments; everything else follows from (seed, step)."""
+        self.optimizer.save(directory)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read weights and moments of a checkpoint.
+
+        Raises:
+            ModelError: the model cannot be read.
+            CheckpointError: its weights or moments are of another architecture.
+        """
+        directory = checkpoint / "model"
+        stored = load_model(directory, read_record(directory, type(self.model.config)), type(self.model))
+        try:
+            self.model.load_state_dict(stored.state_dict())
+        except RuntimeError:
+            raise CheckpointError(f"{checkpoint}: holds a DIALKI of another architecture than this run's") from None
+        self.optimizer.load(checkpoint)
+
+
+class DialkiTrainer(KnowledgeTrainer):
+    """Trains DIALKI, and Multi-Sentence: the model decides which."""
+
+    @staticmethod
+    def new_finder(model: DialkiModel, processes: Processes, batches: BatchConfig) -> KnowledgeFinder:
+        """The finder of a DIALKI."""
+        return KnowledgeFinder(model, processes, batches.eval_batch_size, batches.group_size)
+
+    @staticmethod
+    def no_parts() -> Parts:
+        """Parts of nothing."""
+        return Parts.zero()
+
+    def choose(self, item: EncodedExample, step: int) -> Chosen:
+        """A passage with gold, and others without."""
+        return passages_to_train(item, self.batches.passages, self.seed, step)
+
+    def loss(self, chosen: Sequence[Chosen], step: int) -> tuple[Tensor, Parts]:
+        """L_next + α L_hist + β L_adv of some dialogues, and its parts."""
+        seed = stable_hash(self.seed, "noise", step)
+        return objective(self.model, chosen, self.losses, seed, self.batches.group_size)

@@ -1,0 +1,175 @@
+"""Statements about rows of several systems and seeds: what the thesis says, and how a system differs from another.
+
+Knows rows with `system`, `seed` and numbers; not where they come from. Every sentence that a page prints about its
+numbers is made here from the numbers, so that it is true of whatever came out.
+"""
+
+from __future__ import annotations
+
+import operator
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table, summarise_rows
+
+Row = Mapping[str, Any]
+_RELATIONS = {"<": operator.lt, ">": operator.gt}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the thesis as a comparison of two numbers, as a rule those of two systems in one column.
+
+    Attributes:
+        text: what the thesis says, in words.
+        source: its figure, table or section.
+        column: of the rows.
+        left: system on the left side.
+        relation: the value of `left` stands so to that of `right`.
+        right: system on the right side.
+        thesis: the thesis's two numbers, where it prints them.
+        right_column: of the right side, where it is another one.
+    """
+
+    text: str
+    source: str
+    column: str
+    left: str
+    relation: Literal["<", ">"]
+    right: str
+    thesis: tuple[float, float] | None = None
+    right_column: str | None = None
+
+
+def seeds_of(rows: Sequence[Row]) -> list[int]:
+    """The seeds of rows, each once, in order."""
+    return list(dict.fromkeys(row["seed"] for row in rows))
+
+
+def values_of(rows: Sequence[Row], system: str, column: str) -> dict[int, float | None]:
+    """One system's values by seed; None where a row has none."""
+    return {row["seed"]: row.get(column) for row in rows if row["system"] == system}
+
+
+def check_claims(claims: Sequence[Claim], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each claim with the means of both sides and the number of seeds in which it holds.
+
+    A seed in which a side has no value counts as one in which the claim does not hold.
+    """
+    checked = []
+    for claim in claims:
+        left, right_column = values_of(rows, claim.left, claim.column), claim.right_column or claim.column
+        right = values_of(rows, claim.right, right_column)
+        holds = _RELATIONS[claim.relation]
+        both = [(left[seed], right.get(seed)) for seed in left]
+        checked.append(
+            {
+                "claim": claim.text,
+                "source": claim.source,
+                "column": claim.column,
+                "left": claim.left,
+                "relation": claim.relation,
+                "right": claim.right,
+                "right_column": right_column,
+                "thesis": None if claim.thesis is None else list(claim.thesis),
+                "means": [_mean(left), _mean(right)],
+                "holds_in": sum(a is not None and b is not None and holds(a, b) for a, b in both),
+                "seeds": len(both),
+            }
+        )
+    return checked
+
+
+def _mean(values: Mapping[int, float | None]) -> float | None:
+    known = [value for value in values.values() if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def claims_page(checked: Sequence[Mapping[str, Any]], world: str) -> str:
+    """A table of checked claims, and how many of them hold. `world` is where the numbers come from."""
+    rows = [
+        {
+            "the thesis says": found["claim"],
+            "source": found["source"],
+            "thesis": "–" if found["thesis"] is None else _against(found["thesis"]),
+            world: _against(found["means"]),
+            "column": " against ".join(dict.fromkeys([found["column"], found["right_column"]])),
+            "holds in": f"{found['holds_in']} of {found['seeds']} seeds",
+        }
+        for found in checked
+    ]
+    everywhere = sum(found["holds_in"] == found["seeds"] for found in checked)
+    nowhere = sum(found["holds_in"] == 0 for found in checked)
+    rest = len(checked) - everywhere - nowhere
+    columns = ["the thesis says", "source", "thesis", world, "column", "holds in"]
+    return (
+        f"{markdown_table(rows, columns)}\nOf these {len(checked)} statements {everywhere} hold in every seed, {rest} "
+        f"in some, {nowhere} in none. Numbers are the left side against the right side of the statement, means over "
+        "seeds.\n"
+    )
+
+
+def _against(pair: Sequence[float | None]) -> str:
+    return " against ".join(cell(value) for value in pair)
+
+
+def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """How far every other system lies from `baseline`, seed by seed.
+
+    Returns:
+        By system and column: `mean`, `min` and `max` of (system − baseline) over seeds, and in how many of `seeds` the
+        system is `higher` and `lower`. Columns in which a seed has no value are left out.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for system in dict.fromkeys(row["system"] for row in rows if row["system"] != baseline):
+        found[system] = {}
+        for column in columns:
+            ours, base = values_of(rows, system, column), values_of(rows, baseline, column)
+            steps = [(ours[seed], base.get(seed)) for seed in ours]
+            gaps = [a - b for a, b in steps if a is not None and b is not None]
+            if gaps and len(gaps) == len(steps):
+                found[system][column] = {
+                    "mean": statistics.fmean(gaps),
+                    "min": min(gaps),
+                    "max": max(gaps),
+                    "higher": sum(gap > 0 for gap in gaps),
+                    "lower": sum(gap < 0 for gap in gaps),
+                    "seeds": len(gaps),
+                }
+    return found
+
+
+def differences_page(found: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str]) -> str:
+    """A table of `differences`: the mean, and of several seeds in how many it points that way."""
+    rows = [{"system": system, **{c: _difference(d) for c, d in by.items()}} for system, by in found.items()]
+    return markdown_table(rows, ["system", *columns])
+
+
+def _difference(found: Mapping[str, float]) -> str:
+    if found["mean"] == 0:
+        return "0"
+    side = "higher" if found["mean"] > 0 else "lower"
+    if found["seeds"] == 1:
+        return f"{found['mean']:+.3f}"
+    return f"{found['mean']:+.3f} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
+
+
+def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str], baseline: str) -> dict[str, Any]:
+    """`summary` by system and `differences` from the baseline."""
+    return {
+        "summary": {system: summarise_rows([r for r in rows if r["system"] == system], columns) for system in systems},
+        "differences": {"from": baseline, "systems": differences(rows, baseline, columns)},
+    }
+
+
+def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
+    """What `compared` found, and every run."""
+    seeds = result["seeds"]
+    return (
+        f"## {spread_heading(seeds)}\n\n{spread_table(result['summary'], 'system', columns, seeds)}\n"
+        f"## Difference from {baseline}{', mean over seeds' if len(seeds) > 1 else ''}\n\n"
+        f"{differences_page(result['differences']['systems'], columns)}\n"
+        f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
+    )

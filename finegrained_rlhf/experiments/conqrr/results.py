@@ -1,0 +1,117 @@
+"""A results file and its page from evaluations of rewrites (`evaluation_job`): systems beside each other, by group.
+
+Knows results files of one evaluation each. Does not know what was evaluated, or how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.experiments.results_table import Results
+from finegrained_rlhf.runtime.configuration import resolved_settings
+from finegrained_rlhf.text.tables import markdown_table
+
+COLUMNS = {"mrr": "MRR", "hit_rate@10": "R@10", "hit_rate@100": "R@100"}
+"""The thesis's metrics and what its tables call them; R@k is whether a gold passage is among the first k."""
+_WORDING = {"rouge1": "ROUGE-1", "repeated_bigrams": "repeats a bigram", "cut": "cut off"}
+_GROUPING_TITLES = {
+    "topic": "MRR by topic",
+    "questions": "MRR by the number of questions in the dialogue so far",
+    "topic and questions": "MRR by topic and number of questions",
+    "source": "MRR by the source of the dialogue",
+}
+
+
+@dataclass(frozen=True)
+class RewriteTable(Results):
+    """A job: evaluations in one results file with a page.
+
+    Attributes:
+        evaluations: results files of `EvaluateRewrites`, by the heading that each gets.
+        output: the results file; the page gets the same name with `.md`.
+        command: what was run.
+        title: of the page.
+        about: what was measured on what, in a few sentences.
+    """
+
+    evaluations: Mapping[str, str]
+    output: str
+    command: str
+    title: str
+    about: str
+
+    def __post_init__(self) -> None:
+        if not self.evaluations:
+            raise ConfigError("evaluations: expected at least one results file")
+
+    def run(self) -> dict[str, Any]:
+        """Write results and page, print the page.
+
+        Raises:
+            DataError: a results file is missing or is none of `EvaluateRewrites`.
+        """
+        found = {}
+        for name, path in self.evaluations.items():
+            found[name] = read_json(path)
+            if not isinstance(found[name], dict) or not found[name].get("systems"):
+                raise DataError("expected results of evaluate_rewrites.py", file=path, field="systems")
+        result = {
+            **self.made_by(self.command),
+            "settings": resolved_settings(self),
+            "evaluations": found,
+        }
+        write_json(self.output, result)
+        page = self.page(result)
+        write_text(Path(self.output).with_suffix(".md"), page)
+        print(f"\n{page}\nresults: {self.output}")
+        return result
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        parts = [
+            f"# {self.title}",
+            f"Generated from the JSON file of the same name; do not edit. {self.about.strip()}",
+            f"`{result['command']}` at commit `{result['commit']}`",
+        ]
+        for name, evaluation in result["evaluations"].items():
+            parts.append(f"## {name}\n\n{_overall(evaluation)}\n\n{_groups(evaluation)}".strip())
+        return "\n\n".join(parts) + "\n"
+
+
+def _overall(evaluation: Mapping[str, Any]) -> str:
+    rows = []
+    for system, found in evaluation["systems"].items():
+        metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
+        attributes = {"words": found["tokens"], "overlap": found["overlap"], "repeats": found["repeats"]}
+        wording = {title: found[name] for name, title in _WORDING.items() if name in found}  # not in older files
+        rows.append({"query": system, **metrics, **attributes, **wording})
+    turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
+    retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
+    return (
+        f"{turns:,} questions, {retriever['passages']:,} passages, {retriever['kind']}, {evaluation['k']} hits a "
+        f"query, form `{form}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
+    )
+
+
+def _groups(evaluation: Mapping[str, Any]) -> str:
+    """MRR by group; a grouping with one group says nothing that the whole does not, and is left out."""
+    systems = evaluation["systems"]
+    every: Mapping[str, Mapping[str, Mapping[str, Any]]] = next(iter(systems.values()))["groups"]
+    parts = []
+    for grouping, title in _GROUPING_TITLES.items():
+        groups = every.get(grouping, {})
+        if len(groups) < 2 or (grouping == "topic and questions" and len(every["topic"]) < 2):
+            continue
+        rows = [{"query": name, **_means(found["groups"][grouping], list(groups))} for name, found in systems.items()]
+        turns = {"query": "questions", **{group: found["turns"] for group, found in groups.items()}}
+        parts.append(f"### {title}\n\n{markdown_table([turns, *rows], ['query', *groups]).strip()}")
+    return "\n\n".join(parts)
+
+
+def _means(by: Mapping[str, Mapping[str, float]], groups: Sequence[str]) -> dict[str, float | None]:
+    return {group: by[group]["mrr"] if group in by else None for group in groups}

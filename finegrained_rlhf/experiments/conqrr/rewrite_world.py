@@ -1,0 +1,237 @@
+"""CONQRR against T5QR on RewriteWorld: tables 4.1, 4.3 and 4.4 and figures 4.3 and 4.5 of the thesis in small.
+
+Reads what the steps of the experiment wrote; runs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+from finegrained_rlhf.conqrr.queries import read_rewrites
+from finegrained_rlhf.conqrr.readers.reading import RewriteData
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page, seeds_of
+from finegrained_rlhf.experiments.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
+from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds, setting_of
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.text.tables import markdown_table
+
+T5QR, LONGER, FULL = "t5qr", "t5qr_longer", "t5qr_full"
+MIX, RL, SHUFFLED = "conqrr_mix", "conqrr_rl", "conqrr_shuffled"
+QUESTION, CONTEXT, HUMAN = "question", "context", "rewrite"
+SYSTEMS = (QUESTION, CONTEXT, T5QR, LONGER, MIX, RL, SHUFFLED, FULL, HUMAN)
+METRICS = {"mrr": "mrr", "recall_10": "hit_rate@10", "recall_100": "hit_rate@100"}
+TOPICS = {"mrr_concentrated": "concentrated", "mrr_shifted": "shifted"}
+COLUMNS = (*METRICS, *TOPICS, "repeats", "words", "overlap")
+WORDING = ("rouge1", "repeated_bigrams", "cut")
+"""How the queries are worded; evaluations made before these were measured do not have them."""
+WANTED_GAIN = 0.15
+"""What CONQRR's MRR should exceed T5QR's by (table 4.1: 17% with the RL loss, 14% with the mixed one)."""
+
+
+@dataclass(frozen=True)
+class RewriteWorldTable(ResultsTable):
+    """All systems on the test dialogues of each seed's world."""
+
+    title: ClassVar[str] = "RewriteWorld: rewriting by retrieval rewards with a tenth of the human rewrites"
+    world: ClassVar[str] = "RewriteWorld"
+    runs: ClassVar[tuple[str, ...]] = (T5QR, MIX, RL, SHUFFLED, FULL)
+    caption: ClassVar[str] = "MRR on the test questions, by topic"
+    about: ClassVar[str] = (
+        "What BM25 finds for the questions of the test dialogues of each seed's world: with the question as it was "
+        "asked (`question`), with all turns up to it (`context`), with the human's rewrite (`rewrite`), and with what "
+        "a tiny T5 writes. `t5qr` imitates a share of the human rewrites. `conqrr_rl` begins with it and learns from "
+        "whether BM25-light ranks the labelled passage of a question first among those of its batch; labels come from "
+        "the answer, among what the dialogue finds. `conqrr_mix`: the same with cross-entropy beside. "
+        "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
+        "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
+        "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
+        "that leave it; first questions are in neither. `repeats`: share of later questions for which the passage of "
+        "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
+        "passage has."
+    )
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim("CONQRR (RL) beats T5QR", "table 4.1", "mrr", RL, ">", T5QR, (0.383, 0.328)),
+        Claim("CONQRR (mix) beats T5QR", "table 4.1", "mrr", MIX, ">", T5QR, (0.373, 0.328)),
+        Claim("CONQRR (RL) beats CONQRR (mix)", "table 4.1", "mrr", RL, ">", MIX, (0.383, 0.373)),
+        Claim("T5QR at the length of CONQRR (mix) is worse", "figure 4.5", "mrr", MIX, ">", LONGER),
+        Claim(
+            "where the topic stays, the dialogue beats the human's rewrite",
+            "table 4.3",
+            "mrr_concentrated",
+            CONTEXT,
+            ">",
+            HUMAN,
+            (0.620, 0.440),
+        ),
+        Claim("… and CONQRR (RL) does", "table 4.3", "mrr_concentrated", RL, ">", HUMAN, (0.444, 0.440)),
+        Claim(
+            "where it shifts, the human's rewrite beats the dialogue",
+            "table 4.3",
+            "mrr_shifted",
+            HUMAN,
+            ">",
+            CONTEXT,
+            (0.318, 0.154),
+        ),
+        Claim("… and CONQRR (mix) does", "table 4.3", "mrr_shifted", MIX, ">", CONTEXT, (0.252, 0.154)),
+        Claim("… more than CONQRR (RL)", "table 4.3", "mrr_shifted", MIX, ">", RL, (0.252, 0.233)),
+        Claim("CONQRR (RL) writes more than T5QR", "table 4.4", "words", RL, ">", T5QR, (11.2, 10.9)),
+        Claim("… with more words of the passage", "table 4.4", "overlap", RL, ">", T5QR, (0.402, 0.358)),
+    )
+
+    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """The share of the human rewrites that training used."""
+        return {"label_share": float(setting_of(roots, "label_share"))}
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """With the share of the rewrites."""
+        wording = (
+            " `rouge1`: with the human's rewrite; `repeated_bigrams`: share of queries in which two words that stand "
+            "together do so again; `cut`: share that the limit of tokens cut off."
+        )
+        about = self.about + (wording if len(_columns(result["rows"])) > len(COLUMNS) else "")
+        return f"{about} Human rewrites that training may use: {result['label_share']:.0%}."
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows, their spread, gains over T5QR, by how a question asks, learning curves, minutes."""
+        rows = [_row(root, system, seed) for system in SYSTEMS for seed, root in roots.items()]
+        trained = (MIX, RL, SHUFFLED)
+        return {
+            "rows": rows,
+            **compared(rows, SYSTEMS, _columns(rows), T5QR),
+            "gains": {system: gains_of(rows, system) for system in (LONGER, MIX, RL, SHUFFLED, FULL)},
+            "exact": {system: _exact(roots, system) for system in self.runs},
+            "curves": {run: [_curve(root / run) for root in roots.values()] for run in trained},
+            "minutes": {
+                run: [run_seconds(RunDirectory(root / run)) / 60 for root in roots.values()] for run in self.runs
+            },
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Gains, learning curves, spread, differences, every run, rewrites word by word, minutes."""
+        seeds = len(result["seeds"])
+        rows = [
+            {"system": system, "gain in MRR": f"{fmean(gains):+.1%}", "lowest": f"{min(gains):+.1%}",
+             "highest": f"{max(gains):+.1%}", f"at least {WANTED_GAIN:.0%}": f"in {_enough(gains)} of {seeds} seeds"}
+            for system, gains in result["gains"].items()
+        ]  # fmt: skip
+        exact = [
+            {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
+            for system, by_seed in result["exact"].items()
+        ]
+        kept = [
+            {"system": system, "seed": seed, **_kept(curve)}
+            for system, curves in result["curves"].items()
+            for seed, curve in zip(result["seeds"], curves, strict=True)
+        ]
+        longest = max(max(minutes) for minutes in result["minutes"].values())
+        return (
+            f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
+            f"![Validation during training]({self._curves_path.name})\n\n"
+            f"{compared_page(result, _columns(result['rows']), T5QR)}\n"
+            "## In-batch accuracy on the dev questions\n\nThe policy of the best validation is kept; it may be the one "
+            f"that training began with (step 0).\n\n{markdown_table(kept, [*kept[0]])}\n"
+            "## Rewrites that are the human's word by word, by how the question asks\n\n"
+            f"Mean over seeds.\n\n{markdown_table(exact, [*exact[0]])}\n"
+            f"The longest run took {longest:.1f} minutes.\n"
+        )
+
+    @property
+    def _curves_path(self) -> Path:
+        return self.figure_path.with_name(f"{self.figure_path.stem}_curves.svg")
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Bars of the MRR, and the learning curves in a file of their own."""
+        short = {CONTEXT: "context", T5QR: "T5QR", MIX: "mix", RL: "RL", SHUFFLED: "shuffled", HUMAN: "human"}
+        panels = {"mrr": "all questions", "mrr_concentrated": "topic stays", "mrr_shifted": "topic shifts"}
+        summary = result["summary"]
+        draw_bars(path, [Bars(t, {short[s]: summary[s][column] for s in short}) for column, t in panels.items()])
+        lines = [
+            Lines(
+                title,
+                title,
+                {short[r]: band([curve_of(c, name) for c in result["curves"][r]]) for r in result["curves"]},
+            )
+            for name, title in {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}.items()
+        ]
+        draw_lines(self._curves_path, lines, x_label="training steps")
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return (*COLUMNS, *(name for name in WORDING if all(name in row for row in rows)))
+
+
+def _enough(gains: Sequence[float]) -> int:
+    return sum(gain >= WANTED_GAIN for gain in gains)
+
+
+def gains_of(rows: Sequence[Mapping[str, Any]], system: str) -> list[float]:
+    """By how much a system's MRR exceeds T5QR's, as a share of T5QR's, seed by seed.
+
+    Raises:
+        DataError: T5QR found nothing at all.
+    """
+    mrr = {(row["system"], row["seed"]): float(row["mrr"]) for row in rows}
+    seeds = seeds_of(rows)
+    if nothing := [seed for seed in seeds if mrr[T5QR, seed] == 0]:
+        raise DataError(f"the MRR of {T5QR} is 0 with seed {nothing[0]}: there is no share of it", field="mrr")
+    return [mrr[system, seed] / mrr[T5QR, seed] - 1.0 for seed in seeds]
+
+
+def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
+    """What the evaluation says of a system.
+
+    Raises:
+        DataError: it does not know the system, or a number is missing.
+    """
+    path = root / "evaluation.json"
+    systems = read_json(path)["systems"]
+    if system not in systems:
+        raise DataError(f"expected scores of {system}", file=path, field="systems")
+    found = systems[system]
+    row: dict[str, Any] = {"system": system, "seed": seed}
+    try:
+        row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
+        row |= {column: float(found["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
+        row |= {"repeats": float(found["repeats"]), "words": float(found["tokens"])}
+        row |= {"overlap": float(found["overlap"])}
+        return row | {name: float(found[name] or 0.0) for name in WORDING if name in found}  # no query is cut: null
+    except KeyError as error:
+        raise DataError("is not among the scores", file=path, record=system, field=str(error.args[0])) from None
+
+
+def _exact(roots: Mapping[int, Path], system: str) -> list[dict[str, float]]:
+    """For each seed, the share of a system's rewrites that are the human's word by word, by how the question asks."""
+    shares = []
+    for root in roots.values():
+        kinds = {row["id"]: row["kinds"] for row in read_jsonl(root / "world" / "world.jsonl")}
+        rewrites = read_rewrites(root / "rewrites" / f"{system}.jsonl")
+        groups: dict[str, list[bool]] = {"first": [], "named": [], "pronoun": [], "ellipsis": [], "shift": []}
+        for example in RewriteData(str(root / "world" / "test.jsonl")).read().examples:
+            kind = "first" if example.turn == 1 else kinds[example.dialogue][example.turn - 1]
+            groups[kind].append(rewrites.get(example.id) == example.rewrite)
+        shares.append({kind: fmean(members) for kind, members in groups.items() if members})
+    return shares
+
+
+def _kept(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The in-batch accuracy of the first, the best (the first of equal ones) and the last validation."""
+    best = max(curve, key=lambda row: row["accuracy"])
+    return {
+        "at first": curve[0]["accuracy"],
+        "best": best["accuracy"],
+        "at step": int(best["step"]),
+        "at last": curve[-1]["accuracy"],
+    }
+
+
+def _curve(directory: Path) -> list[dict[str, float]]:
+    """Step, in-batch accuracy and ROUGE-1 of each validation of a run."""
+    rows = read_jsonl(RunDirectory(directory).eval)
+    return [{name: row[name] for name in ("step", "accuracy", "rouge1")} for row in rows]

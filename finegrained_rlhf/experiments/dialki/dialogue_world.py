@@ -1,0 +1,156 @@
+"""DIALKI's losses one by one on DialogueWorld: table 3.3 of the thesis, and history labels for fewer turns.
+
+Reads what the steps of the experiment wrote; runs no model. What word overlap alone finds is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage, lexical_span
+from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
+from finegrained_rlhf.dialki.readers.reading import DialogueData
+from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
+from finegrained_rlhf.experiments.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
+from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.worlds.dialogue import lexicon
+
+NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"
+AGENT, HALF, NONE = (f"labels_{labels}" for labels in ("agent", "half", "none"))
+RUNS = (NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL, AGENT, HALF, NONE)
+LEXICAL = "bm25_last_turn"
+SCORES = ("passage_accuracy", "exact_match", "f1")
+KINDS = tuple(f"passage_{kind}" for kind in lexicon.KINDS)
+
+
+@dataclass(frozen=True)
+class DialogueWorldTable(ResultsTable):
+    """Every loss alone and all of them, on held-out dialogues."""
+
+    title: ClassVar[str] = "DialogueWorld: what each part of DIALKI adds (table 3.3)"
+    about: ClassVar[str] = (
+        "Passage accuracy, exact match and F1 of the knowledge of the next agent turn in the test dialogues of each "
+        "seed's world; `unseen_…`: in documents about places that no training dialogue names; `passage_KIND`: passage "
+        "accuracy by how the last turn asks. Rows as in the thesis: `next_only` has the loss of the next turn alone; "
+        "`history` adds the history loss; `context` adds knowledge contextualization to both; `adversarial` adds "
+        "posterior regularization to the next loss; `all` has everything. `labels_…` are as `context`, with history "
+        "labels for agent turns, for half of the agent turns, for none. `bm25_last_turn`: the passage, and the span, "
+        "that share most words with the last turn. One tiny BERT from scratch for all runs of a seed."
+    )
+    world: ClassVar[str] = "DialogueWorld"
+    runs: ClassVar[tuple[str, ...]] = RUNS
+    systems: ClassVar[tuple[str, ...]] = (LEXICAL, *RUNS)
+    columns: ClassVar[tuple[str, ...]] = (*SCORES, *(f"unseen_{name}" for name in SCORES[:2]), *KINDS)
+    caption: ClassVar[str] = "Passage accuracy and exact match by what DIALKI is trained with"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim("the history loss adds to the next loss", "table 3.3", "exact_match", HISTORY, ">", NEXT, (0.630, 0.604)),
+        Claim("contextualization adds to both", "table 3.3", "exact_match", CONTEXT, ">", HISTORY, (0.638, 0.630)),
+        Claim(
+            "regularization adds to the next loss", "table 3.3", "exact_match", ADVERSARIAL, ">", NEXT, (0.644, 0.604)
+        ),
+        Claim("everything is better than the next loss", "table 3.3", "exact_match", ALL, ">", NEXT, (0.659, 0.604)),
+        Claim("… than without regularization", "table 3.3", "exact_match", ALL, ">", CONTEXT, (0.659, 0.638)),
+        Claim("… finds the passage more often", "table 3.6", "passage_accuracy", ALL, ">", NEXT),
+        Claim("… in unseen documents too", "table 3.3", "unseen_exact_match", ALL, ">", NEXT, (0.644, 0.571)),
+    )
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows, their spread, the differences from `next_only`, and the learning curves."""
+        rows = [_lexical_row(root, seed) for seed, root in roots.items()]
+        rows += [_row(root, run, seed) for run in RUNS for seed, root in roots.items()]
+        return {
+            "rows": rows,
+            **compared(rows, self.systems, self.columns, NEXT),
+            "curves": {run: [read_curve(root / run) for root in roots.values()] for run in RUNS},
+            "minutes": {run: [run_seconds(RunDirectory(root / run)) / 60 for root in roots.values()] for run in RUNS},
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Learning curves, spread, differences, every run, minutes."""
+        longest = max(max(minutes) for minutes in result["minutes"].values())
+        return (
+            f"![Validation during training]({self._curves_path.name})\n\n"
+            f"{compared_page(result, self.columns, NEXT)}\nThe longest run took {longest:.1f} minutes.\n"
+        )
+
+    @property
+    def _curves_path(self) -> Path:
+        return self.figure_path.with_name(f"{self.figure_path.stem}_curves.svg")
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Bars of the scores, and the learning curves in a file of their own."""
+        short = {
+            LEXICAL: "BM25",
+            NEXT: "next",
+            ALL: "all",
+            HISTORY: "+hist.",
+            CONTEXT: "+hist. +ctx.",
+            ADVERSARIAL: "+adv.",
+        }
+        named = {"passage_accuracy": "passage accuracy", "exact_match": "exact match"}
+        summary_of = result["summary"]
+        draw_bars(path, [Bars(t, {short[s]: summary_of[s][name] for s in short}) for name, t in named.items()])
+        runs, curves = [run for run in short if run in RUNS], result["curves"]
+        panels = [
+            Lines(title, title, {short[run]: band([curve_of(c, name) for c in curves[run]]) for run in runs})
+            for name, title in named.items()
+        ]
+        draw_lines(self._curves_path, panels, x_label="training steps")
+
+
+def _row(root: Path, run: str, seed: int) -> dict[str, Any]:
+    """What the evaluations of a run say.
+
+    Raises:
+        DataError: an evaluation is missing.
+    """
+    row: dict[str, Any] = {"system": run, "seed": seed}
+    for part, prefix in (("test", ""), ("unseen", "unseen_")):
+        found = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]["all"]
+        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+    answers = read_jsonl(root / "evaluation" / f"{run}_test" / "answers.jsonl")
+    right = {answer["id"]: bool(answer["passage_correct"]) for answer in answers}
+    return row | _by_kind(root, right)
+
+
+def _by_kind(root: Path, right: Mapping[str, bool]) -> dict[str, float]:
+    """Passage accuracy by how the last turn of a dialogue asks."""
+    kinds = {row["id"]: row["kinds"] for row in read_jsonl(root / "world" / "world.jsonl")}
+    groups: dict[str, list[bool]] = {kind: [] for kind in lexicon.KINDS}
+    for name, correct in right.items():
+        if name not in kinds:
+            raise DataError("is no dialogue of this world", file=root / "world" / "world.jsonl", record=name)
+        groups[kinds[name][-1]].append(correct)
+    return {f"passage_{kind}": fmean(members) for kind, members in groups.items()}
+
+
+def _lexical_row(root: Path, seed: int) -> dict[str, Any]:
+    """BM25 on the last turn."""
+    row: dict[str, Any] = {"system": LEXICAL, "seed": seed}
+    for part, prefix in (("test", ""), ("unseen", "unseen_")):
+        examples = DialogueData(str(root / "world" / f"{part}.jsonl")).read().examples
+        passages = {example.id: lexical_passage(example) for example in examples}
+        spans = [lexical_span(example) for example in examples]
+        scores = [
+            score_answer(example, span.passage, example.text_of(span))
+            for example, span in zip(examples, spans, strict=True)
+        ]
+        right = {example.id: passages[example.id] == example.gold[0].passage for example in examples}
+        found = {**summary(scores), "passage_accuracy": fmean(right.values())}
+        row |= {f"{prefix}{name}": found[name] for name in SCORES}
+        if part == "test":
+            row |= _by_kind(root, right)
+    return row
+
+
+def read_curve(directory: Path) -> list[dict[str, float]]:
+    """Step, passage accuracy and exact match of each validation of a run."""
+    rows = read_jsonl(RunDirectory(directory).eval)
+    return [{name: row[name] for name in ("step", "passage_accuracy", "exact_match")} for row in rows]

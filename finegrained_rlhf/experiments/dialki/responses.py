@@ -1,0 +1,94 @@
+"""Table 3.4 of the thesis on DialogueWorld: how well answers from each kind of knowledge are scored.
+
+Reads the scores that `generate_responses.py` wrote for each seed; runs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
+from finegrained_rlhf.experiments.results_table import ResultsTable
+from finegrained_rlhf.text.tables import markdown_table
+
+NONE, DOCUMENT = "none", "document"
+GOLD = ("span", "passage", "span_and_passage")
+FOUND = tuple(f"{knowledge}_found" for knowledge in GOLD)
+COLUMNS = ("bleu", "exact_match", "token_f1", "rouge_lsum")
+KNOWLEDGE = ("knowledge_passage_accuracy", "knowledge_exact_match", "knowledge_f1")
+"""How well DIALKI found the knowledge of the answered turns."""
+
+
+@dataclass(frozen=True)
+class ResponseTable(ResultsTable):
+    """Answers from no knowledge, from the document, and from the labels' or DIALKI's span and passage."""
+
+    title: ClassVar[str] = "DialogueWorld: answers from knowledge (table 3.4)"
+    about: ClassVar[str] = (
+        "Greedy answers to held-out dialogues by a tiny T5, which learnt from the labels' knowledge. A system is named "
+        "for what the T5 reads beside the dialogue: nothing, the whole document, the span, its passage, or both; "
+        "`_found` by DIALKI, else the label's. `bleu`: corpus BLEU, 0 to 100; the others are means in 0 to 1, "
+        "`exact_match` and `token_f1` after SQuAD's normalisation. The generator that reads the document was "
+        "trained for fewer steps (`settings.document_steps`): its inputs are long."
+    )
+    world: ClassVar[str] = "DialogueWorld"
+    runs: ClassVar[tuple[str, ...]] = ("dialki", *(f"generators/{name}" for name in (NONE, DOCUMENT, *GOLD)))
+    systems: ClassVar[tuple[str, ...]] = (NONE, DOCUMENT, *FOUND, *GOLD)
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "the span that DIALKI finds is worth more than the document",
+            "table 3.4",
+            "bleu",
+            "span_found",
+            ">",
+            DOCUMENT,
+            (25.16, 22.84),
+        ),
+        Claim(
+            "its passage beside the span adds to it",
+            "table 3.4",
+            "bleu",
+            "span_and_passage_found",
+            ">",
+            "span_found",
+            (25.84, 25.16),
+        ),
+    )
+
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """Rows, their spread, the differences from the document, and how well knowledge was found.
+
+        Raises:
+            DataError: a score is missing, or the seeds' BLEU was measured in different ways.
+        """
+        rows, signatures = [], set()
+        for system in self.systems:
+            for seed, root in roots.items():
+                path = root / "answers" / f"{system}.metrics.json"
+                found = read_json(path)
+                names = (*COLUMNS, *(KNOWLEDGE if system in FOUND else ()))
+                missing = [name for name in (*names, "bleu_signature") if name not in found]
+                if missing:
+                    raise DataError("is not among the scores", file=path, field=missing[0])
+                signatures.add(found["bleu_signature"])
+                rows.append({"system": system, "seed": seed, **{name: float(found[name]) for name in names}})
+        if len(signatures) > 1:
+            raise DataError(f"BLEU was measured in different ways: {', '.join(sorted(signatures))}", file=path)
+        return {
+            "bleu_signature": signatures.pop(),
+            "rows": rows,
+            **compared(rows, self.systems, COLUMNS, DOCUMENT),
+        }
+
+    def body(self, result: Mapping[str, Any]) -> str:
+        """Spread, differences, every run, and DIALKI's own scores."""
+        found = [row for row in result["rows"] if row["system"] == FOUND[0]]
+        return (
+            f"BLEU by sacrebleu, `{result['bleu_signature']}`.\n\n{compared_page(result, COLUMNS, DOCUMENT)}\n"
+            f"## Knowledge that DIALKI found\n\n{markdown_table(found, ('seed', *KNOWLEDGE))}"
+        )

@@ -1,0 +1,42 @@
+"""A results table of FactWorld: what stands beside its rows, and what all its experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.experiments.factworld.results import REWARD_MODELS
+from finegrained_rlhf.experiments.results_table import ResultsTable, setting_of
+
+SHARED_RUNS = ("sft", *(f"reward_models/{kind}" for kind in REWARD_MODELS))
+"""What `experiment=factworld_models` trains for all tables."""
+
+
+@dataclass(frozen=True)
+class Table(ResultsTable):
+    """Collects a FactWorld experiment of several seeds; `runs` are those it trains beside `SHARED_RUNS`."""
+
+    world: ClassVar[str] = "FactWorld"
+
+    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """The annotator's noise, which must be the same for all seeds."""
+        return {"annotator_noise": float(setting_of(roots, "noise"))}
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What was measured, and the annotator's noise."""
+        return f"{self.about} Annotator noise {result['annotator_noise']:g}."
+
+    def _timed(self) -> dict[str, tuple[str, ...]]:
+        return {"table": self.runs, "shared_models": SHARED_RUNS}
+
+    def took(self, result: Mapping[str, Any]) -> str:
+        """How long this table's runs and the shared ones took."""
+        own, shared = (sum(result["seconds"][part].values()) / 60 for part in ("table", "shared_models"))
+        return (
+            f"Training steps and validations of this table's runs ({', '.join(self.runs)}), all seeds together: "
+            f"{own:.1f} minutes, one run after the other; what several tables show is counted in each. SFT and reward "
+            f"models, on which all tables stand: {shared:.1f} minutes. Loading, sampling, annotating and evaluating "
+            "are not counted."
+        )

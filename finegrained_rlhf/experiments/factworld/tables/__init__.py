@@ -1,0 +1,1 @@
+"""One table of chapter 6 a module."""

@@ -1,0 +1,113 @@
+"""Figures of the tables as SVG: lines with a band, and bars with whiskers. The one module here that needs matplotlib.
+
+Knows numbers and labels. White paper under dark ink: a page shows them alike in light and in dark mode.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.report.charts.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
+
+
+@dataclass(frozen=True)
+class Lines:
+    """One panel of lines.
+
+    Attributes:
+        title: above it.
+        y_label: of its vertical axis.
+        bands: by label of the line: `episodes` (the points), `mean`, `min` and `max`, lists of one length.
+    """
+
+    title: str
+    y_label: str
+    bands: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def band(curves: Sequence[Mapping[int, float]]) -> dict[str, list[float]]:
+    """Mean, minimum and maximum over curves (value by point), at the points that all of them have.
+
+    Returns:
+        `episodes` (the points), `mean`, `min`, `max`: lists of one length. A run that was stopped early ends all of
+        them.
+    """
+    points = sorted(set.intersection(*(set(curve) for curve in curves)))
+    at = [[curve[point] for curve in curves] for point in points]
+    return {
+        "episodes": [float(point) for point in points],
+        "mean": [statistics.fmean(values) for values in at],
+        "min": [min(values) for values in at],
+        "max": [max(values) for values in at],
+    }
+
+
+def curve_of(rows: Sequence[Mapping[str, float]], name: str) -> dict[int, float]:
+    """What `band` takes, from rows with a `step`: the column `name` by step."""
+    return {int(row["step"]): row[name] for row in rows}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One panel of bars.
+
+    Attributes:
+        title: above it.
+        bars: by label: `mean` (the bar), `min` and `max` (the whisker).
+    """
+
+    title: str
+    bars: Mapping[str, Mapping[str, float]]
+
+
+def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -> None:
+    """Panels side by side; a label has the same colour and marker in all of them.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    pyplot = load_pyplot()
+    labels = list(dict.fromkeys(label for panel in panels for label in panel.bands))
+    look = {label: (COLOURS[i % len(COLOURS)], "osD^vP"[i % 6]) for i, label in enumerate(labels)}
+    figure, axes = row_of_axes(pyplot, len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        for label, found in panel.bands.items():
+            colour, marker = look[label]
+            axis.plot(found["episodes"], found["mean"], marker=marker, markersize=4, color=colour, label=label)
+            axis.fill_between(found["episodes"], found["min"], found["max"], color=colour, alpha=0.15, linewidth=0)
+        axis.set_title(panel.title, fontsize=10)
+        axis.set_ylabel(panel.y_label)
+        axis.set_xlabel(x_label)
+        axis.grid(linewidth=0.5, alpha=0.5)
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), frameon=False
+    )
+    save_figure(pyplot, figure, path)
+
+
+def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
+    """Panels side by side, each bar with its value, its whisker from the lowest to the highest seed.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    pyplot = load_pyplot()
+    figure, axes = row_of_axes(pyplot, len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        for i, found in enumerate(panel.bars.values()):
+            whisker = [[found["mean"] - found["min"]], [found["max"] - found["mean"]]]
+            axis.bar(i, found["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=INK, capsize=3)
+            axis.annotate(f"{found['mean']:.3f}", (i, found["max"]), (0, 4), textcoords="offset points", ha="center")
+        axis.set_xticks(range(len(panel.bars)), [label.replace(" ", "\n") for label in panel.bars])
+        axis.set_title(panel.title, fontsize=10)
+        axis.margins(y=0.15)
+        axis.grid(axis="y", linewidth=0.5, alpha=0.5)
+        axis.set_axisbelow(True)
+    save_figure(pyplot, figure, path)

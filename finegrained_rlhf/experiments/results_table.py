@@ -1,0 +1,198 @@
+"""What every results table does alike: the rows of several seeds, the results file, the page beside it, the figure.
+
+Knows files and the directories of seeds; does not know what a row says.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
+from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page
+from finegrained_rlhf.runtime.directory.provenance import commit_of
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Results:
+    """A job that writes a results file, and what the file says of how it was made.
+
+    Attributes:
+        configuration: the resolved configuration of the experiment whose results these are, for the file; the script
+            that runs the experiment gives it.
+    """
+
+    configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
+
+    def made_by(self, command: str) -> dict[str, Any]:
+        """Fields of the results file: `command`, `command_line`, `commit`, `configuration`.
+
+        Args:
+            command: of the committed file, as its page shows it; `command_line` is that of this process.
+        """
+        return {
+            "command": command,
+            "command_line": command_line(),
+            "commit": commit_of(Path(__file__).parent),
+            "configuration": self.configuration,
+        }
+
+
+def command_line() -> str:
+    """The command line of this process; its script is named from the working directory, or by its name."""
+    script = Path(sys.argv[0])
+    if script.is_absolute():
+        here = script.is_relative_to(Path.cwd())
+        script = script.relative_to(Path.cwd()) if here else Path(script.name)
+    return shlex.join(["python", script.as_posix(), *sys.argv[1:]])
+
+
+@dataclass(frozen=True)
+class ResultsTable(Results, ABC):
+    """Collects an experiment of several seeds into a results file, its page and its figure.
+
+    Attributes:
+        directory: of the experiment; each seed has `seed_N/` below it.
+        output: the results file; the page gets the same name with `.md`, the figure with `.svg`.
+        command: what was run.
+        seeds: which of them.
+    """
+
+    title: ClassVar[str]
+    about: ClassVar[str]
+    """What was measured on what, in a sentence or two."""
+    world: ClassVar[str]
+    """Where the numbers come from, as the page names it."""
+    runs: ClassVar[tuple[str, ...]]
+    """What the experiment trains, as run directories of a seed."""
+    claims: ClassVar[tuple[Claim, ...]] = ()
+    caption: ClassVar[str] = ""
+    """Of the figure; a table without one has no figure."""
+
+    directory: str
+    output: str
+    command: str
+    seeds: Sequence[int] | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Write results and page, print the page, draw the figure.
+
+        Raises:
+            ConfigError: no seeds are given, or the figure needs matplotlib (results and page are written then).
+            DataError: a step's result is missing or is not what it should be.
+        """
+        if not self.seeds:
+            raise ConfigError("a table is made of several seeds: seeds=[9,10,11], or collect=null to make none")
+        roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
+        measured = self.measure(roots)
+        result: dict[str, Any] = {
+            **self.made_by(self.command),
+            "seeds": list(self.seeds),
+            **self.conditions(roots),
+            "seconds": {name: _seconds(roots, runs) for name, runs in self._timed().items()},
+            **measured,
+        }
+        if self.claims:
+            result["claims"] = check_claims(self.claims, measured["rows"])
+        write_json(self.output, result)
+        page = self.page(result)
+        write_text(Path(self.output).with_suffix(".md"), page)
+        print(f"\n{page}\nresults: {self.output}")
+        if self.caption:
+            self.draw(result, self.figure_path)
+        return result
+
+    @abstractmethod
+    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """The table's own part of the results: `rows`, one a system and seed, `summary`, and what else it has.
+
+        Args:
+            roots: the directory of each seed.
+        """
+
+    @abstractmethod
+    def body(self, result: Mapping[str, Any]) -> str:
+        """The table's own part of the page."""
+
+    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """What else the results hold for, as fields of the results file.
+
+        Raises:
+            DataError: it is not the same for all seeds.
+        """
+        return {}
+
+    def draw(self, result: Mapping[str, Any], path: Path) -> None:
+        """Draw the figure; tables with a caption do."""
+        raise NotImplementedError
+
+    @property
+    def figure_path(self) -> Path:
+        """Where the figure goes."""
+        return Path(self.output).with_suffix(".svg")
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """The first paragraph of the page, after how it was made."""
+        return self.about
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        parts = [
+            f"# {self.title}",
+            f"Generated from the JSON file of the same name; do not edit. {self.introduction(result)}",
+            f"`{result['command']}` at commit `{result['commit']}`, seeds {', '.join(map(str, result['seeds']))}",
+        ]
+        if self.caption:
+            parts.append(f"![{self.caption}]({self.figure_path.name})")
+        parts.append(self.body(result).strip())
+        if "claims" in result:
+            parts.append(f"## The thesis and {self.world}\n\n{claims_page(result['claims'], self.world).strip()}")
+        parts.append(f"## What it took\n\n{self.took(result)}")
+        return "\n\n".join(parts) + "\n"
+
+    def _timed(self) -> dict[str, tuple[str, ...]]:
+        return {"table": self.runs}
+
+    def took(self, result: Mapping[str, Any]) -> str:
+        """How long the runs took, in a sentence or two."""
+        minutes = sum(result["seconds"]["table"].values()) / 60
+        return (
+            f"Training steps and validations of the runs ({', '.join(self.runs)}), all seeds together: {minutes:.1f} "
+            "minutes, one run after the other. Loading, making data and evaluating are not counted."
+        )
+
+
+def run_seconds(run: RunDirectory) -> float:
+    """Seconds that a run spent in training steps and validations."""
+    steps = sum(row["time/step_s"] for row in read_jsonl(run.metrics))
+    validations = sum(row.get("time/validate_s", 0.0) for row in read_jsonl(run.eval)) if run.eval.is_file() else 0.0
+    return steps + validations
+
+
+def setting_of(roots: Mapping[int, Path], name: str) -> Any:
+    """A setting of the experiment, which must be the same for all seeds.
+
+    Raises:
+        DataError: it is not, or a directory holds another seed.
+    """
+    found = {}
+    for seed, root in roots.items():
+        record = read_json(root / "experiment.json")
+        if record["seed"] != seed:
+            raise DataError(f"expected seed {seed}, got {record['seed']}", file=root / "experiment.json", field="seed")
+        found[seed] = record["settings"][name]
+    if len(set(found.values())) > 1:
+        raise DataError(f"the seeds were run with different {name}: {found}", file=next(iter(roots.values())).parent)
+    return next(iter(found.values()))
+
+
+def _seconds(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str, float]:
+    """Seconds that each run spent in training steps and validations, summed over seeds."""
+    return {run: sum(run_seconds(RunDirectory(root / run)) for root in roots.values()) for run in runs}

@@ -1,0 +1,14 @@
+"""Floor 4: load a policy, generate, best of n, measure and evaluate. Knows no training."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "DecodingConfig": "generator",
+        "Evaluate": "evaluate",
+        "Generate": "generate",
+        "SampleOutputs": "generate",
+        "load_policy": "generator",
+    },
+)

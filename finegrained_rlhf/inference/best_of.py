@@ -1,0 +1,169 @@
+"""Best of n: of several samples of a prompt, the one whose reward is highest.
+
+Knows responses and how their rewards are composed. Knows neither files nor who drew the samples, and trains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, SegmentScores
+from finegrained_rlhf.inference.generator import DecodingConfig, Response
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.runtime.processes import Processes
+
+TIE = 1e-6
+"""Total rewards that differ by no more are equal. Sums in another order, or another batch, differ by less."""
+
+_SCORED_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class RewardedSegment:
+    """One segment with what a component gave for it.
+
+    Attributes:
+        component: name of the reward component.
+        start: first character in the response.
+        end: the character after its last.
+        raw: the scorer's value.
+        normalised: after the component's aggregation.
+        weighted: weight · normalised.
+    """
+
+    component: str
+    start: int
+    end: int
+    raw: float
+    normalised: float
+    weighted: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best of a prompt's samples.
+
+    Attributes:
+        sample: its number among them, from 0.
+        response: the response.
+        totals: the total reward of each sample, in order; what PPO would give them, KL aside.
+        segments: what the chosen response's total is made of, component by component.
+    """
+
+    sample: int
+    response: Response
+    totals: tuple[float, ...]
+    segments: tuple[RewardedSegment, ...]
+
+    @property
+    def total(self) -> float:
+        """The total reward of the chosen response."""
+        return self.totals[self.sample]
+
+
+def best_sample(totals: Sequence[float]) -> int:
+    """The number of the highest total; of equal ones (`TIE`) the first.
+
+    Raises:
+        ValueError: there is none.
+    """
+    highest = max(totals)
+    return next(i for i, total in enumerate(totals) if total >= highest - TIE)
+
+
+def sampling(decoding: DecodingConfig, n: int) -> Decoding:
+    """How n samples a prompt are drawn: as `decoding` says; where it is greedy, as in training (T 0.7, top-k 20).
+
+    Raises:
+        ConfigError: n is below 1, or `decoding.n` asks for several responses beside.
+    """
+    if n < 1:
+        raise ConfigError(f"best_of must be at least 1, got {n}")
+    if n == 1:
+        return decoding.build()
+    if decoding.n != 1:
+        raise ConfigError(f"best_of={n} keeps one of {n} samples a prompt: leave decoding.n at 1, got {decoding.n}")
+    drawn = decoding.build()
+    if isinstance(drawn, Greedy):
+        return Sample(n, RolloutConfig.temperature, RolloutConfig.top_k, RolloutConfig.top_p)
+    return Sample(n, drawn.temperature, drawn.top_k, drawn.top_p)
+
+
+def check_reward(reward: Any, needed: bool) -> None:
+    """Require a reward where one is needed, and none that is only half given.
+
+    Raises:
+        ConfigError: otherwise.
+    """
+    if reward is None:
+        if needed:
+            raise ConfigError("best_of needs a reward: reward=NAME, or the checkpoint of a PPO run, whose own is taken")
+    elif not isinstance(reward, RewardConfig):
+        raise ConfigError("reward: weights and settings change a reward; name one first (reward=NAME)")
+
+
+class BestOf:
+    """Chooses among samples by the reward that PPO trains on.
+
+    Args:
+        composer: components, weights and settings; the caller sets it up.
+        processes: give the precision.
+
+    Raises:
+        ConfigError: a component is normalised by what a training run has seen.
+    """
+
+    def __init__(self, composer: RewardComposer, processes: Processes) -> None:
+        self.composer, self._processes = composer, processes
+        self.composer.totals(self.composer.score([], []))  # what cannot be added up is refused before models are read
+
+    def choose(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[Choice]:
+        """The best sample of each prompt.
+
+        Equal texts of a prompt are scored once, so that no rounding tells them apart.
+
+        Args:
+            prompts: with the metadata that scorers need.
+            groups: the samples of each prompt, at least one.
+
+        Raises:
+            DataError: a prompt lacks what a scorer needs.
+        """
+        choices: list[Choice] = []
+        size = max(1, _SCORED_AT_ONCE // max((len(group) for group in groups), default=1))
+        for start in range(0, len(prompts), size):
+            choices += self._choose(prompts[start : start + size], groups[start : start + size])
+        return choices
+
+    @torch.no_grad()
+    def _choose(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]]) -> list[Choice]:
+        row_of: dict[tuple[int, str], int] = {}
+        for number, group in enumerate(groups):
+            for response in group:
+                row_of.setdefault((number, response.text), len(row_of))
+        with self._processes.autocast():
+            scores = self.composer.score([prompts[number] for number, _ in row_of], [text for _, text in row_of])
+        totals, used = self.composer.totals(scores), self.composer.used_values(scores)
+        choices = []
+        for number, group in enumerate(groups):
+            rows = [row_of[number, response.text] for response in group]
+            found = tuple(totals[row] for row in rows)
+            best = best_sample(found)
+            choices.append(Choice(best, group[best], found, self._segments(rows[best], scores, used)))
+        return choices
+
+    def _segments(
+        self, row: int, scores: Mapping[str, SegmentScores], used: Mapping[str, Sequence[tuple[float, ...]]]
+    ) -> tuple[RewardedSegment, ...]:
+        weights = self.composer.config.weights
+        return tuple(
+            RewardedSegment(name, start, end, raw, normalised, weights[name] * normalised)
+            for name, found in scores.items()
+            for (start, end), raw, normalised in zip(found.spans[row], found.values[row], used[name][row], strict=True)
+        )

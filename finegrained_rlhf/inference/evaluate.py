@@ -1,0 +1,240 @@
+"""An evaluation as a configuration: what `scripts/evaluate.py` builds and runs, and the files it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.records import Greedy, Prompt
+from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
+from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
+from finegrained_rlhf.inference.evaluation import Evaluation, evaluate_policy, evaluate_responses
+from finegrained_rlhf.inference.generate import Answering, open_generator, output_record
+from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.prompts import TooLong, example_metadata, read_prompts
+from finegrained_rlhf.models.loading import load_tokenizer
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.start import exported_step
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.plain_text import plain_token_ids
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a policy's answers, greedy ones or the best of n samples, or answers from a file.
+
+    Attributes:
+        data: QA-FEEDBACK prompt file with references.
+        output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
+            (`beside_earlier`).
+        checkpoint: run directory, checkpoint or model directory to evaluate; set this or `outputs`.
+        outputs: JSON lines of outputs to evaluate; the first output of each record counts.
+        tokenizer: directory of the tokenizer that counts the tokens of `outputs`; without it only words are counted.
+        reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
+        oracle: the truth, where the task knows it; None elsewhere.
+        best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
+        decoding: greedy by default, with `best_of` then as in training; one answer a prompt is measured, so `n` is 1.
+        seed: of the sampling.
+        max_new_tokens: longest answer in tokens, end of sequence included.
+        batch_size: prompts decoded at once in a process, each with all its samples.
+        limit: use at most so many prompts, from the beginning of the file; None uses all.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        segmenter: spaCy pipeline that cuts sentences for RougeLSum (`rules` needs no model).
+        processes: precision and CPU threads.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    data: str
+    output: str
+    checkpoint: str | None = None
+    outputs: str | None = None
+    tokenizer: str | None = None
+    reward: RewardConfig | None = None
+    oracle: ResponseMonitor | None = None
+    best_of: int = 1
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    seed: int = 0
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    limit: int | None = None
+    max_prompt_tokens: int = 1024
+    prompt_too_long: TooLong = "truncate"
+    segmenter: str = "rules"
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if (self.checkpoint is None) == (self.outputs is None):
+            raise ConfigError("name what to evaluate: checkpoint=RUN or outputs=FILE, one of them")
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
+        if self.oracle is not None and not hasattr(self.oracle, "counts"):
+            raise ConfigError(f"oracle: {type(self.oracle).__name__} has no counts()")
+        if self.tokenizer is not None and self.outputs is None:
+            raise ConfigError("tokenizer is for outputs=FILE; a policy counts with its own")
+        if self.outputs is not None and (self.best_of, self.decoding) != (1, DecodingConfig()):
+            raise ConfigError("best_of and decoding are for checkpoint=RUN; the answers in a file are drawn already")
+        if self.decoding.n != 1:
+            raise ConfigError(f"one answer a prompt is measured: leave decoding.n at 1, got {self.decoding.n}")
+        sampling(self.decoding, self.best_of)
+
+    def run(self) -> Evaluation:
+        """Evaluate; the main process writes and prints.
+
+        Raises:
+            ModelError: no readable model.
+            DataError: data or outputs are broken or do not belong together; nothing is written then.
+            ConfigError: no reward to choose by, or one that cannot be added up.
+        """
+        check_reward(self.reward, needed=self.best_of > 1)
+        processes = Processes(self.processes)
+        composer = None if self.reward is None else RewardComposer(self.reward, processes.sum_)
+        result = self._outputs(composer, processes) if self.outputs else self._policy(composer, processes)
+        if processes.is_main:
+            self._write(result)
+        return result
+
+    def _policy(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
+        assert self.checkpoint is not None
+        chooser = None if self.best_of == 1 or composer is None else BestOf(composer, processes)
+        generator = open_generator(self.checkpoint, processes)
+        prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        if composer is not None:
+            composer.setup(processes.device)
+        return evaluate_policy(
+            generator,
+            prompts[: self.limit],
+            processes,
+            Answering(sampling(self.decoding, self.best_of), self.max_new_tokens, self.batch_size, self.seed),
+            chooser=chooser,
+            composer=composer,
+            oracle=self.oracle,
+            segmenter=self.segmenter,
+        )
+
+    def _outputs(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
+        assert self.outputs is not None
+        prompts = unencoded_prompts(self.data)
+        responses = first_outputs(prompts, self.outputs, self.limit)
+        if composer is not None:
+            composer.setup(processes.device)
+        return evaluate_responses(
+            prompts[: self.limit],
+            responses,
+            processes,
+            composer=composer,
+            oracle=self.oracle,
+            tokens=None if self.tokenizer is None else count_tokens(responses, self.tokenizer),
+            segmenter=self.segmenter,
+        )
+
+    def _write(self, result: Evaluation) -> None:
+        outputs = self.outputs
+        if outputs is None:
+            path = Path(self.output)
+            outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
+            write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
+        report: dict[str, Any] = {
+            "checkpoint": self.checkpoint,
+            "data": self.data,
+            "outputs": outputs,
+            "examples": len(result.responses),
+            **self._sampling(),
+            **result.metrics,
+        }
+        if (
+            self.checkpoint is not None
+            and (step := exported_step(RunDirectory(self.checkpoint).final("policy"))) is not None
+        ):
+            report["step"] = step
+        write_json(self.output, report)
+        if self.checkpoint is not None and RunDirectory(self.checkpoint).is_run() and not self._sampling():
+            run = RunDirectory(self.checkpoint)
+            run.write_results(beside_earlier(run.read_results(), report), keep=False)
+        width = max(map(len, report))
+        for name, value in report.items():
+            print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the report says of answers that are not greedy; nothing of greedy ones."""
+        drawn = sampling(self.decoding, self.best_of)
+        if self.outputs is not None or isinstance(drawn, Greedy):
+            return {}
+        return {"best_of": self.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": self.seed}
+
+
+_SAME = ("data", "examples", "step")
+_EARLIER = "earlier"
+
+
+def beside_earlier(before: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """What `metrics.json` of a run says after another evaluation; nothing that was measured is lost.
+
+    Of the same answers (step, data, number of examples) the new numbers stand beside the earlier ones: an evaluation by
+    other reward models (`reward/…`) leaves the oracle's rates. Numbers of other answers move to the list `earlier`.
+
+    Args:
+        before: what it said; may be empty.
+        report: the new evaluation, with `step`, that of the policy.
+    """
+    measured = {key: value for key, value in before.items() if key not in ("training", _EARLIER)}
+    earlier = list(before.get(_EARLIER, []))
+    if all(measured.get(key) == report.get(key) for key in _SAME):
+        replaced = ("reward/",) if any(key.startswith("reward/") for key in report) else ()
+        kept = {key: value for key, value in measured.items() if not key.startswith(replaced or "\0")}
+    else:
+        kept = {}
+        earlier += [measured] if measured else []
+    return {**kept, **report, **({_EARLIER: earlier} if earlier else {})}
+
+
+def unencoded_prompts(data: str | Path) -> list[Prompt]:
+    """The prompts of a file with what scorers need, without token ids: nothing will be generated.
+
+    Raises:
+        DataError: the file is missing or broken.
+    """
+    return [Prompt(example.id, example.text, (), example_metadata(example)) for example in read_examples(data)]
+
+
+def first_outputs(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[str]:
+    """The first output for each of the first `limit` prompts from a file of outputs, matched by id.
+
+    Raises:
+        DataError: the file is broken, a prompt has no output, or an output belongs to no prompt.
+    """
+    found = {record.id: record.outputs[0] for record in read_outputs(path)}
+    strange = sorted(set(found) - {prompt.id for prompt in prompts})
+    prompts = prompts[:limit]
+    missing = [prompt.id for prompt in prompts if prompt.id not in found]
+    if missing:
+        raise DataError(
+            f"no output for {len(missing)} of the {len(prompts)} examples of the data, the first is {missing[0]!r}; "
+            "was it made from the same file?",
+            file=path,
+            field="id",
+        )
+    if strange:
+        raise DataError("no example of the data has this id", file=path, record=strange[0], field="id")
+    return [found[prompt.id] for prompt in prompts]
+
+
+def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
+    """Tokens of each text by the tokenizer in `directory`, no special tokens.
+
+    Raises:
+        ModelError: no readable tokenizer.
+    """
+    for candidate in (Path(directory), Path(directory) / "policy"):
+        if any((candidate / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+            tokenizer = load_tokenizer(candidate)
+            return [len(ids) for ids in plain_token_ids(tokenizer, texts)]
+    raise ModelError(f"{directory}: no tokenizer here (expected tokenizer.json)")

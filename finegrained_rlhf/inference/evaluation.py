@@ -1,0 +1,280 @@
+"""What an evaluation measures: greedy answers, or answers from a file, against references, reward models and an oracle.
+
+Every example is measured exactly once, whatever the number of processes: each process measures its share, the single
+results travel, and every mean is taken over all of them. Knows scorers and oracles through their interfaces; does not
+know which reward model or task stands behind them, and writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.inference.best_of import BestOf
+from finegrained_rlhf.inference.generate import Answering, respond
+from finegrained_rlhf.inference.generator import Response, TextGenerator
+from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.rewards.checks import error_free_from
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.placement import EMPTY
+from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.processes import Processes
+
+_SCORED_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class ComponentScores:
+    """What one reward component said of one response.
+
+    Attributes:
+        spans: (start, end) character offsets, end exclusive.
+        values: one a span, unweighted.
+        whole_response: the value belongs to the response as a whole.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    values: tuple[float, ...]
+    whole_response: bool
+
+
+@dataclass(frozen=True)
+class EvaluatedResponse:
+    """One answer with all that was measured of it.
+
+    Attributes:
+        prompt: what was asked.
+        response: the answer.
+        tokens: its length, the end of sequence not counted; None where no tokenizer is known.
+        finished: the policy ended it within the limit of tokens; None where that is not known.
+        components: by name of the reward component.
+        counts: (found, of how many) by name of the oracle's rate.
+    """
+
+    prompt: Prompt
+    response: str
+    tokens: int | None = None
+    finished: bool | None = None
+    components: Mapping[str, ComponentScores] = field(default_factory=dict)
+    counts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation, the same in every process.
+
+    Attributes:
+        metrics: see `summarise`.
+        responses: every evaluated answer, in the order of the data.
+    """
+
+    metrics: Mapping[str, float]
+    responses: Sequence[EvaluatedResponse]
+
+
+def evaluate_policy(
+    generator: TextGenerator,
+    prompts: Sequence[Prompt],
+    processes: Processes,
+    answering: Answering | None = None,
+    *,
+    chooser: BestOf | None = None,
+    composer: RewardComposer | None = None,
+    oracle: ResponseMonitor | None = None,
+    segmenter: str = "rules",
+) -> Evaluation:
+    """Answer the prompts and measure the answers. Call it in every process, with the same prompts.
+
+    Args:
+        generator: the policy.
+        prompts: what to answer, in every process all of them.
+        processes: share the work.
+        answering: greedy by default; with sampling only one sample of each prompt is measured.
+        chooser: says which one; without it the first. Already set up.
+        composer: reward components whose opinion counts; already set up.
+        oracle: measures what the task knows to be true, for example FactWorld's error rates.
+        segmenter: spaCy pipeline that cuts answers and references into sentences for RougeLSum.
+    """
+    answering = answering or Answering()
+    mine, groups = respond(generator, prompts, processes, answering)
+    answers = _chosen(mine, groups, chooser, processes, answering.progress)
+    rows = _measure(mine, answers, composer, oracle, processes, answering.progress)
+    return _evaluation(rows, composer, processes, segmenter)
+
+
+def _chosen(
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Response]],
+    chooser: BestOf | None,
+    processes: Processes,
+    progress: bool,
+) -> list[Response]:
+    if chooser is None:
+        return [group[0] for group in groups]
+    chosen: list[Response] = []
+    with progress_bar("choosing", len(prompts), "prompt", progress and processes.is_main) as bar:
+        for start in range(0, len(prompts), _SCORED_AT_ONCE):
+            part = slice(start, start + _SCORED_AT_ONCE)
+            chosen += [choice.response for choice in chooser.choose(prompts[part], groups[part])]
+            bar.update(len(prompts[part]))
+    return chosen
+
+
+def evaluate_responses(
+    prompts: Sequence[Prompt],
+    responses: Sequence[str],
+    processes: Processes,
+    *,
+    composer: RewardComposer | None = None,
+    oracle: ResponseMonitor | None = None,
+    tokens: Sequence[int] | None = None,
+    segmenter: str = "rules",
+    progress: bool = True,
+) -> Evaluation:
+    """Measure answers that exist. Call it in every process, with the same answers.
+
+    Args:
+        prompts: what was asked, one a response; their `input_ids` are not used.
+        responses: the answers.
+        processes: share the work.
+        composer: reward components whose opinion counts; already set up.
+        oracle: measures what the task knows to be true, for example FactWorld's error rates.
+        tokens: length of each response; without it there is no `mean_tokens`.
+        segmenter: see `evaluate_policy`.
+        progress: show progress bars.
+    """
+    if len(prompts) != len(responses) or (tokens is not None and len(tokens) != len(responses)):
+        raise ValueError(f"need one response and one length a prompt, got {len(responses)} for {len(prompts)} prompts")
+    mine = processes.share(len(prompts))
+    answers = [(responses[i], None if tokens is None else tokens[i]) for i in mine]
+    rows = _measure([prompts[i] for i in mine], answers, composer, oracle, processes, progress)
+    return _evaluation(rows, composer, processes, segmenter)
+
+
+def _measure(
+    prompts: Sequence[Prompt],
+    answers: Sequence[Response | tuple[str, int | None]],
+    composer: RewardComposer | None,
+    oracle: ResponseMonitor | None,
+    processes: Processes,
+    progress: bool,
+) -> list[EvaluatedResponse]:
+    """This process's rows."""
+    rows: list[EvaluatedResponse] = []
+    shown = progress and processes.is_main and bool(composer or oracle)
+    with progress_bar("measuring", len(prompts), "answer", shown) as bar:
+        for start in range(0, len(prompts), _SCORED_AT_ONCE):
+            part = slice(start, start + _SCORED_AT_ONCE)
+            rows += _measure_batch(prompts[part], [_answer(a) for a in answers[part]], composer, oracle, processes)
+            bar.update(len(prompts[part]))
+    return rows
+
+
+def _answer(answer: Response | tuple[str, int | None]) -> tuple[str, int | None, bool | None]:
+    if isinstance(answer, Response):
+        return answer.text, answer.tokens, answer.finished
+    return *answer, None
+
+
+@torch.no_grad()
+def _measure_batch(
+    prompts: Sequence[Prompt],
+    answers: Sequence[tuple[str, int | None, bool | None]],
+    composer: RewardComposer | None,
+    oracle: ResponseMonitor | None,
+    processes: Processes,
+) -> list[EvaluatedResponse]:
+    texts = [text for text, _, _ in answers]
+    scores: Mapping[str, SegmentScores] = {}
+    if composer is not None:
+        with processes.autocast():
+            scores = composer.score(prompts, texts)
+    rows = []
+    for i, (prompt, (text, tokens, finished)) in enumerate(zip(prompts, answers, strict=True)):
+        components = {
+            name: ComponentScores(tuple(found.spans[i]), tuple(found.values[i]), found.whole_response)
+            for name, found in scores.items()
+        }
+        counts = {} if oracle is None else dict(oracle.counts([prompt], [text]))
+        rows.append(EvaluatedResponse(prompt, text, tokens, finished, components, counts))
+    return rows
+
+
+def _evaluation(
+    rows: Sequence[EvaluatedResponse], composer: RewardComposer | None, processes: Processes, segmenter: str
+) -> Evaluation:
+    everything = processes.gather_objects(rows)
+    metrics = summarise(everything, composer, segmenter) if processes.is_main else {}
+    return Evaluation(processes.broadcast_object(metrics), everything)
+
+
+def summarise(
+    rows: Sequence[EvaluatedResponse], composer: RewardComposer | None = None, segmenter: str = "rules"
+) -> dict[str, float]:
+    """The metrics of evaluated answers.
+
+    - `rouge_lsum`, where every prompt has references;
+    - `mean_words` (between white space), `mean_tokens` and `finished_share` where they are known;
+    - for every reward component of segments `reward/NAME/error_free_share`, the share of segments whose value the
+      component declares to be free of errors (`error_free_from`, 0 by default), each segment counting once, and
+      `reward/NAME/segments`, their number; for every component of whole responses `reward/NAME/mean_score`; for both
+      `reward/NAME/raw`, the mean over responses of the sum of the values;
+    - `reward/total`, the mean weighted sum, where no component is normalised during training;
+    - the oracle's rates under their own names; 0 where there is nothing to count.
+    """
+    from finegrained_rlhf.metrics import ResponseLength, RougeLSum, finite_mean
+
+    metrics: dict[str, float] = {}
+    texts = [row.response for row in rows]
+    references = [list(row.prompt.metadata.get("references", ())) for row in rows]
+    if rows and all(references):
+        metrics |= RougeLSum().compute(predictions=texts, references=references, segmenter=segmenter)
+    metrics["mean_words"] = finite_mean([len(text.split()) for text in texts])
+    tokens = [row.tokens for row in rows if row.tokens is not None]
+    if tokens and len(tokens) == len(rows):
+        metrics |= ResponseLength().compute(predictions=tokens)
+    finished = [row.finished for row in rows if row.finished is not None]
+    if finished and len(finished) == len(rows):
+        metrics["finished_share"] = finite_mean(finished)
+    return metrics | _reward_metrics(rows, composer) | _oracle_metrics(rows)
+
+
+def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None) -> dict[str, float]:
+    from finegrained_rlhf.metrics import ErrorFreeShare, MeanCompleteness, finite_mean
+
+    if not rows or composer is None:
+        return {}
+    metrics: dict[str, float] = {}
+    everything: dict[str, SegmentScores] = {}
+    for name in composer.config.weights:
+        found = [row.components[name] for row in rows]
+        everything[name] = SegmentScores(
+            [scores.spans for scores in found], [scores.values for scores in found], found[0].whole_response
+        )
+        metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in found])
+        if found[0].whole_response:
+            values = [value for scores in found for value in scores.values]
+            metrics[f"reward/{name}/mean_score"] = MeanCompleteness().compute(predictions=values)["completeness"]
+        else:
+            least = error_free_from(composer.config.components[name])
+            flags = [
+                [int(value >= least) for span, value in zip(scores.spans, scores.values, strict=True) if span != EMPTY]
+                for scores in found
+            ]
+            result = ErrorFreeShare().compute(predictions=flags)
+            metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
+    if all(setting.normalisation == "none" for setting in composer.config.settings.values()):
+        metrics["reward/total"] = finite_mean(composer.totals(everything))
+    return metrics
+
+
+def _oracle_metrics(rows: Sequence[EvaluatedResponse]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for name in rows[0].counts if rows else ():
+        found = sum(row.counts[name][0] for row in rows)
+        of = sum(row.counts[name][1] for row in rows)
+        rates[name] = found / of if of else 0.0
+    return rates

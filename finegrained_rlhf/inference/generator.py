@@ -1,0 +1,197 @@
+"""A trained policy as a plain text generator: what users, `generate.py`, `sample_outputs.py` and evaluation share.
+
+Knows policies, the rollout engine and how prompts become ids. Knows no reward, no metric and no output file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.inference.prompts import TooLong, encode_prompts
+from finegrained_rlhf.models.loading import check_vocabulary, open_policy
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.runtime.processes import Processes
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How responses are chosen, as a user writes it.
+
+    Attributes:
+        n: responses a prompt.
+        temperature: divides the logits; 0 is greedy decoding.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches p; 1.0 keeps all.
+    """
+
+    n: int = 1
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature == 0 and (self.n, self.top_k, self.top_p) != (1, 0, 1.0):
+            raise ConfigError("decoding: n, top_k and top_p are for sampling: set decoding.temperature above 0 too")
+        try:
+            self.build()
+        except ValueError as error:
+            raise ConfigError(f"decoding: {error}") from None
+
+    def build(self) -> Decoding:
+        """The decoding of the rollout engine."""
+        return Greedy() if self.temperature == 0 else Sample(self.n, self.temperature, self.top_k, self.top_p)
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response.
+
+    Attributes:
+        text: without special tokens.
+        tokens: number of tokens, the end of sequence not counted.
+        finished: the policy ended it; False where the limit of tokens cut it off.
+    """
+
+    text: str
+    tokens: int
+    finished: bool
+
+
+class TextGenerator:
+    """A policy that answers texts.
+
+    Attributes:
+        policy: the model with its tokenizer.
+        tokenizer: the tokenizer.
+
+    Args:
+        policy: in evaluation mode, on its device.
+        engine: draws the responses; the engine over transformers' `generate` by default.
+        processes: gives the precision; None computes in the policy's own.
+    """
+
+    def __init__(self, policy: Policy, engine: RolloutEngine | None = None, processes: Processes | None = None) -> None:
+        self.policy = policy
+        self.tokenizer: Any = policy.tokenizer
+        self._engine: RolloutEngine = engine or make_engine(policy)
+        self._processes = processes
+
+    def generate(
+        self,
+        texts: Sequence[str],
+        decoding: Decoding | None = None,
+        *,
+        max_new_tokens: int = 200,
+        batch_size: int = 16,
+        seed: int = 0,
+        max_prompt_tokens: int = 1024,
+        prompt_too_long: TooLong = "truncate",
+    ) -> list[list[str]]:
+        """Answer each text.
+
+        Args:
+            texts: prompts, exactly as the policy shall read them.
+            decoding: greedy by default, or `Sample(n, temperature, top_k, top_p)`.
+            max_new_tokens: longest response in tokens, end of sequence included.
+            batch_size: prompts decoded at once.
+            seed: of the sampling. A text's samples do not depend on the other texts, on their order or on the batch.
+            max_prompt_tokens: longest prompt in tokens.
+            prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+
+        Returns:
+            For each text its responses: one, or `decoding.n`.
+
+        Raises:
+            DataError: a text is empty, or too long and to be refused.
+        """
+        if isinstance(texts, str):
+            raise TypeError("generate takes a list of texts, got one string")
+        for number, text in enumerate(texts):
+            if not text.strip():
+                raise DataError("the prompt is empty", record=number, field="text")
+        items = list(zip(text_ids(texts), texts, strict=True))
+        prompts = encode_prompts(items, self.tokenizer, max_prompt_tokens, prompt_too_long)
+        batches = self.stream(prompts, decoding, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
+        return [[response.text for response in group] for batch in batches for group in batch]
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        decoding: Decoding | None = None,
+        *,
+        max_new_tokens: int = 200,
+        batch_size: int = 16,
+        seed: int = 0,
+    ) -> Iterator[list[list[Response]]]:
+        """Answer prompts batch by batch: each batch as it is done, the responses of each of its prompts in a list.
+
+        Raises:
+            ModelError: tokenizer and model do not belong together.
+        """
+        if batch_size < 1 or max_new_tokens < 1:
+            raise ConfigError(f"batch_size and max_new_tokens must be at least 1, got {batch_size}, {max_new_tokens}")
+        check_vocabulary(self.policy, [prompt.input_ids for prompt in prompts])
+        for start in range(0, len(prompts), batch_size):
+            yield self._batch(prompts[start : start + batch_size], decoding or Greedy(), max_new_tokens, seed)
+
+    def _batch(
+        self, prompts: Sequence[Prompt], decoding: Decoding, max_new_tokens: int, seed: int
+    ) -> list[list[Response]]:
+        with self._autocast():
+            memory = self._engine.encode(prompts)
+            rollout = self._engine.decode(memory, [decoding], max_new_tokens=max_new_tokens, seed=seed)
+        eos = torch.as_tensor(self.policy.eos_ids, device=rollout.response_ids.device)
+        ended = (torch.isin(rollout.response_ids, eos) & rollout.response_mask.bool()).any(dim=1)
+        groups: list[list[Response]] = [[] for _ in prompts]
+        rows = zip(
+            rollout.prompt_index.tolist(),
+            rollout.texts,
+            (rollout.lengths() - ended.long()).tolist(),
+            ended.tolist(),
+            strict=True,
+        )
+        for prompt, text, tokens, finished in rows:
+            groups[prompt].append(Response(text, tokens, finished))
+        return groups
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._processes is None else self._processes.autocast()
+
+
+def text_ids(texts: Sequence[str]) -> list[str]:
+    """An id for each text that depends on the text alone; the second of two equal texts gets `-2`, and so on."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for text in texts:
+        name = f"text-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+        seen[name] += 1
+        ids.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return ids
+
+
+def load_policy(run_or_dir: str | Path, device: str | torch.device | None = None) -> TextGenerator:
+    """A trained policy, ready to answer texts.
+
+    Args:
+        run_or_dir: run directory, checkpoint, or any directory with a sequence-to-sequence or causal language model in
+            the Hugging Face layout.
+        device: where it computes; a GPU where there is one by default.
+
+    Raises:
+        ModelError: there is no model, or it cannot be read.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return TextGenerator(open_policy(run_or_dir).to(device))

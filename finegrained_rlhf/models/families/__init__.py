@@ -1,0 +1,1 @@
+"""The parts of a model family that are computed our own way."""

@@ -1,0 +1,14 @@
+"""Tiny models and tokenizers built from a corpus, in the ordinary Hugging Face layout."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "MakeTinyModels": "make",
+        "TinyBertConfig": "bert",
+        "TinyGPT2Config": "seq2seq",
+        "TinyLongformerConfig": "seq2seq",
+        "TinyT5Config": "seq2seq",
+    },
+)

@@ -1,0 +1,211 @@
+"""Checks of what a run reads: configuration, data and models.
+
+Knows prompt files and model directories. Trains nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.inference.prompts import read_prompts
+from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
+from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
+
+_FILES = ("data", "validation_data")
+_NO_LIMIT = 1 << 30
+_UNKNOWN_SHARE = (0.01, 0.2)
+"""Shares of unknown tokens in the prompts from which on the tokenizer is suspected, and refused."""
+
+# What to change when a scorer refuses its model, by words of its error.
+_SCORER_MENDS = (
+    ("labels each", "path: a model of that granularity; or .granularity: the model's, or null"),
+    ("no mean and std", "mean and .std: of the model's raw scores on its training outputs"),
+    ("use S", "path: a model of the scorer's kind; or ._target_: the scorer that the message names"),
+    ("of which kind", "kind: what the model judges"),
+)
+
+
+# Configuration ------------------------------------------------------------------------------------------------------
+
+
+def configuration(case: Case) -> Iterator[Finding]:
+    """Every key has a value, every part can be built, and the parts fit each other."""
+    for problem in case.problems:
+        yield Finding("fail", problem.measured, problem.mend)
+    if case.job is None:
+        return
+    reward = case.job.reward
+    weights = ", ".join(f"{name} {float(weight):g}" for name, weight in reward.weights.items())
+    if not any(reward.weights.values()):
+        yield Finding("fail", f"all reward weights are 0: {weights}", "reward.weights.NAME: at least one other than 0")
+    elif negative := [name for name, weight in reward.weights.items() if weight < 0]:
+        mend = f"reward.weights.{negative[0]} above 0, unless this is meant: scorers give errors a negative value"
+        yield Finding("warn", f"a negative reward weight: {weights}", mend)
+    else:
+        yield Finding("pass", f"all keys bind; weights {weights}")
+
+
+# Data ---------------------------------------------------------------------------------------------------------------
+
+
+def _files(case: Case) -> dict[str, str]:
+    return {key: str(case.keys[key]) for key in _FILES if case.keys.get(key) is not None}
+
+
+def data(case: Case) -> Iterator[Finding]:
+    """Prompt files can be read; how many records they hold, which occur twice, and which are in both."""
+    texts: dict[str, list[str]] = {}
+    for key, path in _files(case).items():
+        try:
+            texts[key] = [example.text for example in read_examples(path)]
+        except FineGrainedError as error:
+            mend = f"name another file with {key}=FILE, or correct this one{case.hint}"
+            yield Finding("fail", f"{key}: {error}", mend)
+            continue
+        twice = len(texts[key]) - len(set(texts[key]))
+        what = f"{key}: {len(texts[key]):,} records, ids all different"
+        if twice:
+            yield Finding("warn", f"{what}, {twice:,} texts occur again", f"{key}: leave repeated prompts out")
+        else:
+            yield Finding("pass", what)
+    if "data" not in case.keys:
+        yield Finding("skipped", "data has no value")
+    elif "validation_data" not in _files(case):
+        mend = "validation_data=FILE; without it the last policy is exported, not the best one"
+        yield Finding("warn", "validation_data: none", mend)
+    if len(texts) == len(_FILES):
+        both = sum(text in set(texts["data"]) for text in texts["validation_data"])
+        if both:
+            what = f"{both:,} of {len(texts['validation_data']):,} validation prompts are training prompts too"
+            yield Finding("warn", what, "validation_data: a file without training prompts")
+
+
+def prompts(case: Case) -> Iterator[Finding]:
+    """Lengths of the prompts in tokens, and whether the policy's tokenizer knows their words."""
+    policy = case.parts.get("policy")
+    if policy is None:
+        yield Finding("skipped", "needs policy.path")
+        return
+    tokenizer = load_tokenizer(model_directory(policy.path))
+    limit, refuse = int(case.keys["max_prompt_tokens"]), case.keys["prompt_too_long"] == "refuse"
+    for key, path in _files(case).items():
+        found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT)
+        lengths = [len(prompt.input_ids) for prompt in found]
+        cut = sum(length > limit for length in lengths)
+        what = f"{key}: {min(lengths)} to {max(lengths)} tokens, {cut:,} of {len(found):,} longer than {limit}"
+        mend = f"max_prompt_tokens={max(lengths)} reads them whole"
+        if cut and refuse:
+            yield Finding("fail", what, f"{mend}; prompt_too_long=truncate cuts them")
+        elif cut:
+            yield Finding("warn", f"{what}: their ends are cut off", mend)
+        else:
+            yield Finding("pass", what)
+    yield from _unknown(tokenizer, [prompt for found in case.prompts.values() for prompt in found])
+
+
+def _unknown(tokenizer: Any, found: Sequence[Prompt]) -> Iterator[Finding]:
+    if tokenizer.unk_token_id is None:
+        return
+    ids = [token for prompt in found for token in prompt.input_ids]
+    share = ids.count(tokenizer.unk_token_id) / max(len(ids), 1)
+    suspicious, wrong = _UNKNOWN_SHARE
+    if share > suspicious:
+        mend = "policy.path: a policy whose tokenizer was made for this text; or other data"
+        what = f"{share:.1%} of the prompts' tokens are unknown to the policy's tokenizer"
+        yield Finding("fail" if share > wrong else "warn", what, mend)
+
+
+# Models -------------------------------------------------------------------------------------------------------------
+
+
+def models(case: Case) -> Iterator[Finding]:
+    """Policy, value model and reward models open, hold numbers, and fit each other, their tokenizer and their use."""
+    policy: Policy | None = None
+    if "policy" in case.parts:
+        try:
+            policy = case.parts["policy"].load("cpu")
+            yield _policy(policy, [p.input_ids for found in case.prompts.values() for p in found])
+        except Exception as error:
+            yield Finding("fail", f"policy: {explain(error)}", f"policy.path: a model or run directory{case.hint}")
+    if policy is not None and "value" in case.parts:
+        config = case.parts["value"]
+        try:
+            yield _value(config.load(policy), policy, config.path)
+        except Exception as error:
+            mend = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
+            yield Finding("fail", f"value: {explain(error)}", f"{mend}{case.hint}")
+    for name, scorer in case.scorers.items():
+        try:
+            scorer.setup(case.processes.device)
+            yield _scorer(name, scorer)
+        except Exception as error:
+            yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_mend(name, str(error))}{case.hint}")
+
+
+def _size(module: nn.Module) -> str:
+    """Class and size of a model.
+
+    Raises:
+        ConfigError: a weight is not a number.
+    """
+    for name, parameter in module.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise ConfigError(f"the weights of {name} are not all finite numbers")
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return f"{count / 1e6:,.1f} M parameters" if count >= 1e6 else f"{count:,} parameters"
+
+
+def _policy(policy: Policy, prompt_ids: Sequence[Sequence[int]]) -> Finding:
+    check_vocabulary(policy, prompt_ids)
+    model, tokenizer = policy.model, policy.tokenizer
+    rows = model.get_input_embeddings().weight.shape[0]
+    what = f"policy: {type(model).__name__}, {_size(model)}, {rows:,} embeddings, tokenizer of {len(tokenizer):,}"
+    mend = "policy.path: a directory whose tokenizer belongs to its model"
+    if len(tokenizer) > rows:
+        return Finding("fail", f"{what}: the tokenizer knows ids that the model has no embedding for", mend)
+    for name in ("eos_token_id", "pad_token_id"):
+        theirs, ours = getattr(model.config, name, None), getattr(tokenizer, name)
+        if theirs is not None and ours is not None and ours not in (theirs if isinstance(theirs, list) else [theirs]):
+            return Finding("fail", f"{what}: {name} is {theirs} in the model and {ours} in the tokenizer", mend)
+    return Finding("pass", what)
+
+
+def _value(value: ValueModel, policy: Policy, path: str | None) -> Finding:
+    if not isinstance(value, SeparateValueModel) or path is None:
+        return Finding("pass", "value: a head on the policy's trunk")
+    what = f"value: {type(value.backbone).__name__}, {_size(value)}"
+    try:
+        vocabulary = load_tokenizer(model_directory(path)).get_vocab()
+    except FineGrainedError:
+        return Finding("pass", f"{what}; no tokenizer beside it to compare with the policy's")
+    if vocabulary != policy.tokenizer.get_vocab():
+        mend = "value.path: a model with the policy's tokenizer, so that it knows the tokens it reads"
+        return Finding("warn", f"{what}; its tokenizer is not the policy's: it reads the ids as other words", mend)
+    return Finding("pass", f"{what}, with the policy's tokenizer")
+
+
+def _scorer(name: str, scorer: Any) -> Finding:
+    what = f"{name}: {type(scorer).__name__}"
+    model = getattr(scorer, "model", None)
+    if isinstance(model, nn.Module):
+        record = getattr(model, "record", None)
+        kind = f"{record.kind} model, " if record is not None else ""
+        what = f"{what}, {kind}{_size(model)}"
+    for key in ("granularity", "mean", "std"):
+        if (value := getattr(scorer, key, None)) is not None:
+            what += f", {key} {value:.3g}" if isinstance(value, float) else f", {key} {value}"
+    return Finding("pass", what)
+
+
+def _scorer_mend(name: str, problem: str) -> str:
+    """The keys of a component that its error is about; its path where the words are not known."""
+    found = next((mend for words, mend in _SCORER_MENDS if words in problem), None)
+    return f"reward.components.{name}.{found or 'path: a reward model of the kind that the scorer reads'}"

@@ -1,0 +1,255 @@
+"""Checks of one small training step: its responses, their rewards, KL and ratio before the update, the update itself.
+
+Knows the trainer's parts through their interfaces and takes their own checks where they have one. Everything happens in
+the sample's run directory; the run's own is not touched.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from finegrained_rlhf.core.errors import AlignmentError, FineGrainedError
+from finegrained_rlhf.core.records import RewardTrace, SegmentScores
+from finegrained_rlhf.inference.measure import StepMetrics
+from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
+from finegrained_rlhf.preflight.doctor.machine import fits
+from finegrained_rlhf.preflight.memory.preflight import plan_of
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rollout.assembly import join_rollouts
+from finegrained_rlhf.rollout.engine import rollout_in_batches
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import AlignmentAudit
+from finegrained_rlhf.training.checks import largest_kl
+from finegrained_rlhf.training.micro_batches import micro_batches
+from finegrained_rlhf.training.order import items_of_step, number_occurrences
+from finegrained_rlhf.training.ppo.experience import check_components_add_up
+from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses
+from finegrained_rlhf.training.ppo.scoring import RolloutScorer
+from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.update import token_statistics
+
+_CUT_SHARE = 0.1
+"""Share of responses cut at their length limit from which on the limit is doubted."""
+_SHOWN = 60
+"""Characters of a response that are shown."""
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+"""How far a metric of two processes may lie from that of one: the same sums in another order, and Adam divides by
+gradients that may be small."""
+_OF_THE_UPDATE = ("loss/", "clip_fraction/", "ratio", "gradient_norm", "logprob_gap")
+
+
+# Responses ----------------------------------------------------------------------------------------------------------
+
+
+def responses(case: Case) -> Iterator[Finding]:
+    """The policy answers the prompts of the sample: how many responses are empty, and how many were cut."""
+    assert case.sample is not None
+    if not fits(plan_of(case.sample, case.processes), case.processes):
+        yield Finding("fail", "not even the sample's step fits into memory", "doctor.prompts=1, or the mends of memory")
+        return
+    trainer = case.trainer = case.sample.build(case.processes, RunDirectory(case.sample.output_dir).create())
+    sampling = trainer.rollout_config
+    prompts = number_occurrences(items_of_step(trainer.data.train, 1, sampling.prompts_per_step, trainer.seed))
+    with case.processes.autocast():
+        batches = rollout_in_batches(
+            trainer.engine,
+            prompts,
+            [sampling.decoding()],
+            max_new_tokens=sampling.max_new_tokens,
+            prompts_per_batch=sampling.prompts_per_batch,
+            seed=trainer.seed,
+            step=1,
+        )
+    rollout = case.rollout = join_rollouts(batches, trainer.models.policy.pad_id)
+    unpaid, metrics = RewardTrace({}, torch.zeros_like(rollout.logprobs)), StepMetrics()
+    describe_responses(rollout, unpaid, trainer.models.policy, metrics)
+    means, rows = metrics.reduce(case.processes), len(rollout.texts)
+    empty, cut = sum(not text.strip() for text in rollout.texts), 1.0 - means["eos_rate"]
+    example = json.dumps(max(rollout.texts, key=len)[:_SHOWN], ensure_ascii=False)
+    what = (
+        f"{rows} to {len(prompts)} prompts, {means['response_length']:.1f} tokens on average, {empty} empty, "
+        f"{cut:.0%} cut at {sampling.max_new_tokens} tokens; for example {example}"
+    )
+    if empty == rows:
+        yield Finding("fail", what, "policy.path: a policy that answers, for example one from train_sft.py")
+    elif empty:
+        yield Finding("warn", what, "policy.path: a policy from train_sft.py; look at what it answers with generate.py")
+    elif cut > _CUT_SHARE:
+        yield Finding("warn", what, "a larger rollout.max_new_tokens, or a policy.path that ends its answers")
+    else:
+        yield Finding("pass", what)
+
+
+# Rewards ------------------------------------------------------------------------------------------------------------
+
+
+def _alone(reward: RewardConfig, name: str) -> RewardComposer:
+    """A composer of one component."""
+    component, settings = {name: reward.components[name]}, {k: v for k, v in reward.settings.items() if k == name}
+    return RewardComposer(replace(reward, components=component, weights={name: 1.0}, settings=settings))
+
+
+@torch.no_grad()
+def rewards(case: Case) -> Iterator[Finding]:
+    """Each component scores the responses with finite numbers that are not all the same."""
+    assert case.sample is not None and case.rollout is not None
+    rollout = case.rollout
+    for name in case.sample.reward.components:
+        try:
+            with case.processes.autocast():
+                composer = _alone(case.sample.reward, name)
+                case.scores |= composer.score(rollout.row_prompts(), rollout.texts)
+        except Exception as error:
+            mend = f"reward.components.{name}: docs/extending.md says what a scorer gives"
+            yield Finding("fail", f"{name}: {explain(error)}", mend)
+            continue
+        yield _values(name, case.scores[name])
+
+
+def _values(name: str, scores: SegmentScores) -> Finding:
+    values = [value for row in scores.values for value in row]
+    unit = "responses" if scores.whole_response else "segments"
+    if not values:
+        return Finding("warn", f"{name}: no segment to score", f"reward.components.{name}: how it cuts responses")
+    what = f"{name}: {len(values)} {unit}, mean {sum(values) / len(values):.3f}, {min(values):.3g} to {max(values):.3g}"
+    if len(values) > 1 and min(values) == max(values):
+        mend = f"more doctor.prompts; if it stays so, reward.components.{name} tells the policy nothing"
+        return Finding("warn", f"{what}: constant", mend)
+    return Finding("pass", what)
+
+
+def alignment(case: Case) -> Iterator[Finding]:
+    """Every segment ends at exactly one token, and the weighted components add up to the trained reward."""
+    assert case.sample is not None and case.rollout is not None and case.trainer is not None
+    audit, broken = AlignmentAudit(0, 0), False
+    for name, scores in case.scores.items():
+        mend = f"reward.components.{name}: spans (start, end) inside the response, end exclusive, none of them empty"
+        try:
+            trace = _alone(case.sample.reward, name).compose(case.rollout, {name: scores})
+        except FineGrainedError as error:
+            broken = True
+            where = mend if isinstance(error, AlignmentError) else f"reward.settings.{name}: as the message says"
+            yield Finding("fail", f"{name}: {error}", where)
+            continue
+        found = audit_trace(case.rollout, trace, case.trainer.models.policy.tokenizer)
+        audit += found
+        if found.exact != found.segments:
+            broken = True
+            yield Finding("fail", f"{name}: {found}", mend)
+    if broken:
+        return
+    check_components_add_up(RewardComposer(case.sample.reward).compose(case.rollout, case.scores))
+    yield Finding("pass", f"{audit}; the weighted components add up to the trained reward")
+
+
+# The update ---------------------------------------------------------------------------------------------------------
+
+
+def start(case: Case) -> Iterator[Finding]:
+    """Before the first update the policy is its reference (KL 0) and every probability ratio is 1."""
+    assert case.trainer is not None and case.rollout is not None
+    trainer, processes = case.trainer, case.processes
+    ppo = trainer.config
+    batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens)
+    scored = RolloutScorer(trainer.models, processes, trainer.rollout_config.logprobs).score(case.rollout, batches)
+    allowed = trainer.tolerance(scored.rollout)
+    kl, ratio = largest_kl(scored.rollout, scored.reference), 0.0
+    for batch in batches:
+        with processes.autocast():  # with gradients, as in the update
+            now = token_statistics(trainer.models.policy, trainer.models.value, batch).logprobs.detach()
+        gap = ((now - batch.cut(scored.rollout.logprobs)) * batch.mask).abs().nan_to_num(nan=math.inf)
+        ratio = max(ratio, float(gap.max()))
+    what = f"largest |log π − log π_ref| {kl:.1e}, largest |log ratio| {ratio:.1e} (allowed {allowed:.0e})"
+    if max(kl, ratio) <= allowed:
+        yield Finding("pass", what)
+    else:
+        yield Finding("fail", what, "rollout.logprobs=update, or processes.precision=fp32")
+
+
+def training_step(case: Case) -> Iterator[Finding]:
+    """One training step runs, everything it measures is finite, and there is a gradient."""
+    assert case.trainer is not None
+    try:
+        case.metrics = case.trainer.train_step(1)
+    finally:
+        _free(case)
+    odd = [name for name, value in case.metrics.items() if not math.isfinite(value)]
+    norm = case.metrics["gradient_norm"]
+    what = ", ".join(f"{name} {case.metrics[name]:.3g}" for name in ("loss/policy", "loss/value", "gradient_norm"))
+    what += f", {case.metrics['time/total_s']:.1f} s for {case.metrics['episodes_per_step']:.0f} responses"
+    if odd:
+        yield Finding("fail", f"not finite: {', '.join(odd)}; {what}", "processes.precision=fp32; a lower optimizer.lr")
+    elif norm <= 0:
+        yield Finding("fail", f"no gradient; {what}", "reward.weights, policy: what is rewarded, and what is trained")
+    else:
+        yield Finding("pass", what)
+
+
+def _free(case: Case) -> None:
+    """Give the models' memory back."""
+    case.trainer = None
+    gc.collect()
+    if case.processes.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def two_processes(case: Case) -> Iterator[Finding]:
+    """The same step with two processes gives the same metrics."""
+    if case.launch is None:
+        yield Finding("skipped", "doctor.two_processes=false")
+        return
+    assert case.sample is not None and case.exact is not None
+    if case.processes.device.type == "cuda" and torch.cuda.device_count() < 2:
+        yield Finding("skipped", "one GPU: two processes need two")
+        return
+    shared = 1 if case.processes.device.type == "cuda" else 2
+    if not fits(plan_of(case.exact, case.processes), case.processes, copies=shared):
+        yield Finding("skipped", "two processes do not fit into memory; doctor.prompts=1 needs less")
+        return
+    one = case.metrics
+    if case.exact is not case.sample:
+        one = _exact_step(case.exact, case)
+    keep = case.exact.ppo.compat
+    left_out = _OF_THE_UPDATE if keep.update_dropout or keep.micro_batch_sums else ()
+    yield compare_metrics(one, case.launch(), left_out)
+
+
+def _exact_step(job: TrainPPO, case: Case) -> dict[str, float]:
+    """The metrics of the step in fp32, in which the order of sums does not change what is sampled."""
+    case.trainer = job.build(Processes(job.processes), RunDirectory(job.output_dir).create())
+    try:
+        return case.trainer.train_step(1)
+    finally:
+        _free(case)
+
+
+def compare_metrics(one: Mapping[str, float], two: Mapping[str, float], left_out: tuple[str, ...] = ()) -> Finding:
+    """Whether the metrics of a step are those of the same step with another number of processes.
+
+    Args:
+        one: with one process.
+        two: with two; may hold more keys.
+        left_out: beginnings of names that may differ (the original code's choices depend on the number of processes).
+    """
+    names = [name for name in one if not name.startswith(("time/", "processes", *left_out))]
+    missing = [name for name in names if name not in two]
+    if missing:
+        return Finding("fail", f"two processes do not tell {', '.join(missing)}", "report this as a bug")
+    excess = {name: abs(one[name] - two[name]) / (_ABSOLUTE + _RELATIVE * abs(one[name])) for name in names}
+    worst = max(names, key=lambda name: excess[name])
+    if not excess[worst] <= 1:
+        different = ", ".join(f"{n} {one[n]:.6g} and {two[n]:.6g}" for n in names if not excess[n] <= 1)
+        name = worst.split("/")[1] if worst.startswith(("reward/", "segments/")) else ""
+        mend = "processes: the number of processes changes the result; run with one and report this as a bug"
+        if name and name != "total":
+            mend = f"reward.components.{name}: score each response by itself, whatever is scored beside it"
+        return Finding("fail", f"with one process and with two: {different}", mend)
+    largest = f"{abs(one[worst] - two[worst]):.1e} ({worst})"
+    return Finding("pass", f"{len(names)} metrics of the step are those of one process; the largest gap is {largest}")

@@ -1,0 +1,236 @@
+"""How much memory a PPO step needs on one process: shapes in, bytes out.
+
+Knows counts and widths only; builds no model and reads no file (`preflight/memory/preflight.py` does). What autograd
+keeps of a layer is not derived here but measured (`preflight/memory/probe.py`): it depends on kernels.
+
+Symbols: P prompts, N responses to each, R = P·N rows, L prompt tokens, T response tokens, D width, F feed-forward
+width, V vocabulary, b bytes of a value in the compute dtype (4 in fp32, 2 in bf16). Weights, gradients, moments and the
+states between layers are fp32.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+
+from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
+
+GIB = 2**30
+
+CHUNK_TOKENS: int = signature(token_logprobs).parameters["chunk_tokens"].default
+"""Response tokens whose logits exist at once (`token_logprobs`)."""
+
+LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (8.5, 8.8)}
+"""fp32 tensors of the size of a chunk's logits that exist together in `token_logprobs`, without gradients and with a
+backward pass (or the entropy), by the distribution that is scored. Plain: logits and their exponentials; in the
+backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks and sorting."""
+
+SAMPLING_BYTES = 28
+"""Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
+cumulative sum in fp64, and what lies between."""
+
+PROMPT_BUCKET = 128
+"""The fast engine's rounding of prompt lengths on a GPU, in tokens."""
+
+GRADIENT_BUCKET = 2**28
+"""Bytes in which several processes sum gradients at a time."""
+
+
+def gradient_bytes(plan: Plan) -> int:
+    """4 bytes a trained parameter, from the first backward pass of an epoch to its optimizer step."""
+    return 4 * (plan.policy.trained + (plan.value.trained if plan.value else 0))
+
+
+def lasting_bytes(plan: Plan) -> int:
+    """What stays from step to step: fp32 weights of all models, two fp32 moments a trained parameter, kept caches."""
+    weights = plan.policy.parameters * (2 if plan.reference_copy else 1)
+    weights += (plan.value.parameters if plan.value else 0) + sum(model.parameters for model in plan.rewards)
+    return 4 * weights + 2 * gradient_bytes(plan) + kept_cache_bytes(plan)
+
+
+def pass_bytes(shape: ModelShape, tokens: int, b: int) -> int:
+    """The largest moment of a layer without gradients: tokens · (2·D·4 + copies·F·b), in the feed-forward part."""
+    return tokens * (8 * shape.width + shape.feed_forward_copies * shape.feed_forward * b)
+
+
+def attention_bytes(plan: Plan, shape: ModelShape, rows: int, length: int) -> int:
+    """T5's self-attention with its position bias, fused on a GPU and written out on the CPU.
+
+    Fused: a copy of the bias in bf16. Written out: scores and probabilities, each rows·H·length²·b.
+    """
+    if shape.causal or (plan.cuda and not plan.bf16):
+        return 0
+    return rows * shape.heads * length**2 * plan.value_bytes * (1 if plan.cuda else 2)
+
+
+def encoding_bytes(plan: Plan, shape: ModelShape, prompts: int) -> int:
+    """An encoder pass without gradients: output P·L·D·4, position bias P·H·L²·4, and one layer."""
+    length = plan.prompt_tokens
+    lasting = 4 * prompts * (length * shape.width + shape.heads * length**2)
+    layer = pass_bytes(shape, prompts * length, plan.value_bytes)
+    return lasting + max(layer, 8 * prompts * length * shape.width + attention_bytes(plan, shape, prompts, length))
+
+
+def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
+    """Logits of one chunk of n response tokens with what their log-probabilities take, and the states they come from.
+
+    n·V·4·copies + 2·R·T·D·4: the last states, and those of real tokens alone.
+    """
+    tokens = prompts * plan.samples * plan.response_tokens
+    logits = 4 * min(CHUNK_TOKENS, tokens) * plan.policy.vocabulary * LOGIT_COPIES[plan.scored][backward]
+    return round(logits) + 8 * tokens * plan.policy.width
+
+
+def cast_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
+    """bf16 copies of the weights of all layers, and of the head, in a forward pass under autocast; 0 in fp32."""
+    embeddings = 0 if head else shape.vocabulary * shape.width
+    return 2 * (shape.parameters - embeddings) if plan.bf16 else 0
+
+
+def cached_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
+    """Of `cast_bytes`, what autocast keeps to its end without a backward pass: copies of trained weights only."""
+    return cast_bytes(plan, shape, head) if shape.trained == shape.parameters else 0
+
+
+def prompt_cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
+    """Keys and values of the prompts: layers · 2 · P·L · keys · b, R·L where the samples share nothing.
+
+    On a GPU the fast engine rounds L up, so that a recorded step serves more batches.
+    """
+    length = plan.prompt_tokens
+    if plan.cuda and plan.fast:
+        length += -length % PROMPT_BUCKET
+    copies = prompts if plan.fast else prompts * samples
+    return plan.policy.decoder_layers * 2 * copies * length * plan.policy.keys * plan.value_bytes
+
+
+def cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
+    """Keys and values of a decoding: those of the prompts and layers · 2 · R·T · keys · b of the responses."""
+    own = plan.policy.decoder_layers * 2 * prompts * samples * plan.response_tokens * plan.policy.keys
+    return prompt_cache_bytes(plan, prompts, samples) + own * plan.value_bytes
+
+
+def snapshot_bytes(plan: Plan) -> int:
+    """The fast engine's copies of decoder weights: in bf16 all and the head; in fp32 T5's joined query, key, value."""
+    shape = plan.policy
+    if not plan.fast:
+        return 0
+    if plan.bf16:
+        return 2 * (shape.decoder_parameters + shape.vocabulary * shape.width)
+    return 0 if shape.causal else 4 * shape.decoder_layers * 3 * shape.width * shape.keys
+
+
+def kept_cache_bytes(plan: Plan) -> int:
+    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes."""
+    if not plan.recorded:
+        return 0
+    training = cache_bytes(plan, plan.decoded, plan.samples)
+    validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
+    return training + validation + 2 * snapshot_bytes(plan)
+
+
+def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
+    """Reading the prompts or decoding, whichever is larger, above what lasts; `generate` scores what it drew as well.
+
+    A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
+    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last.
+    """
+    shape, rows = plan.policy, prompts * samples
+    width = prompts if plan.fast else rows
+    if shape.causal:
+        read = pass_bytes(shape, width * plan.prompt_tokens, plan.value_bytes)
+        read += prompt_cache_bytes(plan, prompts, samples)
+        states = 0
+    else:
+        read = encoding_bytes(plan, shape, prompts)
+        states = 4 * (prompts if plan.fast else prompts + rows) * plan.prompt_tokens * shape.width
+    made = prompt_cache_bytes if plan.recorded else cache_bytes
+    step = made(plan, prompts, samples) + snapshot_bytes(plan) + rows * shape.vocabulary * SAMPLING_BYTES
+    casts = cached_bytes(plan, shape, head=not plan.fast)
+    if plan.fast and casts:
+        casts -= 2 * shape.decoder_parameters  # the snapshot stands for them
+    scored = 0
+    if not plan.fast:
+        tokens = rows * (plan.response_tokens + (plan.prompt_tokens if shape.causal else 0))
+        scored = max(pass_bytes(shape, tokens, plan.value_bytes), head_bytes(plan, prompts))
+    return casts + max(read, states + step, states + scored)
+
+
+def scoring_bytes(plan: Plan) -> int:
+    """Passes without gradients over the largest micro-batch: policy, its logits, then the value model.
+
+    The copies that autocast keeps of the policy's weights lie beside the value model's pass.
+    """
+    casts = cached_bytes(plan, plan.policy, head=True)
+    needed = casts + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
+    if plan.value is not None:
+        needed = max(needed, casts + cached_bytes(plan, plan.value, head=False) + reading_bytes(plan, plan.value))
+    return needed
+
+
+def reading_bytes(plan: Plan, shape: ModelShape) -> int:
+    """A pass of one model without gradients over the largest micro-batch: its encoder or its decoder.
+
+    The decoder has the encoder's output and one layer's shared keys and values of the prompts beside it.
+    """
+    prompts, b = plan.group, plan.value_bytes
+    rows = prompts * plan.samples
+    if shape.causal:
+        return pass_bytes(shape, rows * (plan.prompt_tokens + plan.response_tokens), b)
+    shared = prompts * plan.prompt_tokens * (4 * shape.width + 2 * shape.keys * b)
+    tokens = rows * plan.response_tokens
+    attention = 8 * tokens * shape.width + attention_bytes(plan, shape, rows, plan.response_tokens)
+    return max(encoding_bytes(plan, shape, prompts), shared + max(pass_bytes(shape, tokens, b), attention))
+
+
+def reward_bytes(plan: Plan) -> int:
+    """A batch of the largest reward model without gradients: B·L·(2·D + 2·F) and masks of B·L·reach bytes, twice.
+
+    In bf16 the copies of all reward models' weights last through the phase.
+    """
+    b = plan.value_bytes
+    casts = sum(2 * model.layer_parameters for model in plan.rewards) if plan.bf16 else 0
+    batches = [
+        model.rows * model.tokens * (8 * model.width + 2 * model.feed_forward * b + 2 * min(model.reach, model.tokens))
+        for model in plan.rewards
+    ]
+    return casts + max(batches, default=0)
+
+
+def kept_bytes(plan: Plan, shape: ModelShape, one: Activations, checkpointing: bool) -> int:
+    """Activations of the largest micro-batch: P · (outside + Σ layers); with checkpointing only each layer's input."""
+    encoder, decoder = one.encoder_layer, one.decoder_layer
+    if checkpointing:
+        encoder, decoder = one.encoder_input, one.decoder_input
+    return plan.group * (one.outside + shape.encoder_layers * encoder + shape.decoder_layers * decoder)
+
+
+def update_bytes(plan: Plan) -> int:
+    """The update of the largest micro-batch; the largest of three moments.
+
+    - After the forward pass: activations of policy and value model with their bf16 copies of weights, and the logits
+      where a single chunk holds them all (they are then not computed again).
+    - After the value model's backward pass, which comes first: activations of the policy and the logits of a chunk, or
+      one layer computed again where checkpointing is on.
+    - After the last backward pass: all gradients, and a buffer where several processes sum them.
+
+    The gradients of earlier micro-batches lie beside the first two; where there are none, those of the value model
+    beside the second.
+    """
+    policy = kept_bytes(plan, plan.policy, plan.policy_activations, plan.checkpointing)
+    if not (plan.checkpointing and plan.policy.trained < plan.policy.parameters):
+        policy += cast_bytes(plan, plan.policy, head=True)
+    value = value_gradients = 0
+    if plan.value is not None and plan.value_activations is not None:
+        value = kept_bytes(plan, plan.value, plan.value_activations, False) + cast_bytes(plan, plan.value, head=False)
+        value_gradients = 4 * plan.value.trained
+    gradients = gradient_bytes(plan)
+    before = gradients if plan.group < plan.prompts else 0
+    summing = min(GRADIENT_BUCKET, gradients) if plan.processes > 1 else 0
+    again = head_bytes(plan, plan.group, backward=True)
+    if plan.checkpointing:
+        one = plan.policy_activations
+        again = max(again, plan.group * max(one.encoder_layer, one.decoder_layer))
+    tokens = plan.group * plan.samples * plan.response_tokens
+    logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
+    return max(before + policy + logits + value, (before or value_gradients) + policy + again, gradients + summing)

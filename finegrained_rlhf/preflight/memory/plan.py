@@ -1,0 +1,162 @@
+"""What the memory of a PPO step depends on: sizes of models, batches and settings.
+
+Knows no formula (`preflight/memory/formulas.py` does) and no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a language model.
+
+    Attributes:
+        parameters: all of them, tied ones once.
+        trained: those that the optimizer moves.
+        decoder_parameters: of the decoder's layers (of all layers where there is no encoder).
+        encoder_layers: 0 for a causal model.
+        decoder_layers: all layers of a causal model.
+        width: D.
+        keys: width of a layer's keys, heads times head width; values have the same.
+        heads: of an attention.
+        feed_forward: F.
+        feed_forward_copies: tensors of width F that exist together in a forward pass: 2, 3 with a gate, 4 where the
+            activation is computed in several steps (transformers' `gelu_new`).
+        vocabulary: V.
+    """
+
+    parameters: int
+    trained: int
+    decoder_parameters: int
+    encoder_layers: int
+    decoder_layers: int
+    width: int
+    keys: int
+    heads: int
+    feed_forward: int
+    feed_forward_copies: int
+    vocabulary: int
+
+    @property
+    def causal(self) -> bool:
+        """True where prompt and response are one sequence."""
+        return self.encoder_layers == 0
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes that autograd keeps of a forward pass over one prompt with its N responses; copies of weights left out.
+
+    Attributes:
+        outside: embeddings, final norms, value head.
+        encoder_layer: one encoder layer; 0 for a causal model.
+        decoder_layer: one decoder layer.
+        encoder_input: the states that enter one encoder layer.
+        decoder_input: the states that enter one decoder layer.
+    """
+
+    outside: int
+    encoder_layer: int
+    decoder_layer: int
+    encoder_input: int
+    decoder_input: int
+
+
+@dataclass(frozen=True)
+class RewardModelShape:
+    """A reward model and its batches.
+
+    Attributes:
+        name: of the component.
+        parameters: all of them.
+        layer_parameters: without embeddings.
+        width: D.
+        feed_forward: F.
+        reach: keys that the mask of one query holds, at most the tokens of the input.
+        rows: inputs in one forward pass.
+        tokens: of the longest input.
+    """
+
+    name: str
+    parameters: int
+    layer_parameters: int
+    width: int
+    feed_forward: int
+    reach: int
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the memory of one process depends on.
+
+    Attributes:
+        policy: its shape.
+        policy_activations: of the policy.
+        value: None for a value head on the policy's trunk (counted with the policy's parameters).
+        value_activations: of the value model.
+        rewards: reward models.
+        reference_copy: True where the reference has weights of its own (no LoRA).
+        bf16: bf16 autocast, else fp32.
+        cuda: whether the device is a GPU.
+        fast: the fast engine serves the policy; else transformers' `generate`, whose samples share nothing.
+        processes: of the run.
+        prompts: P of one step on this process.
+        samples: N.
+        prompt_tokens: L, the longest prompt.
+        response_tokens: T.
+        prompts_per_batch: prompts decoded at once.
+        validation_prompts: prompts answered greedily at once in a validation; 0 for none.
+        micro_batch_prompts: prompts in one forward and backward pass, at most.
+        micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
+        checkpointing: gradient checkpointing of the policy.
+        scored: the distribution that the update scores: the softmax, or it tempered and truncated.
+    """
+
+    policy: ModelShape
+    policy_activations: Activations
+    value: ModelShape | None
+    value_activations: Activations | None
+    rewards: tuple[RewardModelShape, ...]
+    reference_copy: bool
+    bf16: bool
+    cuda: bool
+    fast: bool
+    processes: int
+    prompts: int
+    samples: int
+    prompt_tokens: int
+    response_tokens: int
+    prompts_per_batch: int
+    validation_prompts: int
+    micro_batch_prompts: int
+    micro_batch_tokens: int | None
+    checkpointing: bool
+    scored: Literal["plain", "top_k", "top_p"]
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value in the compute dtype."""
+        return 2 if self.bf16 else 4
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the fast engine records its steps and keeps what they work on: on a GPU, for T5."""
+        return self.cuda and self.fast and not self.policy.causal
+
+    @property
+    def group(self) -> int:
+        """Prompts of the largest micro-batch, all as long as the longest."""
+        most = min(self.micro_batch_prompts, self.prompts)
+        if self.micro_batch_tokens is None:
+            return most
+        return max(1, min(most, self.micro_batch_tokens // (self.prompt_tokens + self.samples * self.response_tokens)))
+
+    @property
+    def decoded(self) -> int:
+        """Prompts of the largest rollout batch."""
+        return min(self.prompts_per_batch, self.prompts)

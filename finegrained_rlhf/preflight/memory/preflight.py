@@ -1,0 +1,144 @@
+"""Whether a PPO run fits into memory, before it starts: from its configuration to a table.
+
+Knows the job's configuration, the prompts' lengths and the device. Reads no weights, trains nothing and writes nothing;
+the formulae are in `preflight/memory/formulas.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import torch
+from torch import nn
+from transformers import AutoModel
+
+from finegrained_rlhf.models.loading import load_tokenizer, model_directory
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SeparateValueModel
+from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
+from finegrained_rlhf.preflight.memory.probe import (
+    Layers,
+    ProbeBatch,
+    count,
+    layer_parameters,
+    policy_activations,
+    policy_shell,
+    read_config,
+    shape_of,
+    value_activations,
+    value_shell,
+)
+from finegrained_rlhf.preflight.memory.report import report
+from finegrained_rlhf.rollout.fast import FastEngine
+from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.trainer import PPOData
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) -> Plan:
+    """Read the configuration files of all models and the prompts, and count one layer of policy and value model.
+
+    Args:
+        job: the run.
+        processes: of the run.
+        data: its prompts; None reads them.
+
+    Raises:
+        ModelError: a model's directory holds no configuration, or models do not fit each other.
+        DataError: the prompt file is damaged.
+    """
+    policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path)))
+    data = data or job.read_data(policy)
+    value = value_shell(job.value, policy)
+    own = isinstance(value, SeparateValueModel)
+    longest = max(len(prompt.input_ids) for prompt in (*data.train, *data.validation))
+    sampling, number = job.rollout, processes.count
+    prompts = -(-sampling.prompts_per_step // number)
+    batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens)
+    validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number)
+    at_once = sampling.prompts_per_batch
+    scored: Literal["plain", "top_k", "top_p"] = "plain"
+    if job.ppo.score_sampling_distribution:
+        scored = "top_p" if sampling.top_p < 1 else "top_k"
+    trunk = policy if own else nn.ModuleList([policy, value])
+    return Plan(
+        policy=shape_of(trunk, policy.model.config),
+        policy_activations=policy_activations(policy, job.policy, not own, batch, processes),
+        value=shape_of(value, value.backbone.config) if isinstance(value, SeparateValueModel) else None,
+        value_activations=value_activations(policy, job.value, batch, processes) if own else None,
+        rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),
+        reference_copy=policy.adapter is None,
+        bf16=processes.precision == "bf16",
+        cuda=processes.device.type == "cuda",
+        fast=_fast(job, policy),
+        processes=number,
+        prompts=prompts,
+        samples=batch.samples,
+        prompt_tokens=longest,
+        response_tokens=batch.response_tokens,
+        prompts_per_batch=at_once or prompts,
+        validation_prompts=min(validation, at_once or validation),
+        micro_batch_prompts=job.ppo.micro_batch_prompts,
+        micro_batch_tokens=job.ppo.micro_batch_tokens,
+        checkpointing=job.policy.gradient_checkpointing,
+        scored=scored,
+    )
+
+
+def _fast(job: TrainPPO, policy: Policy) -> bool:
+    """Whether the fast engine will serve the policy; gradient checkpointing can be in its way."""
+    shell = policy_shell(job.policy, policy.tokenizer, Layers(1, 1))
+    if job.policy.gradient_checkpointing:
+        shell.use_gradient_checkpointing()
+    return isinstance(make_engine(shell), FastEngine)
+
+
+def _reward_models(job: TrainPPO, responses: int, tokens: int) -> Iterator[RewardModelShape]:
+    """Scorers that say where their model is (`path`), as those of `reward_models` do; others count as nothing.
+
+    Their inputs are taken to be as long as prompt and response together, or as the model reads at most.
+    """
+    for name, scorer in job.reward.components.items():
+        path: Any = getattr(scorer, "path", None)
+        if not isinstance(path, str):
+            continue
+        config = read_config(path, export="model")
+        with torch.device("meta"):
+            model = AutoModel.from_config(config)
+        limit = min(getattr(scorer, "max_length", None) or tokens, config.max_position_embeddings)
+        window = getattr(config, "attention_window", None)
+        widest = max(window) if isinstance(window, list) else window
+        yield RewardModelShape(
+            name=name,
+            parameters=count(model.parameters()),
+            layer_parameters=count(layer_parameters(model, config)),
+            width=config.hidden_size,
+            feed_forward=config.intermediate_size,
+            reach=tokens if widest is None else 3 * widest // 2,
+            rows=min(getattr(scorer, "batch_size", responses), responses),
+            tokens=min(tokens, limit),
+        )
+
+
+def device_bytes(processes: Processes) -> int:
+    """Memory that one process may use: all of its GPU, or its share of the machine's available memory."""
+    if processes.device.type == "cuda":
+        return torch.cuda.get_device_properties(processes.device).total_memory
+    available = int(psutil.virtual_memory().available)
+    if _CGROUP_LIMIT.is_file() and (limit := _CGROUP_LIMIT.read_text().strip()).isdigit():
+        available = min(available, int(limit))
+    return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def preflight(job: TrainPPO, processes: Processes) -> str:
+    """The report on a run that has not begun."""
+    device = processes.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "This machine"
+    return report(plan_of(job, processes), device_bytes(processes), name)

@@ -1,0 +1,277 @@
+"""Shapes of models without their weights, and what autograd keeps of one layer of them.
+
+Knows policies, value models and their configuration files; reads no weights. One layer runs forward with uninitialised
+weights at full width, on the run's own device and through the run's own code, so that the count includes what its
+kernels keep. Layers are alike, so two counts, of one layer and of two, give any number of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory
+from finegrained_rlhf.models.lora import add_lora
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
+from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
+from finegrained_rlhf.runtime.processes import Processes
+
+
+@dataclass(frozen=True)
+class Layers:
+    """How many layers a shell has; `encoder` is not read for a causal model."""
+
+    encoder: int
+    decoder: int
+
+
+def read_config(path: str, export: str = "policy") -> Any:
+    """The configuration of the model in a directory, or of the one that a run exported there.
+
+    Raises:
+        ModelError: there is none, or it cannot be read.
+    """
+    directory = model_directory(path, export)
+    try:
+        return AutoConfig.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ModelError(f"{directory}/config.json: not a model configuration ({reason})") from None
+
+
+def _with_layers(config: Any, layers: Layers | None) -> Any:
+    config = copy.deepcopy(config)
+    if layers is None:
+        return config
+    if config.is_encoder_decoder:
+        config.num_layers, config.num_decoder_layers = layers.encoder, layers.decoder
+        return config
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: layers.decoder]
+    config.num_hidden_layers = layers.decoder
+    return config
+
+
+def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = None) -> Policy:
+    """The policy of a run on the meta device: its modules, adapters included, without memory.
+
+    Args:
+        config: of the policy.
+        tokenizer: of the policy.
+        layers: replaces its numbers of layers.
+
+    Raises:
+        ModelError: the directory holds no configuration or no adapter.
+    """
+    model_config = _with_layers(read_config(config.path), layers)
+    auto = AutoModelForSeq2SeqLM if model_config.is_encoder_decoder else AutoModelForCausalLM
+    wrapper = None
+    with torch.device("meta"):
+        model = auto.from_config(model_config, dtype=torch.float32)
+        _untie_head(model, model_directory(config.path))
+        if config.adapter is not None:
+            wrapper = _adapter_shell(model, config.adapter)
+        elif config.lora is not None:
+            wrapper = add_lora(model, config.lora)
+    kind = Seq2SeqPolicy if model_config.is_encoder_decoder else CausalPolicy
+    return kind(model, tokenizer, wrapper).eval()
+
+
+def _untie_head(model: Any, directory: Path) -> None:
+    """Give the head a weight of its own where the stored model has one, as loading does whatever the configuration."""
+    names: set[str] = set()
+    for path in directory.glob("*.safetensors"):
+        try:
+            with safe_open(path, "pt") as file:
+                names.update(file.keys())
+        except SafetensorError as error:
+            raise ModelError(f"{path}: damaged weights ({error})") from None
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if "lm_head.weight" in names and head.weight is embeddings.weight:
+        head.weight = nn.Parameter(torch.empty_like(head.weight))
+
+
+def _adapter_shell(model: Any, directory: str) -> Any:
+    """A saved adapter's modules twice, as `load_adapter` holds them: one trained, one frozen."""
+    import peft
+
+    try:
+        config = peft.PeftConfig.from_pretrained(directory)
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{directory}: no adapter here ({error})") from None
+    config.inference_mode = False
+    wrapped = peft.get_peft_model(model, config)
+    wrapped.add_adapter("reference", config)
+    wrapped.set_adapter("default")
+    for name, parameter in wrapped.named_parameters():
+        parameter.requires_grad_(".default." in name)
+    return wrapped
+
+
+def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = None) -> ValueModel:
+    """The value model of a run on the meta device.
+
+    Raises:
+        ModelError: it does not fit the policy.
+    """
+    with torch.device("meta"):
+        if config.path is None:
+            return SharedTrunkValueModel(policy).eval()
+        backbone = AutoModel.from_config(_with_layers(read_config(config.path), layers), dtype=torch.float32)
+        return SeparateValueModel(backbone, policy).eval()
+
+
+def shape_of(module: nn.Module, config: Any) -> ModelShape:
+    """Sizes of a policy's model or a value model.
+
+    Args:
+        module: on any device.
+        config: of its language model.
+    """
+    causal = not config.is_encoder_decoder
+    decoder = module if causal else next(m for name, m in module.named_modules() if name.split(".")[-1] == "decoder")
+    width: int = config.hidden_size
+    heads: int = config.num_attention_heads
+    head_width: int = getattr(config, "d_kv", None) or getattr(config, "head_dim", None) or width // heads
+    inner = (getattr(config, name, None) for name in ("d_ff", "intermediate_size", "n_inner"))
+    return ModelShape(
+        parameters=count(module.parameters()),
+        trained=count(p for p in module.parameters() if p.requires_grad),
+        decoder_parameters=count(layer_parameters(decoder, config)),
+        encoder_layers=0 if causal else config.num_layers,
+        decoder_layers=config.num_hidden_layers if causal else config.num_decoder_layers,
+        width=width,
+        keys=(getattr(config, "num_key_value_heads", None) or heads) * head_width,
+        heads=heads,
+        feed_forward=next((size for size in inner if size), 4 * width),
+        feed_forward_copies=_feed_forward_copies(module, config),
+        vocabulary=config.vocab_size,
+    )
+
+
+def _feed_forward_copies(module: nn.Module, config: Any) -> int:
+    names = (getattr(config, name, None) for name in ("dense_act_fn", "activation_function", "hidden_act"))
+    if next((name for name in names if name), None) == "gelu_new":
+        return 4
+    return 3 if any("gate" in name or ".wi_1." in name for name, _ in module.named_parameters()) else 2
+
+
+def count(parameters: Iterable[Tensor]) -> int:
+    """How many numbers they hold."""
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def layer_parameters(module: nn.Module, config: Any) -> Iterator[Tensor]:
+    """All but embeddings and head, which have a row a token of the vocabulary."""
+    return (parameter for parameter in module.parameters() if parameter.shape[0] != config.vocab_size)
+
+
+def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
+    """Bytes of the tensors that autograd keeps for the backward pass of `run`; the weights of `module` do not count."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, Tensor] = {}  # held, so that no address comes twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run()
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in own)
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """One prompt with its responses.
+
+    Attributes:
+        samples: N.
+        prompt_tokens: L.
+        response_tokens: T.
+    """
+
+    samples: int
+    prompt_tokens: int
+    response_tokens: int
+
+
+def policy_activations(
+    policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, processes: Processes
+) -> Activations:
+    """What autograd keeps of a policy.
+
+    Args:
+        policy: the shell of the whole of it.
+        config: what it was made from.
+        shared: whether a value head reads its states.
+        batch: what it reads.
+        processes: device and precision.
+    """
+
+    def kept(layers: Layers) -> int:
+        small = policy_shell(config, policy.tokenizer, layers)
+        head = value_shell(ValueConfig("shared"), small) if shared else None
+        modules = nn.ModuleList([small, *([head] if head else [])]).to_empty(device=processes.device)
+        prompt, index, ids = _inputs(small.eos_ids[0], batch, processes.device)
+
+        def run() -> object:
+            hidden = small.hidden(small.encode([prompt]), index, ids)
+            return head.from_hidden(hidden) if isinstance(head, SharedTrunkValueModel) else hidden
+
+        return _saved(modules, run, policy.model.config, processes)
+
+    return _activations(kept, policy.model.config, batch)
+
+
+def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
+    """What autograd keeps of a value model of its own, beside this policy."""
+    assert config.path is not None
+    whole = read_config(config.path)
+
+    def kept(layers: Layers) -> int:
+        model = value_shell(config, policy, layers).to_empty(device=processes.device)
+        prompt, index, ids = _inputs(policy.eos_ids[0], batch, processes.device)
+        memory = PromptMemory([prompt], *pad_rows([prompt.input_ids], policy.pad_id, processes.device), None)
+        return _saved(model, lambda: model(memory, index, ids), whole, processes)
+
+    return _activations(kept, whole, batch)
+
+
+def _inputs(token: int, batch: ProbeBatch, device: torch.device) -> tuple[Prompt, Tensor, Tensor]:
+    """A prompt, the prompt of each response, and the responses [N, T]."""
+    ids = torch.full((batch.samples, batch.response_tokens), token, device=device)
+    return Prompt("probe", "", (token,) * batch.prompt_tokens), torch.zeros_like(ids[:, 0]), ids
+
+
+def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes: Processes) -> int:
+    """Saved bytes less the bf16 copies of layers' weights, which do not grow with the batch."""
+    with processes.autocast():
+        total = saved_bytes(module, run)
+    return total - (2 * count(layer_parameters(module, config)) if processes.precision == "bf16" else 0)
+
+
+def _activations(kept: Callable[[Layers], int], config: Any, batch: ProbeBatch) -> Activations:
+    one = kept(Layers(1, 1))
+    encoder = kept(Layers(2, 1)) - one if config.is_encoder_decoder else 0
+    decoder = kept(Layers(1, 2)) - one
+    width, rows = 4 * config.hidden_size, batch.samples
+    return Activations(
+        outside=max(0, one - encoder - decoder),
+        encoder_layer=encoder,
+        decoder_layer=decoder,
+        encoder_input=width * batch.prompt_tokens if config.is_encoder_decoder else 0,
+        decoder_input=width
+        * rows
+        * (batch.response_tokens + (0 if config.is_encoder_decoder else batch.prompt_tokens)),
+    )

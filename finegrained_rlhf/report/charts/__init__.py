@@ -1,0 +1,1 @@
+"""Charts: SVG of our own for pages, matplotlib for papers."""

@@ -1,0 +1,236 @@
+"""Responses as heat maps: the text coloured by one component's segments, or by one number of its tokens.
+
+The reader chooses what colours the text; the choice needs no script. Knows responses only, and nothing of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from finegrained_rlhf.report.html import Html, el, isolated, join, signed
+from finegrained_rlhf.report.list_tools import list_tools, sort_values
+from finegrained_rlhf.report.runs.responses import Piece, cut
+from finegrained_rlhf.runtime.directory.samples import Sample, SampleSegment
+
+LEVELS = 5
+"""Shades of each sign."""
+LAYERS = 16
+"""Choices that the style sheet knows; a reward of more components than that is cut off."""
+_FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+# Numbers of a token, in the order in which they are shown.
+_NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Responses to one prompt, side by side.
+
+    Attributes:
+        prompt: its text.
+        cells: a heading and a response each; None where there is none.
+        references: what people answered; may be empty.
+        shown: the response that the group is ordered and filtered by; None keeps its place.
+    """
+
+    prompt: str
+    cells: Sequence[tuple[str, Sample | None]]
+    references: Sequence[str] = ()
+    shown: Sample | None = None
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One choice.
+
+    Attributes:
+        name: component or quantity.
+        scale: the absolute value from which on the shade is the strongest.
+        beyond: some values are larger than that.
+        by_token: it colours tokens, not segments.
+    """
+
+    name: str
+    scale: float
+    beyond: bool
+    by_token: bool
+
+    @property
+    def ends(self) -> tuple[tuple[str, float], tuple[str, float]]:
+        """Both ends of the scale, and how values beyond stand to them."""
+        return ("≤", -self.scale), ("≥", self.scale)
+
+    def level(self, value: float) -> int:
+        """Shade from −LEVELS to LEVELS; 0 for values close to 0."""
+        return max(-LEVELS, min(LEVELS, round(LEVELS * value / self.scale)))
+
+
+def heat_style() -> str:
+    """The rules by which a chosen layer colours its pieces and shows the values at its segments' ends."""
+    rules = []
+    for k in range(LAYERS):
+        chosen = f".l{k}:checked~"
+        rules.append(f"{chosen}.tabs .t{k}{{background:var(--ink);color:var(--paper);border-color:var(--ink)}}")
+        rules.append(f".l{k}:focus-visible~.tabs .t{k}{{outline:2px solid var(--link);outline-offset:2px}}")
+        rules.append(f"{chosen}.body .e{k}{{display:inline-block}}{chosen}.scale .r{k}{{display:inline}}")
+        for level in range(1, LEVELS + 1):
+            rules.append(f"{chosen}.body .k{k}p{level}{{background:var(--p{level})}}")
+            rules.append(f"{chosen}.body .k{k}m{level}{{background:var(--m{level})}}")
+    return "\n".join(rules)
+
+
+def heat_panel(
+    name: str, groups: Sequence[Group], components: Sequence[str], *, shown: int = 4, tools: bool = True
+) -> Html:
+    """Groups of responses under one choice of what colours them.
+
+    Args:
+        name: unique on the page.
+        groups: one a prompt.
+        components: which may be chosen.
+        shown: so many groups are open; the rest unfolds.
+        tools: offer search, order and filter.
+    """
+    responses = [response for group in groups for _, response in group.cells if response is not None]
+    layers = _layers(responses, components)
+    inputs = [
+        el("input", type="radio", name=name, id=f"{name}-{k}", class_=f"l{k} pick", checked=k == 0)
+        for k in range(len(layers))
+    ]
+    labels = [el("label", layer_name(x), for_=f"{name}-{k}", class_=f"t{k}") for k, x in enumerate(layers)]
+    tabs = el("div", el("span", "Colour by", class_="say"), *labels, class_="tabs")
+    drawn = [_group(group, components, layers) for group in groups]
+    rest = el("details", el("summary", f"{len(drawn) - shown} more"), *drawn[shown:]) if len(drawn) > shown else None
+    body = el("div", *drawn[:shown], rest, class_="body")
+    controls = list_tools(name, components) if tools and len(groups) > 1 else None
+    return el("div", *inputs, tabs, _legend(layers), controls, body, class_="heat list", data_open=shown)
+
+
+def layer_name(layer: _Layer) -> str:
+    """What the choice is called."""
+    return _NAMES[layer.name] if layer.by_token else layer.name
+
+
+def _layers(responses: Sequence[Sample], components: Sequence[str]) -> list[_Layer]:
+    found = []
+    for component in components:
+        values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
+        found.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
+    for quantity in _NAMES:
+        values = sorted(abs(v) for r in responses if r.tokens for v in r.tokens.numbers.get(quantity, ()))
+        if values:  # a few outliers would make everything else pale
+            scale = values[int(0.95 * (len(values) - 1))] or values[-1] or 1.0
+            found.append(_Layer(quantity, scale, beyond=scale < values[-1], by_token=True))
+    return found[:LAYERS]
+
+
+def _legend(layers: Sequence[_Layer]) -> Html:
+    """The scale of the chosen layer: from its lowest to its highest shade."""
+    steps = [*(f"m{i}" for i in range(LEVELS, 0, -1)), "zero", *(f"p{i}" for i in range(1, LEVELS + 1))]
+    ends = [
+        tuple(
+            el("b", f"{relation} {signed(end)}" if x.beyond else signed(end), class_=f"r{k}")
+            for relation, end in x.ends
+        )
+        for k, x in enumerate(layers)
+    ]
+    bar = el("span", *(el("i", class_=f"w{step}") for step in steps), class_="ramp", aria_hidden="true")
+    return el("div", *(low for low, _ in ends), bar, *(high for _, high in ends), class_="scale")
+
+
+def _group(group: Group, components: Sequence[str], layers: Sequence[_Layer]) -> Html:
+    cells = [
+        el("div", el("h4", heading), el("p", "No answer kept.", class_="none") if r is None else _cell(r, layers))
+        for heading, r in group.cells
+    ]
+    short = group.prompt if len(group.prompt) <= 160 else group.prompt[:150].rstrip() + " …"
+    prompt = isolated(group.prompt)
+    if short != group.prompt:
+        prompt = el("details", el("summary", isolated(short)), el("p", group.prompt, dir="auto", class_="full"))
+    reference = [el("p", el("b", "reference "), isolated(text), class_="reference") for text in group.references[:1]]
+    shown = el("div", prompt, class_="prompt"), *reference, el("div", *cells, class_="cells")
+    return el("article", *shown, **sort_values(group.shown, components))
+
+
+def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
+    ends = response.tokens.ends if response.tokens else ()
+    pieces = cut(response.text, [*response.segments, *(response.marks or ())], ends)
+    last_end = max((segment.end for segment in response.segments), default=0)
+    parts: list[Html] = []
+    for piece in pieces:
+        parts.append(_piece(response, piece, layers))
+        parts += [_value(s, layers) for s in response.segments if s.end == piece.end and piece.start < s.end]
+    if not response.text and last_end == 0:
+        parts = [el("span", "(empty)", class_="none"), *parts, *(_value(s, layers) for s in response.segments)]
+    text = el("p", *parts, class_="text", dir="auto", tabindex=0 if response.tokens else None)
+    sums = [
+        el("span", el("bdi", layer.name), " ", el("b", signed(response.totals(layer.name)[0])))
+        for layer in layers
+        if not layer.by_token
+    ]
+    total = el("span", "weighted total ", el("b", signed(response.total)))
+    return join(text, el("p", *sums, total, _oracle(response), class_="sums"))
+
+
+def _oracle(response: Sample) -> Html | None:
+    """How many errors an oracle marked; nothing where none was asked."""
+    if response.marks is None:
+        return None
+    count = len(response.marks)
+    return el("span", "oracle ", el("b", f"{count} error{'s' * (count != 1)}" if count else "no error"))
+
+
+def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
+    over = [s for s in response.segments if s.start <= piece.start and piece.end <= s.end and piece.start < piece.end]
+    classes = []
+    for k, layer in enumerate(layers):
+        value = _value_of(response, piece, over, layer)
+        level = layer.level(value) if value is not None else 0
+        if level:
+            classes.append(f"k{k}{'p' if level > 0 else 'm'}{abs(level)}")
+    marks = [m for m in response.marks or () if m.start <= piece.start < piece.end <= m.end]
+    if marks:
+        classes.append("wrong")
+    text = response.text[piece.start : piece.end]
+    if piece.start == piece.end:
+        classes.append("end")
+        text = "end"
+    lines = [*_token_lines(response, piece), *(_segment_line(segment) for segment in over)]
+    lines += [f"oracle: {_FSI}{mark.label}{_PDI}" for mark in marks]
+    return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
+
+
+def _value_of(response: Sample, piece: Piece, over: Sequence[SampleSegment], layer: _Layer) -> float | None:
+    if layer.by_token:
+        if response.tokens is None or not piece.tokens or layer.name not in response.tokens.numbers:
+            return None
+        return response.tokens.numbers[layer.name][piece.tokens[-1]]
+    return next((segment.raw for segment in over if segment.component == layer.name), None)
+
+
+def _token_lines(response: Sample, piece: Piece) -> list[str]:
+    """Number, text and quantities of the tokens of a piece."""
+    if response.tokens is None:
+        return []
+    lines = []
+    for token in piece.tokens:
+        start = response.tokens.ends[token - 1] if token else 0
+        text = response.text[start : response.tokens.ends[token]].strip() or "no characters"
+        numbers = response.tokens.numbers
+        quantities = [f"{word} {signed(numbers[name][token], 3)}" for name, word in _NAMES.items() if name in numbers]
+        lines += [f"token {token + 1}: {_FSI}{text}{_PDI}", ", ".join(quantities)]
+    return lines
+
+
+def _segment_line(segment: SampleSegment) -> str:
+    raw, weighted = signed(segment.raw, 3), signed(segment.weighted, 3)
+    return f"{_FSI}{segment.component}{_PDI} {raw}, weighted {weighted}"
+
+
+def _value(segment: SampleSegment, layers: Sequence[_Layer]) -> Html:
+    """The value of a segment, at its end; shown while its component is chosen."""
+    for k, layer in enumerate(layers):
+        if layer.name == segment.component and not layer.by_token:
+            sign = "neg" if segment.raw < 0 else "pos"
+            return el("bdi", signed(segment.raw), class_=f"e e{k} {sign}")
+    return Html("")

@@ -1,0 +1,1 @@
+"""The sections of a run's page and the page itself."""

@@ -1,0 +1,222 @@
+"""The first screen of a run's report: did it get better, at what, and is it hacking? Three answers, with numbers.
+
+Knows measures and how to word them. Knows no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.runs.measures import (
+    ENDED,
+    KL,
+    LENGTH,
+    REPETITION,
+    SEGMENT,
+    Measure,
+    price_measures,
+    reward_measures,
+    seconds,
+    true_error_measure,
+    true_measures,
+)
+from finegrained_rlhf.report.runs.record import Row, RunRecord
+from finegrained_rlhf.training.hacking import (
+    EOS_DROP,
+    LENGTH_CHANGE,
+    REPETITION_RISE,
+    HackingWarning,
+    hacking_warnings,
+)
+
+
+def answers_to_three_questions(record: RunRecord) -> Html:
+    """Did it get better? At what? Is it hacking? A tile each: a sentence, then its numbers and thresholds."""
+    return el(
+        "div",
+        _tile("Did it get better?", *_better(record)),
+        _tile("At what?", *_at_what(record)),
+        _tile("Is it hacking?", *_hacking(record)),
+        class_="tiles",
+    )
+
+
+def policy_name(record: RunRecord) -> str:
+    """Which policy a run is shown at: of which step, and that it is the initial one where it is."""
+    if record.best is None:
+        return "–"
+    how = "exported" if record.exported == record.best["step"] else "best"
+    return f"step {record.best['step']}, {how}{' = initial policy' if record.is_initial else ''}"
+
+
+def found_warnings(record: RunRecord) -> list[tuple[int, HackingWarning]]:
+    """Signs of hacking at the exported and at the last validation against the first one, each with its step."""
+    if len(record.validations) < 2:
+        return []
+    first = record.validations[0]
+    seen: dict[tuple[str, str], tuple[int, HackingWarning]] = {}
+    for now in (record.best, record.validations[-1]):
+        if now is not None and now is not first and _complete(first) and _complete(now):
+            for warning in hacking_warnings(first, now):
+                seen.setdefault((warning.component, warning.kind), (int(now["step"]), warning))
+    return list(seen.values())
+
+
+def warnings_box(record: RunRecord) -> Html | None:
+    """The warnings; nothing where there is none."""
+    found = found_warnings(record)
+    if not found:
+        return None
+    lines = [
+        el("li", el("b", warning.kind), f", step {step}: ", isolated(warning.message), ".") for step, warning in found
+    ]
+    return el("div", el("b", "Signs of reward hacking. Read the answers."), el("ul", *lines), class_="warnings")
+
+
+def duration(value: float) -> str:
+    """Seconds in the unit that suits them."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} s"
+
+
+def between(parts: Sequence[Any], gap: str) -> list[Any]:
+    """The parts with a gap between them."""
+    return [piece for i, part in enumerate(parts) for piece in ((gap, part) if i else (part,))]
+
+
+def _tile(question: str, word: str, kind: str, lines: Sequence[Any]) -> Html:
+    said = el("p", el("b", word), class_=f"word {kind}".strip())
+    return el("div", el("h2", question), said, *(el("p", *line) for line in lines), class_="tile")
+
+
+def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
+    reward = reward_measures(record)
+    total = next((m for m in reward if m.name == "weighted total"), None)
+    truth = true_error_measure(record)
+    judge = truth or total
+    if judge is None or len(record.validations) < 2:
+        return "Not known", "", [["It takes two validations to say."]]
+    shown: list[list[Any]] = [[join("Step ", record.validations[0]["step"], " → ", policy_name(record), ".")]]
+    if record.is_initial:
+        word, kind = "No", "bad"
+        text = "No later validation scored higher than the first, so the exported policy is the initial one."
+        shown = [[text], *([_at_last(judge, record)] if judge.last is not None else [])]
+    else:
+        word, kind = {"better": ("Yes", "good"), "worse": ("No, worse", "bad")}.get(
+            judge.verdict or "", ("No clear change", "")
+        )
+        if truth is None and word == "Yes":
+            word = "By its own reward"
+        shown += [[_said(m), f" (counts from ±{number(m.threshold)})"] for m in (truth, total) if m is not None]
+    if truth is None:
+        shown.append(["No oracle measured the truth beside the reward."])
+    return word, kind, shown
+
+
+def _at_last(measure: Measure, record: RunRecord) -> list[Any]:
+    step = record.validations[-1]["step"]
+    return [isolated(measure.name), f" {number(measure.first)} at first, {number(measure.last)} at step {step}."]
+
+
+def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
+    """The measures that changed, the truth before what the reward models say."""
+    reward = reward_measures(record)
+    # A sum over more segments is no better answer: where a component has many, its mean by segment speaks for it.
+    by_segment = {measure.name for measure in reward if measure.unit == SEGMENT}
+    components = [m for m in reward if m.name != "weighted total"]
+    sources = {
+        "truth": true_measures(record),
+        "reward models": [m for m in components if m.unit == SEGMENT or m.name not in by_segment],
+        "form": [m for m in price_measures(record) if m.name in (REPETITION, ENDED)],
+    }
+    lines: list[list[Any]] = []
+    counts = {}
+    for word, title in (("better", "Better"), ("worse", "Worse"), ("same", "No clear change")):
+        said = {source: [_said(m) for m in found if m.verdict == word] for source, found in sources.items()}
+        counts[word] = sum(map(len, said.values()))
+        for source in (source for source, found in said.items() if found):
+            by = el("span", f" ({source}) ", class_="by")
+            lines.append([el("b", title), by, *between(said[source], "; "), "."])
+    better, worse = counts["better"], counts["worse"]
+    if record.is_initial or not better + worse:
+        return ("Nothing" if lines else "Not known"), "", [] if record.is_initial else lines
+    return f"{better} better, {worse} worse", "good" if better and not worse else "bad" if not better else "", lines
+
+
+def _hacking(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
+    found = found_warnings(record)
+    shown_at = int(record.best["step"]) if record.best else -1
+    now = [warning for step, warning in found if step == shown_at]
+    goodhart = _against_truth(record)
+    if len(record.validations) < 2:
+        word, kind = "Not known", ""
+    elif goodhart is not None and goodhart[0]:
+        word, kind = "Yes: the reward rose and the truth did not", "bad"
+    elif now:
+        word, kind = f"Perhaps: {len(now)} sign{'s' * (len(now) > 1)}", "bad"
+    elif found:
+        word, kind = f"Not the exported policy; {len(found)} sign{'s' * (len(found) > 1)} later", ""
+    else:
+        word, kind = "No sign", "good"
+    lines: list[list[Any]] = [_form(record)]
+    if goodhart is not None:
+        lines.append([goodhart[1]])
+    return word, kind, [line for line in lines if line]
+
+
+def _form(record: RunRecord) -> list[Any]:
+    """Length, repetition, endings and KL, each with the change from which on it is a sign."""
+    measures = {measure.name: measure for measure in price_measures(record)}
+    limit = record.setting("ppo", "kl", "limit")
+    rows = [
+        (LENGTH, "length", " tokens", f"×{LENGTH_CHANGE:g}", 1),
+        (REPETITION, REPETITION, "", f"+{REPETITION_RISE:g}", 3),
+        (ENDED, ENDED, "", f"−{EOS_DROP:g}", 3),
+        (KL, "KL", " nats", f"stops at {limit:g}" if is_number(limit) else "no limit", 2),
+    ]
+    parts = []
+    for name, word, unit, sign, digits in rows:
+        if (m := measures.get(name)) is not None and m.first is not None and m.after is not None:
+            note = f" ({sign})" if name == KL else f" (a sign from {sign})"
+            parts.append(join(word, " ", _numbers(m, digits), unit, note))
+    return [*between(parts, "; "), "."] if parts else []
+
+
+def _against_truth(record: RunRecord) -> tuple[bool, Any] | None:
+    """Whether the reward rose while the truth did not; None where no truth was measured or nothing was exported."""
+    truth = true_error_measure(record)
+    total = next((m for m in reward_measures(record) if m.name == "weighted total"), None)
+    if truth is None or total is None or truth.change is None or total.change is None or record.is_initial:
+        return None
+    deceived = total.verdict == "better" and truth.verdict == "worse"
+    together = "while" if deceived or truth.verdict == "same" else "and"
+    return deceived, join("Reward against truth: ", _said(total), f", {together} ", _said(truth), ".")
+
+
+def price_line(record: RunRecord) -> list[Any]:
+    """What it cost: episodes and time."""
+    parts: list[Any] = []
+    episodes = record.steps[-1].get("episodes") if record.steps else None
+    if is_number(episodes):
+        parts.append(f"{number(round(episodes))} episodes")
+    if (spent := seconds(record)) is not None:
+        parts.append(f"{duration(spent)} of training")
+    return parts
+
+
+def _said(measure: Measure) -> Html:
+    name = f"{measure.name} per segment" if measure.unit == SEGMENT else measure.name
+    return join(isolated(name), " ", _numbers(measure, 3))
+
+
+def _numbers(measure: Measure, digits: int) -> Html:
+    pair = el("b", number(measure.first, digits)), " → ", el("b", number(measure.after, digits))
+    return el("span", *pair, class_="pair")
+
+
+def _complete(row: Row) -> bool:
+    return {"response_length", "repetition", "eos_rate"} <= row.keys()

@@ -1,0 +1,1 @@
+"""What a run directory says: records, responses, measures."""

@@ -1,0 +1,82 @@
+"""Every run below a directory with its state: what `scripts/runs.py` builds and runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.report.html import number
+from finegrained_rlhf.report.runs.state import RunState, read_state
+from finegrained_rlhf.report.text_table import print_table
+from finegrained_rlhf.runtime.console import in_words
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+
+_WITHIN_A_RUN = ("checkpoints", "policy", "model", "samples", "locks")
+HEAD = ("run", "state", "why", "step", "exported", "score", "age")
+
+
+class ListRuns:
+    """List every run below a directory, the one that changed last at the top.
+
+    Args:
+        directory: where to look; a run itself counts.
+        format: `table`, or `json` for one object a line (`run` and the fields of `RunState`).
+
+    Raises:
+        ConfigError: an unknown format.
+    """
+
+    def __init__(self, directory: str = ".", format: Literal["table", "json"] = "table") -> None:
+        if format not in ("table", "json"):
+            raise ConfigError(f"format: expected table or json, got {format!r}")
+        self.directory, self.format = Path(directory), format
+
+    def run(self) -> None:
+        """Look at every run and print them.
+
+        Raises:
+            DataError: there is no such directory.
+        """
+        if not self.directory.is_dir():
+            raise DataError("no such directory; expected one with runs below it", file=self.directory)
+        now = time.time()
+        found = {path: read_state(path, now) for path in runs_below(self.directory)}
+        ordered = sorted(found.items(), key=lambda item: (-item[1].changed, str(item[0])))
+        if self.format == "json":
+            for path, state in ordered:
+                print(json.dumps({"run": str(path), **asdict(state)}, ensure_ascii=False))
+        elif ordered:
+            print_table(HEAD, [_row(self._name(path), state, now) for path, state in ordered], words=3)
+        else:
+            print(f"no runs below {self.directory}", file=sys.stderr)
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.directory)) if path != self.directory else str(path)
+
+
+def runs_below(directory: Path) -> Iterator[Path]:
+    """Every run directory at or below `directory`; runs may lie within others (`points/NAME`). No link is followed."""
+    for folder, children, _ in os.walk(directory):
+        path = Path(folder)
+        is_run = RunDirectory(path).is_run()
+        if is_run:
+            yield path
+        hidden = [name for name in children if name.startswith(".")]
+        children[:] = sorted(set(children) - set(hidden) - set(_WITHIN_A_RUN if is_run else ()))
+
+
+def _row(name: str, state: RunState, now: float) -> list[str]:
+    """The cells of a run: a state that is only guessed has a question mark."""
+    status = f"{state.status}?" if state.status == "running" and not state.locked else state.status
+    step = "–" if state.step is None else str(state.step)
+    total = "" if state.total_steps is None else f"/{state.total_steps}"
+    exported = "–" if state.exported is None else str(state.exported)
+    age = in_words(max(now - state.changed, 0.0)) if state.changed else "–"
+    return [name, status, state.stop_reason or "", f"{step}{total}", exported, number(state.score), age]

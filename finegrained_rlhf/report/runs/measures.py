@@ -1,0 +1,194 @@
+"""Which numbers of a run tell whether it got better, at what, and at what price.
+
+Knows the keys of `metrics.jsonl` and `eval.jsonl`; whatever else a validation holds was measured beside the reward (by
+an oracle, say) and counts as the truth. Knows no HTML and no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from finegrained_rlhf.report.html import is_number
+from finegrained_rlhf.report.runs.noise import Values, of_component, of_segments, of_total, paired_noise, share_noise
+from finegrained_rlhf.report.runs.record import Row, RunRecord
+
+Point = tuple[float, float]
+_OURS = {"step", "score", "examples", "response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
+_PREFIXES = ("reward/", "segments/", "time/")
+SEGMENT, LENGTH, KL = "a segment", "tokens", "KL"
+REPETITION, ENDED = "repeated 3-grams", "answers that end"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number that validations or training steps have.
+
+    Attributes:
+        name: as the page shows it.
+        unit: what it counts by (`an answer`, `a segment`), or nothing.
+        points: (step, value) over the run.
+        first: at the first validation; None where it was not measured.
+        after: at the validation of the exported policy.
+        better: `up`, `down`, or None where neither is better by itself.
+        noise: a change up to this may be chance (`report.noise`); None where nothing is known of the spread.
+    """
+
+    name: str
+    unit: str
+    points: Sequence[Point]
+    first: float | None
+    after: float | None
+    better: Literal["up", "down"] | None
+    noise: float | None = None
+
+    @property
+    def change(self) -> float | None:
+        """After minus first; None where one of them is unknown."""
+        return None if self.first is None or self.after is None else self.after - self.first
+
+    @property
+    def last(self) -> float | None:
+        """At the last validation."""
+        return self.points[-1][1] if self.points else None
+
+    @property
+    def threshold(self) -> float:
+        """The change from which on it counts: above chance, and above one per cent (five where chance is unknown)."""
+        largest = max(abs(self.first or 0.0), abs(self.after or 0.0))
+        return 0.05 * largest if self.noise is None else max(self.noise, 0.01 * largest)
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "same"] | None:
+        """Whether it clearly got better; None where neither direction is better, or one value is unknown."""
+        if self.better is None or self.change is None:
+            return None
+        if abs(self.change) <= self.threshold:
+            return "same"
+        return "better" if (self.change > 0) == (self.better == "up") else "worse"
+
+
+def series(rows: Sequence[Row], key: str, per: str | None = None) -> list[Point]:
+    """(step, value of `key`) of the rows that have it; divided by the value of `per` where that is given."""
+    found = []
+    for row in rows:
+        value, divisor = row.get(key), row.get(per, 0) if per else 1
+        if is_number(value) and is_number(divisor) and divisor:
+            found.append((float(row["step"]), value / divisor))
+    return found
+
+
+def monitored(rows: Sequence[Row]) -> list[str]:
+    """What validations measured beside the reward, in order of first use."""
+    keys = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value))
+    return [key for key in keys if key not in _OURS and not key.startswith(_PREFIXES)]
+
+
+def true_errors(rows: Sequence[Row]) -> dict[str, list[Point]]:
+    """The monitored error rates over the run, by name; `completeness` counts as its complement."""
+    found = {readable(key): series(rows, key) for key in monitored(rows) if "error" in key}
+    if shares := series(rows, "completeness"):
+        found["1 − completeness"] = [(step, 1.0 - share) for step, share in shares]
+    return found
+
+
+def mean_true_error(rows: Sequence[Row]) -> list[Point]:
+    """The mean of the true errors at each validation that has all of them."""
+    errors = [dict(points) for points in true_errors(rows).values()]
+    if not errors:
+        return []
+    steps = sorted(set.intersection(*(set(points) for points in errors)))
+    return [(step, sum(points[step] for points in errors) / len(errors)) for step in steps]
+
+
+def readable(key: str) -> str:
+    """A key in words."""
+    return key.replace("_", " ")
+
+
+def reward_measures(record: RunRecord) -> list[Measure]:
+    """What the reward says of validation answers: the total, and each component by answer and by segment."""
+    rows = record.validations
+    found = [_measure(record, "weighted total", "an answer", series(rows, "score"), "up", of_total)]
+    for name in record.components:
+        points = series(rows, f"reward/{name}/raw")
+        found.append(_measure(record, name, "an answer", points, "up", of_component(name)))
+        if any(count != 1 for _, count in series(rows, f"segments/{name}")):
+            points = series(rows, f"reward/{name}/raw", f"segments/{name}")
+            found.append(_measure(record, name, SEGMENT, points, "up", of_segments(name)))
+    return [measure for measure in found if measure.points]
+
+
+def true_measures(record: RunRecord) -> list[Measure]:
+    """What was measured beside the reward."""
+    return [
+        _measure(record, readable(key), "", series(record.validations, key), "down" if "error" in key else "up")
+        for key in monitored(record.validations)
+    ]
+
+
+def true_error_measure(record: RunRecord) -> Measure | None:
+    """The mean of all true errors; None where no truth was measured."""
+    points = mean_true_error(record.validations)
+    return _measure(record, "mean true error", "share", points, "down") if points else None
+
+
+def price_measures(record: RunRecord) -> list[Measure]:
+    """What the policy gave up or took on: distance from where it began, length, repetition, entropy."""
+    rows, after = record.validations, record.best
+    found = [
+        _measure(record, LENGTH, "an answer", series(rows, "response_length"), None),
+        _measure(record, REPETITION, "share", series(rows, "repetition"), "down"),
+        _measure(record, ENDED, "share", series(rows, "eos_rate"), "up"),
+    ]
+    found = [measure for measure in found if measure.points]
+    for key, name, unit in (("kl", KL, "nats an answer"), ("entropy", "entropy", "nats a token")):
+        points = series(record.steps, key)
+        if points:
+            # A step measures the policy before its update, so that the policy of step s is measured at s + 1.
+            at_after = _at(points, float(after["step"]) + 1) if after else points[-1][1]
+            found.append(Measure(name, unit, points, points[0][1], at_after, None))
+    return found
+
+
+def seconds(record: RunRecord) -> float | None:
+    """Wall-clock time of all training steps and validations; None where it was not kept."""
+    steps = series(record.steps, "time/step_s") or series(record.steps, "time/total_s")
+    if not steps:
+        return None
+    return sum(value for _, value in [*steps, *series(record.validations, "time/validate_s")])
+
+
+def _measure(
+    record: RunRecord,
+    name: str,
+    unit: str,
+    points: Sequence[Point],
+    better: Literal["up", "down"] | None,
+    values: Values | None = None,
+) -> Measure:
+    """A measure with what may be chance: of shares from the number of answers, of rewards from the kept answers."""
+    known = dict(points)
+    first = points[0][1] if points else None
+    best = record.best
+    after = known.get(float(best["step"])) if best else None
+    return Measure(name, unit, points, first, after, better, _noise(record, first, after, values))
+
+
+def _noise(record: RunRecord, first: float | None, after: float | None, values: Values | None) -> float | None:
+    best = record.best
+    if best is None or first is None or after is None:
+        return None
+    start = record.validations[0]
+    if values is not None:
+        before, now = (record.answers.get(int(row["step"]), ()) for row in (start, best))
+        return paired_noise(before, now, values, best.get("examples"))
+    if 0.0 <= first <= 1.0 and 0.0 <= after <= 1.0:
+        return share_noise(first, after, best.get("examples"))
+    return None
+
+
+def _at(points: Sequence[Point], step: float) -> float:
+    """The value at `step`, or at the last step before it."""
+    return [value for at, value in points if at <= step or at == points[0][0]][-1]

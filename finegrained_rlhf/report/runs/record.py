@@ -1,0 +1,285 @@
+"""What a run left on disk, read for a report: complete where it is complete, and a line for everything that is missing.
+
+Knows the files of a PPO run and of the reward models that its configuration names. Knows no HTML and no task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.report.html import is_number
+from finegrained_rlhf.report.runs.state import RunState, read_state
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.directory.samples import OracleMark, Sample, read_marks, read_samples, sample_files
+
+Row = Mapping[str, Any]
+SAMPLED_STEPS = 6
+"""Files of sampled responses that are read; a long run has hundreds."""
+ANSWERED_STEPS = 8
+"""Files of answers to validation prompts that are read, spread over the run; that of the exported policy on top."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One training run.
+
+    Attributes:
+        path: its directory.
+        config: resolved configuration; empty where it is missing.
+        steps: lines of `metrics.jsonl`, by step.
+        validations: lines of `eval.jsonl`, by step.
+        exported: step of the exported policy; None where nothing was exported.
+        samples: sampled training responses of a few steps spread over the run, by step.
+        answers: kept greedy answers to validation prompts by step: of the first, the exported and the last validation,
+            and of some between.
+        references: human answers to validation prompts, by the prompt's text; empty where the data is not there.
+        state: where the run stands, and why it ended early if it did.
+        trust: what each reward model's run says of itself, by component.
+        drift: agreement of reward models with an oracle over training, by component.
+        evaluation: what `evaluate.py` measured of the run.
+        commit: version of the code that made it; None where it was not kept.
+        missing: what a reader might look for and why it is not there, a line each.
+    """
+
+    path: Path
+    config: Row
+    steps: Sequence[Row]
+    validations: Sequence[Row]
+    exported: int | None
+    samples: Mapping[int, Sequence[Sample]]
+    answers: Mapping[int, Sequence[Sample]]
+    references: Mapping[str, Sequence[str]]
+    state: RunState
+    trust: Mapping[str, Row]
+    drift: Row | None
+    evaluation: Row | None
+    commit: str | None
+    missing: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.resolve().name
+
+    @property
+    def components(self) -> list[str]:
+        """Names of the reward components, in the order of the configuration."""
+        named = list(_mapping(self.config, "reward", "components"))
+        for row in (*self.validations[:1], *self.steps[:1]):
+            for key in row:
+                parts = key.split("/")
+                if parts[0] == "reward" and len(parts) > 2 and "/".join(parts[1:-1]) not in named:
+                    named.append("/".join(parts[1:-1]))
+        return named
+
+    @property
+    def best(self) -> Row | None:
+        """The validation of the exported policy; where none was exported, the one with the highest score."""
+        return _best(self.validations, self.exported)
+
+    @property
+    def is_initial(self) -> bool:
+        """True where the exported policy (or, while none is, the best one) is the one that the run started with."""
+        return self.best is not None and self.best["step"] == 0
+
+    @property
+    def shown_answers(self) -> dict[int, Sequence[Sample]]:
+        """The kept answers of the first, the exported and the last validation, by step."""
+        steps = [row["step"] for row in (*self.validations[:1], *self.validations[-1:])]
+        steps += [self.best["step"]] if self.best else []
+        found = {step: rows for step, rows in self.answers.items() if step in steps}
+        return found or {
+            step: self.answers[step] for step in sorted({*list(self.answers)[:1], *list(self.answers)[-1:]})
+        }
+
+    def setting(self, *keys: str) -> Any:
+        """A value of the configuration; None where it is absent."""
+        value: Any = self.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+
+def read_run(path: str | Path) -> RunRecord:
+    """Read a run, finished or still under way.
+
+    Raises:
+        DataError: `path` is no run, or one of its files is damaged.
+    """
+    run = RunDirectory(path)
+    if not run.path.is_dir():
+        raise DataError("no such directory; expected the directory of a training run", file=run.path)
+    if not run.metrics.is_file() and not run.eval.is_file():
+        raise DataError("holds no metrics.jsonl and no eval.jsonl; expected the directory of a training run", file=path)
+    missing: list[str] = []
+    config = run.read_config() if run.config_path.is_file() else {}
+    if not config:
+        missing.append("config.yaml is missing: weights, seed and reward models are unknown.")
+    steps, validations = _read_rows(run.metrics, missing), _read_rows(run.eval, missing)
+    if not validations:
+        missing.append("There is no validation: the run has no validation data, or has not come to it yet.")
+    export = run.final("policy") / "export.json"
+    exported = read_json(export).get("step") if export.is_file() else None
+    best = int((_best(validations, exported) or {"step": -1})["step"])
+    samples = _read_chosen(sample_files(run), lambda found: evenly(found, SAMPLED_STEPS))
+    answers = _read_chosen(
+        sample_files(run, "validation_step"), lambda found: evenly(found, ANSWERED_STEPS) | ({best} & set(found))
+    )
+    _note_samples(samples, answers, missing)
+    marks = read_marks(run)
+    samples, answers = _with_marks(samples, marks), _with_marks(answers, marks)
+    drift = _read_optional(run.drift)
+    if drift is None:
+        missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
+    results, point = _read_optional(run.results) or {}, _read_optional(run.path / "point.json")
+    evaluation = {key: value for key, value in results.items() if key != "training"} or None
+    return RunRecord(
+        path=run.path,
+        config=config,
+        steps=steps,
+        validations=validations,
+        exported=exported,
+        samples=samples,
+        answers=answers,
+        references=_read_references(run, config, missing),
+        state=read_state(run.path),
+        trust=_read_trust(run, config, missing),
+        drift=drift,
+        evaluation=evaluation,
+        commit=next(
+            (str(known["commit"]) for known in (point, evaluation, config) if known and "commit" in known), None
+        ),
+        missing=missing,
+    )
+
+
+def evenly(steps: Sequence[int], count: int) -> set[int]:
+    """At most `count` of `steps`, spread over them, the first and the last among them."""
+    if len(steps) <= count:
+        return set(steps)
+    return {steps[round(i * (len(steps) - 1) / (count - 1))] for i in range(count)}
+
+
+def _best(validations: Sequence[Row], exported: int | None) -> Row | None:
+    for row in validations:
+        if row.get("step") == exported:
+            return row
+    return max((r for r in validations if is_number(r.get("score"))), key=lambda r: r["score"], default=None)
+
+
+def _read_optional(path: Path) -> Row | None:
+    if not path.is_file():
+        return None
+    value = read_json(path)
+    if not isinstance(value, Mapping):
+        raise DataError(f"expected a JSON object, got {type(value).__name__}", file=path)
+    return value
+
+
+def _mapping(config: Row, *keys: str) -> Mapping[str, Any]:
+    value: Any = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+    """The lines of a metrics file by step; a last line that is being written is left out and told."""
+    if not path.is_file():
+        missing.append(f"There is no {path.name}.")
+        return []
+    try:
+        rows = read_jsonl(path)
+    except DataError:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text.endswith("\n"):
+            raise
+        rows = [json.loads(line) for line in text.split("\n")[:-1] if line.strip()]
+        missing.append(f"The last line of {path.name} is not complete and was left out.")
+    for number, row in enumerate(rows):
+        if not is_number(row.get("step")):
+            raise DataError("expected a number", file=path, record=number, field="step")
+    return sorted(rows, key=lambda row: row["step"])
+
+
+def _read_chosen(files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]) -> dict[int, list[Sample]]:
+    return {step: read_samples(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
+
+
+def _with_marks(
+    steps: Mapping[int, Sequence[Sample]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
+) -> dict[int, list[Sample]]:
+    return {step: [replace(row, marks=marks.get((row.id, row.text))) for row in rows] for step, rows in steps.items()}
+
+
+def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missing: list[str]) -> None:
+    if not samples:
+        missing.append("There are no sampled training responses (samples/step_N.jsonl).")
+    if not answers:
+        missing.append(
+            "There are no answers to validation prompts (samples/validation_step_N.jsonl): the run is of an earlier "
+            "version, or has no validation."
+        )
+    if any(response.tokens is None for group in (samples, answers) for rows in group.values() for response in rows):
+        missing.append("Some samples have no token records (earlier version): no value, advantage or KL by token.")
+
+
+def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, Row]:
+    """`trust.json` of the runs that the components' paths name."""
+    found: dict[str, Row] = {}
+    for name, component in _mapping(config, "reward", "components").items():
+        path = component.get("path") if isinstance(component, Mapping) else None
+        if not isinstance(path, str):
+            missing.append(f"{name}: the component names no reward model, so there is nothing on its quality.")
+            continue
+        files = [RunDirectory(folder).trust for folder in _places(run, config, path)]
+        existing = next((file for file in files if file.is_file()), None)
+        if existing is None:
+            missing.append(f"{name}: no trust.json in {path}; scripts/evaluate_reward_model.py writes it.")
+        else:
+            found[str(name)] = _read_optional(existing) or {}
+    return found
+
+
+def _read_references(run: RunDirectory, config: Row, missing: list[str]) -> dict[str, list[str]]:
+    """The human answers in the run's validation data, by the prompt's text."""
+    path = config.get("validation_data")
+    if not isinstance(path, str):
+        return {}
+    file = next((place for place in _below_start(run, config, path) if place.is_file()), None)
+    try:
+        rows = read_json(file) if file is not None else None
+    except DataError:
+        rows = None
+    if not isinstance(rows, list):
+        missing.append(f"No reference answers: the validation data {path} cannot be read from here.")
+        return {}
+    found = {}
+    for row in rows:
+        answers = row.get("answer") if isinstance(row, Mapping) else None
+        answers = [answers] if isinstance(answers, str) else answers
+        if isinstance(answers, list) and isinstance(row.get("text"), str):
+            found[row["text"]] = [answer for answer in answers if isinstance(answer, str)]
+    return found
+
+
+def _places(run: RunDirectory, config: Row, path: str) -> list[Path]:
+    """Directories in which a component's reward model may lie."""
+    folders = _below_start(run, config, path)
+    return [place for folder in folders for place in ((folder.parent,) if folder.name == "model" else (folder,))]
+
+
+def _below_start(run: RunDirectory, config: Row, path: str) -> list[Path]:
+    """Where a path of the configuration may lie: as it stands, or below the directory that the run was started in."""
+    roots = [Path()]
+    output = Path(str(config.get("output_dir", "")))
+    here = run.path.resolve()
+    if output.parts and here.parts[-len(output.parts) :] == output.parts:
+        roots.append(Path(*here.parts[: -len(output.parts)]))
+    return [root / path for root in roots]

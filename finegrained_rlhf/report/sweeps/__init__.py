@@ -1,0 +1,1 @@
+"""Sweeps: their table, plot and page."""

@@ -1,0 +1,237 @@
+"""From the finished points of a sweep to one table: rows, spread, the Pareto front, and the baselines beside.
+
+Knows the files that a sweep leaves: `points/NAME/` with `point.json` and `evaluation.json`, and `baselines/NAME/` with
+an `evaluation.json`. Trains and measures nothing, and knows no task: metrics are names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.report.sweeps.markdown import metric_words, sweep_table_page
+from finegrained_rlhf.report.sweeps.page import sweep_page
+from finegrained_rlhf.report.sweeps.plot import pareto_svg
+from finegrained_rlhf.runtime.loop.start import exported_step
+from finegrained_rlhf.text.tables import summarise_rows
+
+Better = Literal["higher", "lower"]
+TRAINED = "PPO"
+INITIAL = "initial policy"
+_NOT_MEASURED = {"examples", "best_of", "temperature", "top_k", "top_p", "seed"}
+"""Numbers in an evaluation that say how it was made."""
+_NOT_TRAINING = ("sweep.", "hydra.")
+
+
+@dataclass(frozen=True)
+class ParetoAxes:
+    """Two metrics that pull against each other.
+
+    Attributes:
+        x: metric of the horizontal axis, as `evaluate.py` names it.
+        y: metric of the vertical axis.
+        x_better: `higher` or `lower`.
+        y_better: `higher` or `lower`.
+    """
+
+    x: str
+    y: str
+    x_better: Better = "higher"
+    y_better: Better = "higher"
+
+    def __post_init__(self) -> None:
+        for name in ("x_better", "y_better"):
+            if getattr(self, name) not in ("higher", "lower"):
+                raise ConfigError(f"pareto.{name}: expected higher or lower, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """What a sweep's table shows, and the collecting of it.
+
+    Attributes:
+        title: heading of table, plot and report.
+        description: a sentence or two under it; empty adds none.
+        average_over: keys of the configuration over whose values points are averaged.
+        metrics: heading of each column by metric, as `evaluate.py` names it; None shows every metric but raw sums.
+        pareto: axes of the Pareto plot; None draws none.
+        results: JSON file for a committed results table, with its page beside; written when every point is done.
+    """
+
+    title: str = "Sweep"
+    description: str = ""
+    average_over: Sequence[str] = ("seed",)
+    metrics: Mapping[str, str] | None = None
+    pareto: ParetoAxes | None = field(default=None)
+    results: str | None = None
+
+    def collect(self, directory: str | Path, points: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
+        """Write `sweep.json`, `sweep.md`, `pareto.svg` and `report.html` into a sweep's directory.
+
+        Args:
+            directory: of the sweep.
+            points: records of its points (`point.json`), in their order.
+            command: what was run.
+
+        Returns:
+            The content of `sweep.json`: `title`, `description`, `command`, `commit`, `seeds`, `swept` (keys, without
+            those that are averaged over), `average_over`, `metrics` (heading by metric), `pareto` (axes; None without),
+            `rows` (`system`, `swept`, `seed`, `weights`, `run`, `metrics`; of a trained one `exported`, the step of its
+            policy), `summary` (`system`, `swept`, `weights`, `n`, `front`, and `mean`, `std`, `min`, `max` of each of
+            the `metrics`; of trained ones `exported`), `minutes` (of all points together), `failed` (`name`, `stage`,
+            `error`, `log`).
+
+        Raises:
+            DataError: an evaluation is missing or broken.
+        """
+        root = Path(directory)
+        done = [point for point in points if point["status"] == "done"]
+        rows = _rows(root, done)
+        metrics = self._metrics(rows)
+        axes = self.pareto if self.pareto and {self.pareto.x, self.pareto.y} <= _common(rows) else None
+        shown = {**metrics, **({axes.x: axes.x, axes.y: axes.y} if axes else {})}
+        summary = _summary(rows, list(shown), self.average_over)
+        for entry, front in zip(summary, _front(summary, axes), strict=True):
+            entry["front"] = front
+        result = {
+            "title": self.title,
+            "description": self.description,
+            "command": command,
+            "commit": ", ".join(sorted({point["commit"] for point in done})),
+            "seeds": sorted({point["seed"] for point in done}),
+            "swept": [k for k in (_of_training(done[0]["swept"]) if done else ()) if k not in self.average_over],
+            "average_over": list(self.average_over),
+            "metrics": metrics,
+            "pareto": None if axes is None else vars(axes),
+            "rows": rows,
+            "summary": summary,
+            "minutes": round(sum(point["minutes"] for point in done), 1),
+            "failed": [_failure(point) for point in points if point["status"] != "done"],
+        }
+        self._write(root, result, [(point["name"], root / "points" / point["name"]) for point in done])
+        return result
+
+    def _metrics(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        common = _common(rows)
+        if self.metrics is None:
+            names = rows[0]["metrics"] if rows else {}
+            names = [name for name in names if name in common and not name.endswith(("/raw", "/segments"))]
+            return {name: metric_words(name) for name in names}
+        return {name: label for name, label in self.metrics.items() if name in common}
+
+    def _write(self, root: Path, result: Mapping[str, Any], runs: Sequence[tuple[str, Path]]) -> None:
+        page, plot = sweep_table_page(result), pareto_svg(result)
+        for path, text in ((root / "sweep.md", page), (root / "pareto.svg", plot)):
+            if text:
+                write_text(path, text)
+            else:
+                path.unlink(missing_ok=True)
+        write_json(root / "sweep.json", result)
+        if self.results is not None and result["rows"] and not result["failed"]:
+            write_json(self.results, result)
+            write_text(Path(self.results).with_suffix(".md"), page)
+        write_text(root / "report.html", sweep_page(self.title, dict(result), plot, runs))
+
+    def missing(self, result: Mapping[str, Any]) -> list[str]:
+        """Metrics that were asked for and that not every evaluation holds."""
+        asked = [*(self.metrics or ()), *((self.pareto.x, self.pareto.y) if self.pareto else ())]
+        common = _common(result["rows"])
+        return sorted({name for name in asked if name not in common}) if result["rows"] else []
+
+
+def _rows(root: Path, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each point, then one for each baseline; of a baseline that points share, what they agree in."""
+    rows: dict[str, dict[str, Any]] = {}
+    for point in points:
+        places = {f"points/{point['name']}": TRAINED}
+        places |= {place: INITIAL if n == "1" else f"best of {n}" for n, place in point["baselines"].items()}
+        for place, system in places.items():
+            named = {**{k: point[k] for k in ("seed", "weights")}, "swept": _of_training(point["swept"])}
+            shared = rows.setdefault(place, {"system": system, **named})
+            for key in ("swept", "weights"):
+                shared[key] = _agreed([shared[key], named[key]])
+    for place, row in rows.items():
+        measured = read_json(root / place / "evaluation.json")
+        numbers = {k: v for k, v in measured.items() if isinstance(v, int | float) and k not in _NOT_MEASURED}
+        if row["system"] == INITIAL:  # the same for all weights, but for the sum that they make
+            row["weights"] = {}
+            row["swept"] = {k: v for k, v in row["swept"].items() if not k.startswith("reward.weights.")}
+            numbers.pop("reward/total", None)
+        if row["system"] == TRAINED:
+            row["exported"] = exported_step(root / place / "policy")
+        row |= {"run": place, "metrics": numbers}
+    systems = list(dict.fromkeys(row["system"] for row in rows.values()))
+    return sorted(_once(rows.values()), key=lambda row: systems.index(row["system"]))
+
+
+def _of_training(swept: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a point that decide what is trained; those of the sweep itself do not."""
+    return {key: value for key, value in swept.items() if not key.startswith(_NOT_TRAINING)}
+
+
+def _once(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without initial policies that are listed already: the same one, measured for another point."""
+    seen: list[Any] = []
+    kept = []
+    for row in rows:
+        what = (row["swept"], row["seed"], row["metrics"])
+        if row["system"] != INITIAL or what not in seen:
+            kept.append(row)
+        if row["system"] == INITIAL:
+            seen.append(what)
+    return kept
+
+
+def _failure(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: point[key] for key in ("name", "stage", "error", "log")}
+
+
+def _common(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Metrics that every row has."""
+    return set.intersection(*(set(row["metrics"]) for row in rows)) if rows else set()
+
+
+def _summary(
+    rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], average_over: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Mean and spread of the rows that differ in `average_over` only."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        kept = tuple((key, value) for key, value in row["swept"].items() if key not in average_over)
+        groups.setdefault((row["system"], kept), []).append(row)
+    return [
+        {
+            "system": system,
+            "swept": dict(kept),
+            "weights": _agreed([row["weights"] for row in members]),
+            "n": len(members),
+            **({"exported": [row["exported"] for row in members]} if system == TRAINED else {}),
+            "metrics": summarise_rows([row["metrics"] for row in members], metrics),
+        }
+        for (system, kept), members in groups.items()
+    ]
+
+
+def _agreed(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The items that all have."""
+    return {k: v for k, v in mappings[0].items() if all(m.get(k) == v for m in mappings)}
+
+
+def _front(summary: Sequence[Mapping[str, Any]], axes: ParetoAxes | None) -> list[bool]:
+    if axes is None:
+        return [False] * len(summary)
+    signs = [1.0 if better == "higher" else -1.0 for better in (axes.x_better, axes.y_better)]
+    means = [[entry["metrics"][name]["mean"] for name in (axes.x, axes.y)] for entry in summary]
+    return pareto_front([(signs[0] * x, signs[1] * y) for x, y in means])
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other is better than in one value without being worse in the other; higher is better."""
+    return [
+        not any(x2 >= x and y2 >= y and (x2 > x or y2 > y) for x2, y2 in points)  # a point never beats itself
+        for x, y in points
+    ]

@@ -1,0 +1,1 @@
+"""BM25 over words and over sub-words, in shards with global statistics."""

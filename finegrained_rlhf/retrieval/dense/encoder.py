@@ -1,0 +1,269 @@
+"""Frozen sentence encoders: texts to vectors.
+
+Knows two kinds of directories: those of sentence-transformers (`modules.json`), which say themselves how tokens become
+one vector, and plain Hugging Face encoders, whose last hidden states are pooled here. Knows no corpus and no index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
+from finegrained_rlhf.models.loading import load_tokenizer
+from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.text.special_tokens import literal_texts
+
+TextKind = Literal["query", "passage"]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """A frozen encoder and how it reads.
+
+    Attributes:
+        path: directory of a sentence-transformers model or of a plain Hugging Face encoder.
+        pooling: how the hidden states of a plain encoder become one vector: `mean` over the tokens or `cls`, the first
+            one. null: as the sentence-transformers directory says, `mean` for a plain one.
+        similarity: `cosine` (vectors of length 1) or `dot`.
+        query_prefix: put before each query. null: the prompt that a sentence-transformers directory has for queries,
+            nothing where it has none.
+        passage_prefix: put before each passage; null as above.
+        max_length: longest text in tokens; the rest is cut off. An encoder that takes less cuts earlier.
+        batch_size: texts that are encoded together.
+        device: `cpu` or `cuda`; null: a GPU where there is one.
+        precision: `fp32`, or `bf16` for bf16 autocast; null: bf16 on a GPU. Vectors are fp32 either way.
+    """
+
+    path: str
+    pooling: Literal["mean", "cls"] | None = None
+    similarity: Literal["cosine", "dot"] = "cosine"
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    max_length: int = 384
+    batch_size: int = 64
+    device: str | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "cls", None):
+            raise ConfigError(f"encoder.pooling: expected mean, cls or null, got {self.pooling!r}")
+        if self.similarity not in ("cosine", "dot"):
+            raise ConfigError(f"encoder.similarity: expected cosine or dot, got {self.similarity!r}")
+        if self.precision not in ("fp32", "bf16", None):
+            raise ConfigError(f"encoder.precision: expected fp32, bf16 or null, got {self.precision!r}")
+        for name in ("max_length", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"encoder.{name}: expected at least 1, got {getattr(self, name)}")
+
+    def load(self) -> SentenceEncoder:
+        """Open the encoder.
+
+        Raises:
+            ModelError: no readable encoder.
+            ConfigError: sentence-transformers is needed and not installed, or the device is not there.
+        """
+        directory = Path(self.path)
+        device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("encoder.device: cuda is asked for, but there is no GPU here")
+        if (directory / "modules.json").is_file():
+            if self.pooling is not None:
+                raise ConfigError(f"encoder.pooling: {directory} says itself how it pools, expected null")
+            return SentenceEncoder(self, device, _SentenceTransformer(directory, self, device))
+        return SentenceEncoder(self, device, _PlainEncoder(directory, self, device))
+
+
+class _Backend(Protocol):
+    """What turns texts into vectors.
+
+    Attributes:
+        dimension: of the vectors.
+        prompts: the prefixes that the directory itself has, by kind of text.
+        max_length: longest text in tokens.
+        tokenizer: of the texts.
+    """
+
+    tokenizer: Any
+    dimension: int
+    prompts: dict[str, str]
+    max_length: int
+
+    def encode(self, texts: list[str], prefix: str) -> Tensor: ...
+
+
+class SentenceEncoder:
+    """A frozen encoder.
+
+    Attributes:
+        config: its settings.
+        dimension: of the vectors.
+    """
+
+    def __init__(self, config: EncoderConfig, device: torch.device, backend: _Backend) -> None:
+        self.config = config
+        self._device, self._backend = device, backend
+        self.dimension = backend.dimension
+        self._literal = literal_texts(backend.tokenizer)
+        self._prefixes: dict[TextKind, str] = {
+            "query": backend.prompts.get("query", "") if config.query_prefix is None else config.query_prefix,
+            "passage": (
+                backend.prompts.get("passage", backend.prompts.get("document", ""))
+                if config.passage_prefix is None
+                else config.passage_prefix
+            ),
+        }
+        precision = config.precision or ("bf16" if device.type == "cuda" else "fp32")
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+    def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
+        """Vectors of texts; a text that occurs twice is encoded once. Control tokens in a text are read as words.
+
+        Args:
+            texts: N texts; blank ones have a vector as well.
+            kind: whose prefix is put before them.
+
+        Returns:
+            fp32 [N, dimension], of length 1 for cosine.
+
+        Raises:
+            ModelError: the encoder gives numbers that are not finite.
+        """
+        places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        if not places:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        with torch.inference_mode(), self._autocast:
+            encoded = self._backend.encode(list(map(self._literal, places)), self._prefixes[kind])
+        vectors = encoded.float().cpu()
+        if not bool(torch.isfinite(vectors).all()):
+            raise ModelError(f"{self.config.path}: gives vectors with NaN or infinite numbers")
+        if self.config.similarity == "cosine":
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return vectors.numpy()[[places[text] for text in texts]]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that the vectors of passages depend on but precision and device, as JSON, with a hash of the weights."""
+        return {
+            "weights": fingerprint(Path(self.config.path)),
+            "pooling": self.config.pooling or "mean",
+            "similarity": self.config.similarity,
+            "passage_prefix": self._prefixes["passage"],
+            "max_length": self._backend.max_length,
+            "dimension": self.dimension,
+        }
+
+
+def fingerprint(directory: Path) -> str:
+    """A hash of a model directory's weights, tokenizer and configuration, the same wherever the directory lies."""
+    whole = hashlib.sha256()
+    kinds = (".safetensors", ".json", ".txt", ".model")
+    for file in sorted(file for file in directory.rglob("*") if file.is_file() and file.suffix in kinds):
+        with open(file, "rb") as stream:
+            whole.update(file.relative_to(directory).as_posix().encode() + b"\0")
+            whole.update(hashlib.file_digest(stream, "sha256").digest())
+    return whole.hexdigest()[:16]
+
+
+class _PlainEncoder:
+    """A Hugging Face encoder whose last hidden states are pooled."""
+
+    def __init__(self, directory: Path, config: EncoderConfig, device: torch.device) -> None:
+        self._model = open_encoder(directory).to(device)
+        self.tokenizer = load_tokenizer(directory)
+        self._pooling, self._batch_size, self._device = config.pooling or "mean", config.batch_size, device
+        self.max_length = input_limit(self._model.config, self.tokenizer, config.max_length)
+        self.dimension = int(self._model.config.hidden_size)
+        self.prompts: dict[str, str] = {}
+
+    def encode(self, texts: list[str], prefix: str) -> Tensor:
+        """fp32 [N, dimension] on the CPU, computed in batches of similar length."""
+        prefixed = [prefix + text for text in texts]
+        ids = self.tokenizer(prefixed, truncation=True, max_length=self.max_length)["input_ids"]
+        vectors = torch.empty(len(texts), self.dimension)
+        for places in length_groups([len(row) for row in ids], self._batch_size, batch_overhead(self._device)):
+            padded = self.tokenizer.pad({"input_ids": [ids[i] for i in places]}, return_tensors="pt")
+            mask = send(padded["attention_mask"], self._device)
+            hidden = self._model(send(padded["input_ids"], self._device), attention_mask=mask).last_hidden_state
+            vectors[places] = pooled(hidden.float(), mask, self._pooling).cpu()
+        return vectors
+
+
+def pooled(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """One vector a text from the last hidden states of its tokens.
+
+    Args:
+        hidden: [B, T, D].
+        mask: [B, T], 1 = real token; a text without a real token gives zeros.
+        pooling: `mean` over the real tokens, or `cls` for the first token.
+
+    Returns:
+        [B, D].
+    """
+    assert hidden.dim() == 3 and mask.shape == hidden.shape[:2], "expected hidden [B, T, D] and mask [B, T]"
+    if pooling == "cls":
+        return hidden[:, 0] * mask[:, :1]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class _SentenceTransformer:
+    """A model of sentence-transformers, which does its own tokenising, pooling and sorting by length."""
+
+    def __init__(self, directory: Path, config: EncoderConfig, device: torch.device) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            problem = f"{directory} is a sentence-transformers model: pip install -e '.[retrieval]' in a checkout"
+            raise ConfigError(problem) from None
+        _refuse_pickles(directory)
+        try:
+            with quiet_transformers():
+                model = SentenceTransformer(
+                    str(directory),
+                    device=str(device),
+                    local_files_only=True,
+                    model_kwargs={"use_safetensors": True},
+                )
+        except Exception as error:  # each module has errors of its own kind
+            reason = str(error).strip().split("\n")[0]
+            raise ModelError(f"{directory}: cannot be opened as a sentence-transformers model ({reason})") from None
+        self._model = model.eval()
+        self.tokenizer = model.tokenizer
+        self._batch_size = config.batch_size
+        own = getattr(model, "max_seq_length", None)
+        self.max_length = config.max_length if own is None else min(config.max_length, int(own))
+        if own is not None:
+            model.max_seq_length = self.max_length
+        self.prompts = {kind: prompt for kind, prompt in (model.prompts or {}).items() if prompt}
+        with torch.inference_mode():
+            self.dimension = int(self.encode(["a"], "").shape[-1])
+
+    def encode(self, texts: list[str], prefix: str) -> Tensor:
+        """[N, dimension] on the CPU."""
+        vectors: Tensor = self._model.encode(
+            texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
+        )
+        return vectors.cpu()
+
+
+def _refuse_pickles(directory: Path) -> None:
+    """Every part of a sentence-transformers directory that has weights must have them as safetensors."""
+    for module in read_json(directory / "modules.json"):
+        part = directory / str(module.get("path", ""))
+        if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
+            raise ModelError(
+                f"{part}: holds pickled weights only, which are never loaded here; open the model once with "
+                "sentence-transformers where you trust it and save it again: that writes safetensors"
+            )

@@ -1,0 +1,1 @@
+"""Search engines outside this process: OpenSearch, Lucene through Pyserini."""

@@ -1,0 +1,199 @@
+"""Filling an index of an OpenSearch or Elasticsearch server, and checking what it holds.
+
+Knows the requests that make, fill and describe an index. Knows no query.
+
+Which corpus and settings an index is of stands in its mapping (`_meta`). Documents are sent by id, so that sending one
+again changes nothing; how far the server has acknowledged them stands in `progress.json` of the index directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.retrieval.corpus import Corpus, Place
+from finegrained_rlhf.retrieval.engines.search_server import BUSY, SearchServer, SearchServerError, json_lines
+
+_LONGEST_ID = 512  # bytes of a document's id that the server takes
+_PROGRESS = "progress.json"
+
+
+class ServerIndex:
+    """An index of a server.
+
+    Args:
+        server: that has it.
+        name: of the index.
+        meta: the corpus and settings that it must be of, ready for JSON.
+    """
+
+    def __init__(self, server: SearchServer, name: str, meta: Mapping[str, Any]) -> None:
+        self._server, self._name, self._meta = server, name, dict(meta)
+        self.path = "/" + quote(name, safe="")
+
+    def create(self, settings: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
+        """Make the index where there is none.
+
+        Args:
+            settings: of the index.
+            properties: its fields.
+
+        Returns:
+            False where it is there already, with the same corpus and settings.
+
+        Raises:
+            ConfigError: the server has an index of this name with something else in it.
+            SearchServerError: the server refuses or fails.
+        """
+        if self._found() is not None:
+            self.check()
+            return False
+        mappings = {"dynamic": "strict", "_meta": self._meta, "properties": properties}
+        body = {"settings": {"index": settings}, "mappings": mappings}
+        status, answer = self._server.request("PUT", self.path, body, accept=(400,))
+        if status == 400 and self._found() is None:  # it may be there by a try whose answer was lost
+            raise ConfigError(f"{self._server.config.url}: refuses to make the index {self._name}: {reason_of(answer)}")
+        self.check()
+        return True
+
+    def check(self) -> None:
+        """Require the index to be of the corpus and settings.
+
+        Raises:
+            ConfigError: it is of others.
+            DataError: there is no such index.
+        """
+        found = self._found()
+        if found is None:
+            raise DataError(f"{self._server.config.url} has no index {self._name}; build_index.py makes it")
+        if found != self._meta:
+            other = [name for name in sorted({*found, *self._meta}) if found.get(name) != self._meta.get(name)]
+            told = "; ".join(f"{name} {found.get(name)!r}, here {self._meta.get(name)!r}" for name in other)
+            raise ConfigError(
+                f"{self._server.config.url}: the index {self._name} is of another corpus or other settings ({told}); "
+                "give another name or delete it"
+            )
+
+    def count(self) -> int:
+        """Documents that can be found."""
+        _, answer = self._server.request("GET", f"{self.path}/_count")
+        if not isinstance(answer.get("count"), int):
+            raise SearchServerError(f"{self._server.config.url}{self.path}/_count: an answer without a count")
+        return int(answer["count"])
+
+    def publish(self) -> None:
+        """Make all documents findable, now and in future."""
+        self._server.request("PUT", f"{self.path}/_settings", {"index": {"refresh_interval": None}})
+        self._server.request("POST", f"{self.path}/_refresh")
+
+    def add(self, passages: Sequence[Passage]) -> None:
+        """Send passages until the server has acknowledged each of them.
+
+        Raises:
+            DataError: the server refuses a passage.
+            SearchServerError: it fails or stays busy.
+        """
+        waiting = list(passages)
+        patience = self._server.patience(f"{self.path}/_bulk")
+        while waiting:
+            lines = [
+                line
+                for passage in waiting
+                for line in (
+                    {"index": {"_id": document_id(passage.id)}},
+                    {"id": passage.id, "contents": passage.contents},
+                )
+            ]
+            _, answer = self._server.request("POST", f"{self.path}/_bulk", json_lines(lines))
+            left, reason = self._not_taken(waiting, answer)
+            if len(left) < len(waiting):
+                patience.restore()
+            if left:
+                patience.wait(f"{len(left)} of {len(waiting)} passages were not taken ({reason})")
+            waiting = left
+
+    def _not_taken(self, sent: Sequence[Passage], answer: Mapping[str, Any]) -> tuple[list[Passage], str]:
+        """The passages that have to be sent again, and why."""
+        items = answer.get("items")
+        if not isinstance(items, list) or len(items) != len(sent):
+            return list(sent), "an answer without an item for each of them"
+        left, reason = [], ""
+        for passage, item in zip(sent, items, strict=True):
+            result = item.get("index", {}) if isinstance(item, dict) else {}
+            status = result.get("status", 500)
+            if status in BUSY:
+                left.append(passage)
+                reason = reason_of(result)
+            elif status >= 300:
+                raise DataError(
+                    f"{self._server.config.url}: the index {self._name} refuses it: {reason_of(result)}",
+                    record=passage.id,
+                )
+        return left, reason
+
+    def _found(self) -> dict[str, Any] | None:
+        """What the index says it is of; None where there is no index."""
+        status, answer = self._server.request("GET", f"{self.path}/_mapping", accept=(404,))
+        if status == 404:
+            return None
+        mappings = [entry.get("mappings", {}) for entry in answer.values() if isinstance(entry, dict)]
+        return dict(mappings[0].get("_meta") or {}) if mappings else {}
+
+
+def document_id(passage: str) -> str:
+    """The server's id of a passage: its own, or a hash where that is too long for the server."""
+    whole = passage.encode("utf-8", "replace")
+    return passage if len(whole) <= _LONGEST_ID else hashlib.blake2b(whole, digest_size=32).hexdigest()
+
+
+def reason_of(answer: Mapping[str, Any]) -> str:
+    """What an error of the server says."""
+    error = answer.get("error", answer)
+    if isinstance(error, dict):
+        error = f"{error.get('type', 'error')}: {error.get('reason', 'without a reason')}"
+    return " ".join(str(error).split())[:300]
+
+
+def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, bulk: int, progress: bool) -> None:
+    """Send a corpus to an index, from where an earlier call was stopped, and see that all of it arrived.
+
+    Args:
+        index: that exists.
+        corpus: to send.
+        directory: where the progress is kept.
+        passages: in the corpus.
+        bulk: passages a request.
+        progress: show a bar.
+
+    Raises:
+        DataError: a broken corpus, a refused passage, or the index does not hold as many documents as were sent; the
+            next call then sends all of them again.
+        SearchServerError: the server fails; the next call goes on.
+    """
+    notes = directory / _PROGRESS
+    found: dict[str, Any] = read_json(notes) if notes.is_file() else {"sent": 0, "place": asdict(Place())}
+    sent = int(found["sent"])
+    with tqdm(total=passages, initial=sent, desc="sending", unit="passage", disable=not progress) as bar:
+        for block, after in corpus.blocks(bulk, Place(**found["place"])):
+            index.add(block)
+            sent += len(block)
+            write_json(notes, {"sent": sent, "place": asdict(after)})
+            bar.update(len(block))
+    index.publish()
+    notes.unlink(missing_ok=True)
+    if (there := index.count()) != passages:
+        raise DataError(f"{passages} passages were sent, the index has {there}; run the same command again")
+
+
+def forget_progress(directory: Path) -> None:
+    """Have the next `fill` begin with the first passage."""
+    (directory / _PROGRESS).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""One step of decoding with a static cache, by model family."""

@@ -1,0 +1,141 @@
+"""What differs between the configuration that a directory was begun with and the present one, where it matters.
+
+Knows keys and digests of files. Knows no job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from finegrained_rlhf.runtime.directory.fingerprints import leaves
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
+
+HARMLESS_KEYS = (
+    "output_dir",
+    "resume",
+    "resume_changed",
+    "total_steps",
+    "epochs",
+    "reward_model.epochs",
+    "reward_model.steps",
+    "validate_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "samples_every",
+    "patience",
+    "dry_run",
+    "tracking",
+    "processes.threads",
+    "policy.gradient_checkpointing",
+    "ppo.micro_batch_prompts",
+    "ppo.micro_batch_tokens",
+    "training.micro_batch_prompts",
+    "training.micro_batch_tokens",
+    "training.prompts_per_batch",
+    "training.validation_batch_size",
+    "rollout.prompts_per_batch",
+    "micro_batch_size",
+    "validation_batch_size",
+    "batches.micro_batch_size",
+    "batches.eval_batch_size",
+    "batches.group_size",
+    "reward_model.batches.micro_batch_size",
+    "reward_model.batches.eval_batch_size",
+)
+"""Keys whose values do not decide what a step does: how long, how often, how fast, and where it is recorded."""
+_HARMLESS = re.compile(r"reward\.components\.[^.]+\.batch_size|_target_")
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference.
+
+    Attributes:
+        key: dotted.
+        before: the value then, or a digest of the file's content.
+        now: the present one.
+    """
+
+    key: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before} -> {self.now}"
+
+
+def changes(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    inputs_before: Mapping[str, Any] | None = None,
+    inputs_now: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = True,
+    harmless: Sequence[str] = HARMLESS_KEYS,
+) -> list[Change]:
+    """The differences that decide what comes out, by key.
+
+    A path that leads to the same content as before is no difference; an unchanged path that leads to other content is.
+    Classes are compared by their names, so that moving a module changes nothing.
+
+    Args:
+        before: configuration then, plain containers.
+        now: the present one.
+        inputs_before: `fingerprints.inputs_of` then; None where it was not kept.
+        inputs_now: the same now.
+        strict: whether a key that only one of them has counts; else (another version of the code may have had fewer
+            keys) only the coming and going of whole objects (`_target_`) does.
+        harmless: keys, with all below them, that are not compared.
+    """
+    old, new = _plain(before), _plain(now)
+    then, present = inputs_before or {}, inputs_now or {}
+    found = []
+    for key in sorted(old.keys() | new.keys() | then.keys()):
+        if _is_harmless(key, harmless):
+            continue
+        one, other = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        digests = [inputs[key]["sha256"] if key in inputs else None for inputs in (then, present)]
+        if None not in digests:
+            if digests[0] != digests[1]:
+                found.append(Change(key, f"{one} (content {digests[0]})", f"{other} (content {digests[1]})"))
+        elif not _same(key, one, other, strict):
+            found.append(Change(key, _shown(one), _shown(other)))
+    return found
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves of a configuration as they would be read back from YAML."""
+    text = yaml.safe_dump(_listed(config))
+    return dict(leaves({key: part for key, part in yaml.safe_load(text).items() if key not in RESERVED_KEYS}))
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _is_harmless(key: str, harmless: Sequence[str]) -> bool:
+    if _HARMLESS.fullmatch(key):
+        return True
+    return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in harmless)
+
+
+def _same(key: str, one: Any, other: Any, strict: bool) -> bool:
+    is_class = key.endswith("._target_")
+    if one is _ABSENT or other is _ABSENT:
+        value = other if one is _ABSENT else one
+        return value in (None, {}, []) or not (strict or is_class)
+    if is_class:
+        return str(one).rpartition(".")[2] == str(other).rpartition(".")[2]
+    return bool(one == other)
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else "null" if value is None else str(value)

@@ -1,1 +1,0 @@
-"""Tasks: what a policy is trained for, with everything that is particular to it (floor 5)."""

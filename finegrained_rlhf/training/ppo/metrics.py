@@ -1,0 +1,71 @@
+"""What is told of a PPO step: responses, rewards by segment, alignment, explained variance."""
+
+from __future__ import annotations
+
+import torch
+
+from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
+from finegrained_rlhf.inference.measure import StepMetrics, repetition
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rewards.placement import EMPTY
+from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
+from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
+
+_AUDITED = 4
+
+
+def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, metrics: StepMetrics) -> None:
+    """Add rewards (summed over each response), lengths, share that ended, repetition and alignment to `metrics`.
+
+    The alignment is that of the first four responses of each process, decoded anew token by token.
+    """
+    mask = rollout.response_mask
+    rows = mask.shape[0]
+    for name, component in trace.components.items():
+        metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
+        metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
+        segments = sum(
+            span != EMPTY or component.scores.whole_response for row in component.scores.spans for span in row
+        )
+        metrics.add(f"segments/{name}", segments, rows)
+    metrics.add("reward/total", trace.total.sum(), rows)
+    metrics.add("response_length", mask.sum(), rows)
+    ended = torch.isin(rollout.response_ids, torch.as_tensor(policy.eos_ids, device=mask.device)) & mask.bool()
+    metrics.add("eos_rate", ended.any(dim=1).sum(), rows)
+    metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
+    audit = audit_trace(rollout, trace, policy.tokenizer, _AUDITED)
+    metrics.add("alignment", audit.exact, audit.segments)
+    metrics.add("alignment_inside", audit.inside, audit.segments)
+
+
+def explained_variance(experience: Experience, reduce: Reduce) -> float:
+    """1 − Var(G − V) / Var(G) over the response tokens of all processes; 0 where the returns do not vary."""
+    mask, returns = experience.rollout.response_mask, experience.returns
+    error = returns - experience.values
+    of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)
+    of_returns = masked_var(returns, mask, masked_mean(returns, mask, reduce), reduce)
+    return float(1.0 - of_error / of_returns) if float(of_returns) > 0 else 0.0
+
+
+def audit_trace(rollout: Rollout, trace: RewardTrace, tokenizer: Decoder, rows: int | None = None) -> AlignmentAudit:
+    """How many of the segments that were scored end at exactly one token; a whole response ends at its last one.
+
+    Args:
+        rollout: R responses.
+        trace: their rewards.
+        tokenizer: of the policy; decodes the sampled ids again.
+        rows: look at the first so many responses; None looks at all.
+    """
+    lengths = rollout.lengths().tolist()[:rows]
+    ids = [row[:length] for row, length in zip(rollout.response_ids[:rows].tolist(), lengths, strict=True)]
+    audit = AlignmentAudit(0, 0)
+    for component in trace.components.values():
+        if component.scores.whole_response:
+            placed = zip(component.tokens[:rows], lengths, strict=True)
+            audit += AlignmentAudit(len(lengths), sum(set(tokens) <= {length - 1} for tokens, length in placed))
+        else:
+            spans = [tuple(span for span in row if span != EMPTY) for row in component.scores.spans[:rows]]
+            audit += audit_alignment(
+                rollout.texts[:rows], rollout.token_ends[:rows], spans, tokenizer=tokenizer, ids=ids
+            )
+    return audit

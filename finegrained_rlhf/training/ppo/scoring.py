@@ -1,0 +1,100 @@
+"""Values, reference and behaviour log-probabilities of a rollout, before its update.
+
+Knows the models of a PPO run. Behaviour log-probabilities come from the decode itself where they are those of the
+update's own function, and from a pass of that function otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.models.value import SharedTrunkValueModel
+from finegrained_rlhf.rollout.engine import LogprobSource
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.micro_batches import MicroBatch
+from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.update import token_statistics
+
+logger = logging.getLogger(__name__)
+
+EQUAL = 1e-5
+
+
+@dataclass(frozen=True)
+class ScoredRollout:
+    """A rollout with what is held fixed during its update.
+
+    Attributes:
+        rollout: with the behaviour log-probabilities that the update divides by.
+        reference: fp32 [R, T] log-probabilities under the frozen reference.
+        values: fp32 [R, T].
+    """
+
+    rollout: Rollout
+    reference: Tensor
+    values: Tensor
+
+
+class RolloutScorer:
+    """Scores rollouts, and decides where behaviour log-probabilities come from.
+
+    With `auto`, fp32 and a value model of its own, the first rollout is scored both ways. If the two differ by at most
+    1e-5 at every token of every process, the decode's are used from then on and the policy's pass is saved. In bf16
+    and with a shared trunk, whose values need that pass anyway, the update's function is used.
+
+    Args:
+        models: policy, value model and reference.
+        processes: of the run.
+        source: `auto`, `decode` or `update`.
+
+    Attributes:
+        from_decode: the decision; None while it is open. A checkpoint keeps it.
+    """
+
+    def __init__(self, models: PPOModels, processes: Processes, source: LogprobSource) -> None:
+        self._models, self._processes = models, processes
+        shared = isinstance(models.value, SharedTrunkValueModel)
+        self.from_decode: bool | None = source == "decode"
+        if source == "auto" and processes.precision == "fp32" and not shared:
+            self.from_decode = None
+
+    def score(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
+        """Run the models over all micro-batches of a rollout that will be trained on."""
+        scored = self._run(rollout, batches, self.from_decode is True)
+        if self.from_decode is None:
+            self._decide(rollout, scored.rollout.logprobs)
+        return replace(scored, rollout=rollout) if self.from_decode else scored
+
+    def score_again(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
+        """The same for any rollout, with the update's log-probabilities; decides nothing, needs no other process."""
+        return self._run(rollout, batches, from_decode=False)
+
+    @torch.no_grad()
+    def _run(self, rollout: Rollout, batches: list[MicroBatch], from_decode: bool) -> ScoredRollout:
+        behaviour, reference, values = (torch.zeros_like(rollout.logprobs) for _ in range(3))
+        for batch in batches:
+            rows, width = batch.rows, batch.ids.shape[1]
+            with self._processes.autocast():
+                reference[rows, :width] = self._models.reference_logprobs(batch)
+                if from_decode:
+                    values[rows, :width] = self._models.values(batch)
+                    continue
+                now = token_statistics(self._models.policy, self._models.value, batch)
+            values[rows, :width], behaviour[rows, :width] = now.values, now.logprobs
+        return ScoredRollout(rollout if from_decode else replace(rollout, logprobs=behaviour), reference, values)
+
+    def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:
+        gap = (rollout.logprobs - behaviour).abs().nan_to_num(nan=torch.inf)
+        largest = max(self._processes.gather_objects([float(gap.max()) if gap.numel() else 0.0]))
+        self.from_decode = largest <= EQUAL
+        if self._processes.is_main:
+            logger.info(
+                "log-probabilities of the decode differ from the update's function by at most %.1e: %s",
+                largest,
+                "they are used as they are" if self.from_decode else "each rollout is scored again",
+            )

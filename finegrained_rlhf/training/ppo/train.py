@@ -1,0 +1,135 @@
+"""A PPO run as a configuration: what `scripts/train_ppo.py` builds and runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.prompts import read_prompts
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.run import LoopResult
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPPO(TrainingRun[PPOTrainer]):
+    """Reinforcement learning from fine-grained rewards. Fields of every training run: see `TrainingRun`.
+
+    Attributes:
+        data: QA-FEEDBACK prompt file to train on.
+        policy: starting policy, also the reference.
+        value: value model.
+        reward: components and weights.
+        rollout: sampling.
+        ppo: algorithm.
+        optimizer: of policy and value model together.
+        total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
+        validation_data: prompt file for validation; None trains without.
+        validation_prompts: use at most so many of them; None uses all.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        validate_every: training steps between validations; None validates after every step.
+        checkpoint_every: training steps between checkpoints; None writes one after every step.
+        samples_every: training steps between files of sampled responses with their segment rewards.
+        monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
+        dry_run: say what memory the run needs instead of training it (`train_ppo.py`; in Python call `preflight`).
+    """
+
+    data: str
+    policy: PolicyConfig
+    value: ValueConfig
+    reward: RewardConfig
+    rollout: RolloutConfig
+    ppo: PPOConfig
+    optimizer: OptimizerConfig
+    total_steps: int = field()
+    validation_data: str | None = None
+    validation_prompts: int | None = None
+    max_prompt_tokens: int = 1024
+    prompt_too_long: Literal["truncate", "refuse"] = "truncate"
+    validate_every: int | None = 50
+    checkpoint_every: int | None = 50
+    samples_every: int = 10
+    monitor: ResponseMonitor | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
+            raise ConfigError("samples_every and validation_prompts must be at least 1")
+        super().__post_init__()
+
+    def run(self) -> LoopResult:
+        """Train, or continue training; says where the policy is.
+
+        Raises:
+            ConfigError: it is a dry run; `preflight` says what such a run needs.
+        """
+        if self.dry_run:
+            raise ConfigError("dry_run: this run is described, not trained: use preflight(job, processes)")
+        return super().run()
+
+    def train(self, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop."""
+        loop = self.loop_settings(self.total_steps, epoch=1, validates=self.validation_data is not None)
+        result = self.fit(built, loop, processes, run)
+        if processes.is_main:
+            logger.info(self.outcome(result, run))
+        return result
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
+        """Load data, models and scorers."""
+        policy = self.policy.load(processes.device)
+        if self.ppo.score_sampling_distribution:
+            policy.scored = self.rollout.decoding()
+        data = self.read_data(policy)
+        models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
+        composer = RewardComposer(self.reward, processes.sum_)
+        composer.setup(processes.device)
+        return PPOTrainer(
+            models,
+            make_engine(policy),
+            composer,
+            data,
+            self.ppo,
+            self.rollout,
+            processes,
+            run,
+            seed=self.seed,
+            samples_every=self.samples_every,
+            monitor=self.monitor,
+        )
+
+    def read_data(self, policy: Policy) -> PPOData:
+        """The prompts of the run, as this policy reads them.
+
+        Raises:
+            DataError: a prompt file is damaged, or a prompt too long and not to be cut.
+            ModelError: the tokenizer does not belong to the model.
+        """
+
+        def read(path: str) -> list[Any]:
+            return read_prompts(path, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+
+        train = read(self.data)
+        validation: Sequence[Any] = read(self.validation_data) if self.validation_data else []
+        if self.validation_prompts is not None:
+            validation = validation[: self.validation_prompts]
+        data = PPOData(train, validation)
+        check_vocabulary(policy, [prompt.input_ids for prompt in (*data.train, *data.validation)])
+        return data

@@ -1,0 +1,194 @@
+"""PPO's update: several epochs over one rollout, one optimizer step each, gradients summed over processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.records import Experience
+from finegrained_rlhf.inference.measure import StepMetrics
+from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.rl.losses import clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.micro_batches import MicroBatch
+from finegrained_rlhf.training.ppo.config import PPOConfig
+
+# Collected in this order on every process, also on one that has no prompt in a step.
+_METRICS = (
+    "loss/policy",
+    "loss/value",
+    "clip_fraction/policy",
+    "clip_fraction/value",
+    "ratio",
+    "gradient_norm",
+    "entropy",
+    "logprob_gap",
+)
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """What the policy and value model say about the tokens of a rollout.
+
+    Attributes:
+        logprobs: fp32 [R, T].
+        entropy: fp32 [R, T], nats.
+        values: fp32 [R, T].
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class GlobalCounts:
+    """Response tokens and responses of a rollout, over all processes."""
+
+    tokens: float
+    responses: float
+
+    def times(self, factor: float) -> GlobalCounts:
+        """Both, multiplied."""
+        return GlobalCounts(self.tokens * factor, self.responses * factor)
+
+
+def token_statistics(
+    policy: Policy, value_model: ValueModel, batch: MicroBatch, *, entropy: bool = False
+) -> TokenStatistics:
+    """Run policy and value model over a micro-batch, encoding each prompt once. Tensors [r, t].
+
+    Args:
+        policy: its log-probabilities are asked for.
+        value_model: separate, or on the policy's trunk.
+        batch: prompts with their responses.
+        entropy: compute the entropy too; else it is 0.
+    """
+    memory = policy.encode(batch.prompts)
+    hidden = policy.hidden(memory, batch.index, batch.ids)
+    scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy)
+    if isinstance(value_model, SharedTrunkValueModel):
+        values = value_model.from_hidden(hidden)
+    else:
+        values = value_model(memory, batch.index, batch.ids)
+    return TokenStatistics(scored.logprobs, scored.entropy, values * batch.mask)
+
+
+class PPOUpdate:
+    """Trains policy and value model on one Experience.
+
+    The losses are sums over tokens divided by global counts, and gradients are summed over processes, so neither the
+    size of the micro-batches nor the number of processes changes the step.
+
+    Args:
+        policy: trained.
+        value_model: trained.
+        optimizer_step: sums gradients over processes, updates with the rates of the given training step and clears
+            gradients; returns the gradient norm.
+        processes: of the run.
+        config: PPO settings.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        value_model: ValueModel,
+        optimizer_step: Callable[[int], float],
+        processes: Processes,
+        config: PPOConfig,
+    ) -> None:
+        self.policy, self.value_model = policy, value_model
+        self._optimizer_step, self._processes, self._config = optimizer_step, processes, config
+
+    def run(
+        self,
+        step: int,
+        experience: Experience,
+        batches: Sequence[MicroBatch],
+        metrics: StepMetrics,
+        check_ratio: Callable[[float], None] | None = None,
+    ) -> None:
+        """All epochs.
+
+        Args:
+            step: the training step, for the learning rate.
+            experience: of this process; may be empty.
+            batches: its rollout in micro-batches.
+            metrics: losses, clip fractions, gradient norm and ratio are added; before the first optimizer step also
+                the policy's entropy and `logprob_gap`, the mean |log ratio|, which is the error of the behaviour
+                log-probabilities.
+            check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all.
+        """
+        for name in _METRICS:
+            metrics.add(name, 0.0, 0.0)
+        counts = self._counts(experience.rollout.response_mask)
+        self._train_mode(self._config.compat.update_dropout)
+        for epoch in range(self._config.epochs):
+            largest = 0.0
+            for batch in batches:
+                largest = max(largest, self._backward(experience, batch, counts, metrics, first=epoch == 0))
+            if epoch == 0 and check_ratio is not None:
+                check_ratio(max(self._processes.gather_objects([largest])))
+            metrics.add("gradient_norm", self._optimizer_step(step), 1)
+        self._train_mode(False)
+
+    def _train_mode(self, dropout: bool) -> None:
+        self.policy.train(dropout)
+        self.value_model.train(dropout)
+
+    def _counts(self, mask: Tensor) -> GlobalCounts:
+        counts = torch.tensor([float(mask.sum()), float((mask.sum(dim=1) > 0).sum())], dtype=torch.float64)
+        tokens, responses = self._processes.sum_(counts).tolist()
+        return GlobalCounts(max(tokens, 1.0), max(responses, 1.0))
+
+    def _backward(
+        self, experience: Experience, batch: MicroBatch, counts: GlobalCounts, metrics: StepMetrics, first: bool
+    ) -> float:
+        """Accumulate the gradient of one micro-batch; returns its largest |log ratio|."""
+        config, mask, cut = self._config, batch.mask, batch.cut
+        with self._processes.autocast():
+            now = token_statistics(self.policy, self.value_model, batch, entropy=first)
+        if config.compat.micro_batch_sums:
+            counts = counts.times(len(mask) * self._processes.count / counts.responses)
+        weights = None
+        scale = 1.0 / counts.tokens
+        if config.loss_average == "sequence":
+            weights = (1.0 / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
+            scale = 1.0 / counts.responses
+        policy_loss = clipped_policy_loss(
+            now.logprobs,
+            cut(experience.rollout.logprobs),
+            cut(experience.advantages),
+            mask,
+            clip=config.clip,
+            weights=weights,
+        )
+        value_loss = clipped_value_loss(
+            now.values,
+            cut(experience.values),
+            cut(experience.returns),
+            mask,
+            clip=config.value_clip,
+            weights=weights,
+        )
+        loss = (policy_loss.loss + config.value_coefficient * value_loss.loss) * scale
+        loss.backward()
+        tokens = mask.sum()
+        items = tokens if weights is None else len(batch.rows)
+        metrics.add("loss/policy", policy_loss.loss.detach(), items)
+        metrics.add("loss/value", value_loss.loss.detach(), items)
+        metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
+        metrics.add("clip_fraction/value", value_loss.clipped, tokens)
+        metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
+        gaps = policy_loss.ratio.detach().log().abs()
+        if first:
+            metrics.add("entropy", now.entropy.sum(), tokens)
+            metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
+        largest = float(gaps.max())
+        return largest if math.isfinite(largest) else math.inf

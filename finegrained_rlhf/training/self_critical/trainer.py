@@ -1,0 +1,268 @@
+"""Self-critical training: samples are rewarded for what they score above the greedy response, mixed with cross-entropy.
+
+Knows policies, the rollout engine and a reward through its interface. Does not know what a response is rewarded for,
+nor how validation responses are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.records import Greedy, Prompt, Rollout
+from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
+from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
+from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
+from finegrained_rlhf.rollout.engine import RolloutEngine, rollout_in_batches
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.checks import check_finite
+from finegrained_rlhf.training.order import items_of_step, number_occurrences
+from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
+from finegrained_rlhf.training.self_critical.config import ResponseReward, ResponseValidation, SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.rows import (
+    ComparedRollout,
+    Imitation,
+    TrainedRows,
+    WeightedRow,
+    batches_of,
+    compared_rows,
+    describe,
+    sampled_rows,
+    trained_rows,
+    useful,
+)
+from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy, set_dropout
+
+
+class SelfCriticalTrainer:
+    """Trains a policy by L = α L_RL + (1 − α) L_CE. Satisfies the training loop's `Trainable`.
+
+    L_RL is −(1/m) Σ_i (score(q_i) − score(greedy)) log Pr(q_i), averaged over the rewarded prompts of the step; L_CE is
+    −log Pr of the references, averaged over their tokens. Both counts are those of the whole step, so neither
+    micro-batches nor processes change it (dropout draws apart). With α = 0 a step is that of `SFTTrainer`. Samples
+    that score what the greedy response scores have no gradient and are left out of the update.
+
+    Args:
+        policy: trained.
+        data: examples, drawn in a seeded order, epoch after epoch; each is of use under α.
+        reward: scores responses; None where α is 0.
+        validation: measures greedy responses.
+        config: the numbers.
+        optimizer: rates and schedule.
+        total_steps: training steps that the schedule spans.
+        engine: draws responses from the policy.
+        processes: of the run.
+        run: where samples are written.
+        seed: of the run.
+        samples_every: write the responses of every n-th step with their scores; None writes none.
+
+    Raises:
+        DataError: there is nothing to learn from.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        data: Sequence[Imitation],
+        reward: ResponseReward | None,
+        validation: ResponseValidation,
+        config: SelfCriticalConfig,
+        optimizer: AnyOptimizerConfig,
+        total_steps: int,
+        engine: RolloutEngine,
+        processes: Processes,
+        run: RunDirectory,
+        *,
+        seed: int,
+        samples_every: int | None = None,
+    ) -> None:
+        if len(useful(data, config.alpha)) < max(len(data), 1):
+            raise DataError(f"need examples, each rewarded or with a reference as alpha = {config.alpha} asks for")
+        if config.alpha > 0 and reward is None:
+            raise ConfigError(f"alpha = {config.alpha} needs a reward")
+        self.policy, self.data, self.reward, self.validation = policy.eval(), data, reward, validation
+        self.config, self.engine, self.processes, self.run = config, engine, processes, run
+        self.seed, self.samples_every = seed, samples_every
+        self.stop_reason: str | None = None
+        if config.dropout is not None:
+            set_dropout(policy.model, config.dropout)
+        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
+
+    # One training step -----------------------------------------------------------------------------------------
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """Roll out, score, update. Returns the metrics of this step, the same on every process."""
+        timer, metrics = PhaseTimer(self.processes.device), StepMetrics()
+        drawn = items_of_step(self.data, step, self.config.batch_size, self.seed)
+        names = number_occurrences([e.prompt for e in drawn])
+        batch = [replace(e, prompt=prompt) for e, prompt in zip(drawn, names, strict=True)]
+        mine = [batch[i] for i in self.processes.share(len(batch))]
+        with timer.phase("total"):
+            scored = None
+            if self.config.alpha > 0:
+                with timer.phase("rollout"):
+                    rollout = self._rollout([e.prompt for e in mine if e.rewarded], step)
+                with timer.phase("rewards"):
+                    scored = self._score([e.prompt for e in batch if e.rewarded], rollout)
+            with timer.phase("update"):
+                self._update(batch, mine, scored, metrics)
+                norm = self._optimizer_step(step)
+        if scored is not None:
+            describe(scored, metrics)
+            self._write_samples(scored, step)
+        result = {
+            "examples": step * len(batch),
+            "epoch": step * len(batch) / len(self.data),
+            **metrics.reduce(self.processes),
+            "lr": self.optimizer.lr(step),
+            "gradient_norm": norm,
+            **{f"time/{phase}_s": seconds for phase, seconds in timer.seconds.items()},
+        }
+        alpha = self.config.alpha
+        result["loss"] = alpha * result.get("loss/rl", 0.0) + (1 - alpha) * result.get("loss/ce", 0.0)
+        check_finite(step, result, ("loss", "gradient_norm"))
+        return result
+
+    def _rollout(self, prompts: Sequence[Prompt], step: int) -> Rollout:
+        """Of each prompt, encoded once, the greedy response and m samples."""
+        decodings = self.config.decodings()
+        if not prompts:
+            return empty_rollout(decodings, self.processes.device)
+        with self.processes.autocast():
+            batches = rollout_in_batches(
+                self.engine,
+                prompts,
+                decodings,
+                max_new_tokens=self.config.max_new_tokens,
+                prompts_per_batch=self.config.prompts_per_batch,
+                seed=self.seed,
+                step=step,
+            )
+        return join_rollouts(batches, self.policy.pad_id)
+
+    @torch.no_grad()
+    def _score(self, step_prompts: Sequence[Prompt], rollout: Rollout) -> ComparedRollout:
+        assert self.reward is not None
+        scores = self.reward.score(step_prompts, rollout.row_prompts(), rollout.texts) if rollout.texts else []
+        if len(scores) != len(rollout.texts):
+            raise ConsistencyError(f"the reward gave {len(scores)} scores for {len(rollout.texts)} responses")
+        table = torch.tensor(scores, dtype=torch.float32).view(len(rollout.prompts), 1 + self.config.samples)
+        return ComparedRollout(rollout, table)
+
+    def _update(
+        self,
+        batch: Sequence[Imitation],
+        mine: Sequence[Imitation],
+        scored: ComparedRollout | None,
+        metrics: StepMetrics,
+    ) -> None:
+        """Accumulate the gradient of this process's examples; the losses are added to `metrics`."""
+        tokens = sum(len(e.answer_ids) for e in batch if e.answer_ids is not None)
+        # Without dropout the two modes are one function, and that of evaluation has the faster passes.
+        self.policy.train(self.config.dropout != 0)
+        if scored is None:
+            items = [Demonstration(e.prompt, e.answer_ids) for e in mine if e.answer_ids is not None]
+            size = self.config.micro_batch_prompts
+            loss = backward_cross_entropy(self.policy, items, tokens, size, self.processes) * tokens
+            metrics.add("loss/ce", loss, sum(len(item.answer_ids) for item in items))
+        else:
+            self._mixed(mine, scored, sum(e.rewarded for e in batch), tokens, metrics)
+        self.policy.eval()
+
+    def _mixed(
+        self, mine: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics
+    ) -> None:
+        """Samples and references of a prompt in one pass, its encoding shared."""
+        alpha = self.config.alpha
+        rows: dict[int, list[WeightedRow]] = {number: [] for number in range(len(mine))}
+        places = [number for number, e in enumerate(mine) if e.rewarded]
+        for number, samples in zip(places, sampled_rows(scored, alpha / max(rewarded, 1)), strict=True):
+            rows[number] += samples
+        for number, example in enumerate(mine):
+            if alpha < 1 and example.answer_ids is not None:
+                rows[number].append(WeightedRow(example.answer_ids, (1 - alpha) / tokens, reference=True))
+        sums = {False: 0.0, True: 0.0}
+        prompts = {number: e.prompt for number, e in enumerate(mine)}
+        for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
+            for reference, value in self._backward(group).items():
+                sums[reference] += value
+        metrics.add("loss/rl", sums[False] * rewarded / alpha, len(places))
+        if alpha < 1:
+            mine_tokens = sum(len(e.answer_ids) for e in mine if e.answer_ids is not None)
+            metrics.add("loss/ce", sums[True] * tokens / (1 - alpha), mine_tokens)
+
+    def _backward(self, group: TrainedRows) -> dict[bool, float]:
+        """Accumulate the gradient of a group of rows; the value of its samples (False) and its references (True)."""
+        sums = {False: 0.0, True: 0.0}
+        config = self.config
+        for batch, weights, references in batches_of(group, config.micro_batch_prompts, config.micro_batch_tokens):
+            with self.processes.autocast():
+                memory = self.policy.encode(batch.prompts)
+                logprobs = self.policy.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
+            weighted_likelihood_loss(logprobs, weights, batch.mask).backward()
+            values = -(weights * logprobs.detach().sum(dim=1))
+            sums[True] += float(values[references].sum())
+            sums[False] += float(values[~references].sum())
+        return sums
+
+    def _optimizer_step(self, step: int) -> float:
+        self.processes.all_reduce_gradients(self.optimizer.parameters)
+        return self.optimizer.step(step)
+
+    def _write_samples(self, scored: ComparedRollout, step: int) -> None:
+        if self.samples_every is None or step % self.samples_every:
+            return
+        rows = self.processes.gather_objects(compared_rows(scored))
+        if self.processes.is_main:
+            write_jsonl(self.run.scored_samples_path(step), rows)
+
+    # The loop's interface ----------------------------------------------------------------------------------------
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Greedy responses to the validation prompts as the validation measures them, and their mean length."""
+        prompts = self.validation.prompts
+        if not prompts:
+            return {}
+        mine = [prompts[i] for i in self.processes.share(len(prompts))]
+        batches = TextGenerator(self.policy, self.engine, self.processes).stream(
+            mine,
+            Greedy(),
+            max_new_tokens=self.config.max_new_tokens,
+            batch_size=self.config.validation_batch_size,
+        )
+        responses = self.processes.gather_objects([group[0] for batch in batches for group in batch])
+        measured = self.validation.measure([response.text for response in responses], self.processes)
+        return {
+            **measured,
+            "examples": len(prompts),
+            "response_length": sum(response.tokens for response in responses) / len(responses),
+            "unfinished": sum(not response.finished for response in responses) / len(responses),
+        }
+
+    def save_model(self, directory: Path) -> None:
+        """The policy with its tokenizer in the Hugging Face layout."""
+        save_policy(self.policy, directory)
+
+    def save_state(self, directory: Path) -> None:
+        """The adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""
+        save_adapters(self.policy, directory)
+        self.optimizer.save(directory)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read what a checkpoint holds.
+
+        Raises:
+            CheckpointError: it belongs to another architecture or optimizer, or a file is missing.
+        """
+        restore_policy(self.policy, checkpoint)
+        self.optimizer.load(checkpoint)

@@ -1,0 +1,10 @@
+"""Supervised fine-tuning."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "TrainSFT": "train",
+    },
+)

@@ -1,0 +1,122 @@
+"""Supervised fine-tuning as a configuration: what `scripts/train_sft.py` builds and runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.prompts import TooLong, read_prompts
+from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSFT(TrainingRun[SFTTrainer]):
+    """Supervised fine-tuning of a policy on a prompt file's first references.
+
+    Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
+
+    Attributes:
+        data: QA-FEEDBACK prompt file to train on.
+        policy: starting model.
+        optimizer: rates and schedule.
+        epochs: passes over the data; used where `total_steps` is None.
+        batch_size: examples an optimizer step, over all processes.
+        micro_batch_size: examples in one forward and backward pass of a process.
+        dropout: rate everywhere in the model; None keeps the model's own.
+        validation_data: prompt file for validation; None trains without, and the last model is exported.
+        validation_prompts: use at most so many of them; None uses all.
+        validation_batch_size: prompts answered at once in a process.
+        max_prompt_tokens: longest prompt in tokens.
+        max_answer_tokens: longest answer in tokens, end of sequence included.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        segmenter: spaCy pipeline that cuts sentences for RougeLSum.
+        monitor: measures validation answers as well, for example by FactWorld's oracle.
+    """
+
+    data: str
+    policy: PolicyConfig
+    optimizer: OptimizerConfig
+    epochs: float = 10
+    batch_size: int = 4
+    micro_batch_size: int = 4
+    dropout: float | None = None
+    validation_data: str | None = None
+    validation_prompts: int | None = None
+    validation_batch_size: int = 16
+    max_prompt_tokens: int = 1024
+    max_answer_tokens: int = 200
+    prompt_too_long: TooLong = "truncate"
+    segmenter: str = "rules"
+    monitor: ResponseMonitor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "micro_batch_size", "validation_batch_size", "validation_prompts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {value}")
+        if self.max_answer_tokens < 2:
+            raise ConfigError(f"max_answer_tokens: expected at least 2, got {self.max_answer_tokens}")
+        if self.epochs <= 0:
+            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
+        super().__post_init__()
+
+    def steps(self, examples: int) -> int:
+        """Training steps on so many examples."""
+        if self.total_steps is not None:
+            return self.total_steps
+        return max(1, math.ceil(self.epochs * examples / self.batch_size))
+
+    def loop_config(self, examples: int) -> LoopConfig:
+        """The settings of the training loop on so many examples."""
+        epoch = max(1, math.ceil(examples / self.batch_size))
+        return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
+
+    def train(self, built: SFTTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop; the best model by RougeLSum ends up in `output_dir/policy`."""
+        result = self.fit(built, self.loop_config(len(built.data)), processes, run)
+        if processes.is_main and not result.already_done:
+            logger.info(self.outcome(result, run, "RougeLSum"))
+        return result
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
+        """Load model and data."""
+        policy = self.policy.load(processes.device)
+        prompts = read_prompts(self.data, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        data = demonstrations(prompts, policy, self.max_answer_tokens)
+        validation = []
+        if self.validation_data:
+            validation = read_prompts(
+                self.validation_data, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long
+            )[: self.validation_prompts]
+        check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
+        return SFTTrainer(
+            policy,
+            data,
+            validation,
+            SFTSettings(
+                self.batch_size,
+                self.micro_batch_size,
+                self.dropout,
+                self.max_answer_tokens,
+                self.validation_batch_size,
+            ),
+            self.optimizer,
+            self.steps(len(data)),
+            processes,
+            seed=self.seed,
+            segmenter=self.segmenter,
+            monitor=self.monitor,
+        )

@@ -1,0 +1,223 @@
+"""Reweighing as a configuration: what `scripts/reweigh.py` builds and runs, what it reads and the table it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
+from finegrained_rlhf.what_if.kept_rollouts import kept_steps, read_kept_step
+from finegrained_rlhf.what_if.weights import (
+    NewBest,
+    StepChange,
+    Weighing,
+    check_recomputed,
+    compare,
+    component_config,
+    experience_under,
+)
+
+_NUMBERS = ("total_before", "total_now", "tau", "best_changes", "advantage_correlation", "advantage_flips")
+_HEADINGS = ("total before", "total now", "Kendall τ_b", "best changes", "advantages r", "signs change")
+
+_SHOWN = 200
+"""Characters of a prompt that are printed; the file has all."""
+
+
+@dataclass(frozen=True)
+class RewardChange:
+    """What is to be different.
+
+    Attributes:
+        weights: new weights by component; the others stay.
+        settings: new settings by component: `aggregation`, `budget`, `density`; the others stay.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, weight in self.weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise ConfigError(f"reward.weights.{name}: expected a number, got {weight!r}")
+        for name, settings in self.settings.items():
+            if not isinstance(settings, Mapping):
+                raise ConfigError(f"reward.settings.{name}: expected settings such as aggregation, got {settings!r}")
+
+
+class Reweigh:
+    """Say how a PPO run's kept rollouts would rank, and be learnt from, under another reward. Loads no model.
+
+    Args:
+        run: directory of a PPO run.
+        reward: what is to be different.
+        steps: which of the kept steps; None takes all.
+        examples: so many prompts are shown whose best sample changes, those that gain most first.
+        output: JSON file for everything; None writes none.
+
+    Raises:
+        ConfigError: a weight that is no number, or settings that are none.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        reward: RewardChange | None = None,
+        steps: Sequence[int] | None = None,
+        examples: int = 3,
+        output: str | None = None,
+    ) -> None:
+        if examples < 0:
+            raise ConfigError(f"examples must be at least 0, got {examples}")
+        self.directory, self.reward, self.steps = run, reward or RewardChange(), steps
+        self.examples, self.output = examples, output
+
+    def run(self) -> None:
+        """Print what changes, and write it where `output` says; nothing is written where `measured` raises."""
+        report = self.measured()
+        if self.output is not None:
+            write_json(self.output, report)
+        print(report_text(report, self.examples))
+
+    def measured(self) -> dict[str, Any]:
+        """What changes: the reward `before` and `now`, the `steps`, their `mean`, and all prompts with a `new_best`.
+
+        Raises:
+            ConfigError: an unknown component, setting or step.
+            DataError: the run kept no rollouts, or they are damaged.
+            ConsistencyError: the run's own reward does not give the advantages that were kept.
+        """
+        run = RunDirectory(self.directory)
+        config = run.read_config()
+        before, ppo = run_weighing(config, run), run_ppo(config, run)
+        now = before.changed(self.reward.weights, self.reward.settings)
+        metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
+        changes: list[StepChange] = []
+        examples: list[NewBest] = []
+        for step in self._steps(run):
+            kept = read_kept_step(run, step, list(before.weights), metrics.get(step, {"step": step}))
+            old = experience_under(kept, before, ppo)
+            check_recomputed(kept, old, ppo)
+            change, found = compare(kept, old, experience_under(kept, now, ppo))
+            changes.append(change)
+            examples += found
+        return {
+            "run": self.directory,
+            "before": asdict(before),
+            "now": asdict(now),
+            "steps": [asdict(change) for change in changes],
+            "mean": mean_of([asdict(change) for change in changes]),
+            "new_best": [asdict(found) for found in sorted(examples, key=lambda found: -found.gain)],
+        }
+
+    def _steps(self, run: RunDirectory) -> list[int]:
+        kept = kept_steps(run)
+        if not kept:
+            raise DataError("no rollouts were kept here; expected samples/step_N.jsonl", file=run.path)
+        missing = sorted(set(self.steps or ()) - set(kept))
+        if missing:
+            raise ConfigError(f"steps: step {missing[0]} was not kept; kept are {', '.join(map(str, kept))}")
+        return kept if self.steps is None else sorted(set(self.steps))
+
+
+def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
+    """The reward in a run's configuration.
+
+    Raises:
+        DataError: the run has none.
+    """
+    reward = config.get("reward")
+    if not isinstance(reward, Mapping) or not reward.get("weights"):
+        raise DataError("expected the weights of a reward; is this a PPO run?", file=run.config_path, field="reward")
+    settings = reward.get("settings") or {}
+    return Weighing(
+        {name: float(weight) for name, weight in reward["weights"].items()},
+        {name: component_config(name, settings.get(name) or {}) for name in reward["weights"]},
+    )
+
+
+def run_ppo(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig:
+    """The PPO settings in a run's configuration.
+
+    Raises:
+        DataError: it has none, or they are those of another version.
+    """
+    parts = {"kl": KLConfig, "compat": CompatConfig}
+    try:
+        given = _without_target(config["ppo"])
+        made = {name: parts[name](**_without_target(given.pop(name))) for name in parts if name in given}
+        return PPOConfig(**given, **made)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
+
+
+def _without_target(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "_target_"}
+
+
+def mean_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over steps of every number, over those steps that have it."""
+    mean: dict[str, Any] = {}
+    for key in _NUMBERS:
+        values = [step[key] for step in steps if step[key] is not None]
+        mean[key] = fmean(values) if values else None
+    for key in ("shares_before", "shares_now"):
+        names = list(dict.fromkeys(name for step in steps for name in step[key]))
+        mean[key] = {name: fmean(step[key][name] for step in steps if step[key]) for name in names}
+    return mean
+
+
+def report_text(report: Mapping[str, Any], examples: int) -> str:
+    """The report for people: a table of the steps, one of the components, the prompts that change most."""
+    before, now, mean, steps = report["before"], report["now"], report["mean"], report["steps"]
+    rows = [{"step": step["step"], **_row(step)} for step in steps]
+    rows += [{"step": "mean", **_row(mean)}] if len(steps) > 1 else []
+    components = [
+        {
+            "component": name,
+            "weight": weight,
+            "now": now["weights"][name],
+            "share of variance": mean["shares_before"].get(name),
+            "share now": mean["shares_now"].get(name),
+            "settings": _differences(before["settings"][name], now["settings"][name]) or None,
+        }
+        for name, weight in before["weights"].items()
+    ]
+    columns = [key for key in components[0] if key != "settings" or any(row[key] for row in components)]
+    parts = [markdown_table(rows, ["step", *_HEADINGS]), markdown_table(components, columns)]
+    if before == now:
+        parts.append("Nothing is changed: give reward.weights.NAME=NUMBER or reward.settings.NAME.aggregation=mean.\n")
+    part = [str(step["step"]) for step in steps if not step["complete"]]
+    if part:
+        parts.append(
+            f"Of step {', '.join(part)} not all responses were kept: rewards and advantages are whitened by the "
+            "statistics of those that were, before and now.\n"
+        )
+    count = len(report["new_best"])
+    if count and examples:
+        parts.append(f"Prompts with a new best sample: {count}. Those that gain most:\n")
+    return "\n".join([*parts, *(_example(found) for found in report["new_best"][:examples])])
+
+
+def _row(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {heading: step[key] for key, heading in zip(_NUMBERS, _HEADINGS, strict=True)}
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {before[key]} → {now[key]}" for key in before if before[key] != now[key])
+
+
+def _example(found: Mapping[str, Any]) -> str:
+    prompt = found["prompt"] if len(found["prompt"]) <= _SHOWN else f"{found['prompt'][:_SHOWN]}…"
+    lines = [f"step {found['step']}, {found['id']}: {prompt}"]
+    for which in ("before", "now"):
+        best = found[which]
+        totals = f"total {best['total_before']:.3f}, now {best['total_now']:.3f}"
+        lines.append(f"  best {which} (sample {best['sample']}, {totals}): {best['response']}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,268 @@
+"""What would change under another reward: ranking, best samples and advantages of rollouts that a run kept.
+
+Everything follows from the scores that were kept, by the functions that training uses. Knows no reward model, no policy
+and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.core.records import Experience, Prompt, SegmentScores
+from finegrained_rlhf.inference.best_of import TIE, best_sample
+from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
+from finegrained_rlhf.rewards.composition import ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.protocol import BaseScorer
+from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.experience import make_experience
+from finegrained_rlhf.what_if.kept_rollouts import KeptStep
+
+TOLERANCE = 1e-4
+"""Kept numbers have six digits; advantages that are made of them differ by less than this."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A reward without its scorers.
+
+    Attributes:
+        weights: by component, of all of them.
+        settings: by component, of all of them.
+    """
+
+    weights: Mapping[str, float]
+    settings: Mapping[str, ComponentConfig]
+
+    def changed(self, weights: Mapping[str, float], settings: Mapping[str, Mapping[str, object]]) -> Weighing:
+        """This reward with some weights and settings replaced.
+
+        Raises:
+            ConfigError: an unknown component or setting; or settings of a component that was normalised by its running
+                moments, which were not kept.
+        """
+        for place, names in (("weights", weights), ("settings", settings)):
+            for name in sorted(set(names) - set(self.weights)):
+                known = ", ".join(sorted(self.weights))
+                raise ConfigError(f"reward.{place}.{name}: no such component; the run's reward has {known}")
+        made = dict(self.settings)
+        for name, changes in settings.items():
+            made[name] = component_config(name, {**vars(self.settings[name]), **changes})
+            if (
+                "running" in (made[name].normalisation, self.settings[name].normalisation)
+                and made[name] != (self.settings[name])
+            ):
+                raise ConfigError(
+                    f"reward.settings.{name}: running moments were not kept; only the weight of {name} can be changed"
+                )
+        return Weighing({**self.weights, **{name: float(weight) for name, weight in weights.items()}}, made)
+
+
+def component_config(name: str, settings: Mapping[str, object]) -> ComponentConfig:
+    """Settings of a component from a configuration.
+
+    Raises:
+        ConfigError: an unknown setting, or a wrong value.
+    """
+    given = {key: value for key, value in settings.items() if key != "_target_"}
+    unknown = sorted(set(given) - set(ComponentConfig.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(ComponentConfig.__dataclass_fields__)
+        raise ConfigError(f"reward.settings.{name}.{unknown[0]}: no such setting; expected one of {known}")
+    return ComponentConfig(**given)  # type: ignore[arg-type]
+
+
+class _Kept(BaseScorer):
+    """Stands for a scorer whose scores were kept."""
+
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+        """Never called."""
+        raise NotImplementedError("kept rollouts are not scored again")
+
+
+def experience_under(kept: KeptStep, reward: Weighing, config: PPOConfig) -> Experience:
+    """The experience of a kept step as training would have made it with `reward`.
+
+    Whitening takes its statistics from the kept responses.
+
+    Raises:
+        ConfigError: the reward cannot be composed.
+    """
+    scores, settings = {}, {}
+    for name, setting in reward.settings.items():
+        running = setting.normalisation == "running"  # its moments were not kept, but what came of them was
+        scores[name] = (kept.normalised if running else kept.raw)[name]
+        settings[name] = ComponentConfig(density=setting.density) if running else setting
+    scorers = {name: _Kept() for name in scores}
+    composer = RewardComposer(RewardConfig(scorers, reward.weights, settings))
+    trace = composer.compose(kept.rollout, scores, train=False)
+    reference = torch.zeros_like(kept.rollout.logprobs)
+    return make_experience(
+        kept.rollout, trace, reference, kept.values, beta=kept.beta, config=config, reduce=lambda tensor: tensor
+    )
+
+
+def check_recomputed(kept: KeptStep, made: Experience, config: PPOConfig) -> None:
+    """Require that the run's own reward gives the rewards and advantages that were kept.
+
+    Where only some responses of a step were kept, whitening had other statistics: the rewards must then be the kept
+    ones but for a factor and a shift, and advantages are not compared.
+
+    Raises:
+        ConsistencyError: they differ by more than `TOLERANCE`.
+    """
+    mask = kept.rollout.response_mask.bool()
+    pairs = {"reward": (made.rewards, kept.rewards), "advantage": (made.advantages, kept.advantages)}
+    for name, (now, before) in pairs.items():
+        x, y = now[mask].double(), before[mask].double()
+        if not kept.complete:
+            if name == "advantage" and (config.whiten_rewards or config.whiten_advantages):
+                continue
+            if name == "reward" and config.whiten_rewards:
+                x = _fitted(x, y)
+        size = max(1.0, float(y.abs().max()))
+        difference = float((x - y).abs().max())
+        if not difference <= TOLERANCE * size:
+            raise ConsistencyError(
+                f"step {kept.step}: with the run's own reward the {name}s of the kept responses come out different, by "
+                f"{difference:.3g}; were samples, metrics.jsonl or config.yaml changed, or trained by another version?"
+            )
+
+
+def _fitted(x: Tensor, y: Tensor) -> Tensor:
+    """The factor > 0 and the shift that bring `x` nearest to `y`, applied to it."""
+    centred = x - x.mean()
+    square = float((centred**2).sum())
+    factor = max(0.0, float((centred * (y - y.mean())).sum()) / square) if square > 0 else 0.0
+    return centred * factor + y.mean()
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """What would change in one step.
+
+    Attributes:
+        step: its number.
+        responses: how many were kept.
+        complete: False where the step had more; whitening then uses the statistics of those that were kept.
+        prompts: those with two samples or more; what follows on ranking is over them.
+        total_before: mean total reward of a response, KL aside.
+        total_now: the same under the new reward.
+        tau: mean over prompts of Kendall's τ_b between the two rankings of a prompt's samples; over those prompts where
+            both reward tell some samples apart; None where there is none.
+        best_changes: share of prompts whose best sample is not the best any more.
+        advantage_correlation: Pearson's r of the token advantages; None where one of them does not vary.
+        advantage_flips: share of tokens whose advantage changes sign.
+        shares_before: by component Cov(its weighted reward, total) / Var(total) over responses; they add up to 1, and
+            one below 0 works against the others. Empty where totals do not vary.
+        shares_now: the same under the new reward.
+    """
+
+    step: int
+    responses: int
+    complete: bool
+    prompts: int
+    total_before: float
+    total_now: float
+    tau: float | None
+    best_changes: float | None
+    advantage_correlation: float | None
+    advantage_flips: float
+    shares_before: Mapping[str, float]
+    shares_now: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class NewBest:
+    """A prompt whose best sample changes.
+
+    Attributes:
+        step: the step.
+        id: the prompt's id.
+        prompt: its text.
+        gain: how much more the new best earns under the new reward than the old one does.
+        before: the old best: `sample`, `response`, `total_before`, `total_now`.
+        now: the new best.
+    """
+
+    step: int
+    id: str
+    prompt: str
+    gain: float
+    before: Mapping[str, object]
+    now: Mapping[str, object]
+
+
+def compare(kept: KeptStep, before: Experience, now: Experience) -> tuple[StepChange, list[NewBest]]:
+    """What changes from one reward to another, and the prompts whose best sample does, in the order of the step."""
+    totals_before, totals_now = _totals(before), _totals(now)
+    taus: list[float] = []
+    changed: list[NewBest] = []
+    groups = [rows for rows in _rows_by_prompt(kept).values() if len(rows) > 1]
+    for rows in groups:
+        old, new = [totals_before[row] for row in rows], [totals_now[row] for row in rows]
+        tau = kendall_tau_b(old, new, TIE)
+        if tau is not None:
+            taus.append(tau)
+        first, then = rows[best_sample(old)], rows[best_sample(new)]
+        if totals_now[then] - totals_now[first] > TIE:
+            changed.append(_new_best(kept, first, then, totals_before, totals_now))
+    mask = kept.rollout.response_mask.bool()
+    a, b = before.advantages[mask], now.advantages[mask]
+    change = StepChange(
+        step=kept.step,
+        responses=len(totals_now),
+        complete=kept.complete,
+        prompts=len(groups),
+        total_before=fmean(totals_before),
+        total_now=fmean(totals_now),
+        tau=fmean(taus) if taus else None,
+        best_changes=len(changed) / len(groups) if groups else None,
+        advantage_correlation=correlation(a.tolist(), b.tolist()),
+        advantage_flips=float((a * b < 0).double().mean()),
+        shares_before=variance_shares(before),
+        shares_now=variance_shares(now),
+    )
+    return change, changed
+
+
+def variance_shares(experience: Experience) -> dict[str, float]:
+    """By component Cov(its weighted reward of a response, the total) / Var(total); empty where totals do not vary."""
+    parts = {name: part.weighted.double().sum(dim=1).tolist() for name, part in experience.trace.components.items()}
+    totals = [sum(column) for column in zip(*parts.values(), strict=True)]
+    variance = covariance(totals, totals)
+    if variance <= TIE**2:
+        return {}
+    return {name: covariance(values, totals) / variance for name, values in parts.items()}
+
+
+def _totals(experience: Experience) -> list[float]:
+    totals: list[float] = experience.trace.total.double().sum(dim=1).tolist()
+    return totals
+
+
+def _rows_by_prompt(kept: KeptStep) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, prompt in enumerate(kept.rollout.row_prompts()):
+        rows.setdefault(prompt.id, []).append(row)
+    return rows
+
+
+def _new_best(
+    kept: KeptStep, first: int, then: int, totals_before: Sequence[float], totals_now: Sequence[float]
+) -> NewBest:
+    def told(row: int) -> dict[str, object]:
+        return {
+            "sample": int(kept.rollout.sample_index[row]),
+            "response": kept.rollout.texts[row],
+            "total_before": totals_before[row],
+            "total_now": totals_now[row],
+        }
+
+    prompt = kept.rollout.row_prompts()[first]
+    return NewBest(kept.step, prompt.id, prompt.text, totals_now[then] - totals_now[first], told(first), told(then))

@@ -1,0 +1,1 @@
+"""From feedback records to examples: labels, pairs, inputs."""

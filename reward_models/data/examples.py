@@ -1,0 +1,204 @@
+"""Labelled inputs of reward models, and which of them a training step uses.
+
+Knows records, labels and inputs; each distinct answer of a question is encoded once, however many pairs it is in.
+Does not know models or losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.text.segmentation import Segmenter, Span
+from reward_models.data.completeness import Matching
+from reward_models.data.labels import MIN_SPAN_WORDS, SegmentLabels, factuality_labels, relevance_labels
+from reward_models.data.pairs import AnswerPair, completeness_pairs, preference_pairs
+from reward_models.encoders.inputs import (
+    EncodedInput,
+    InputEncoder,
+    InputParts,
+    answer_parts,
+    factuality_parts,
+    relevance_parts,
+)
+from reward_models.encoders.models import Kind
+
+_BATCHES_SORTED_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class RewardExample:
+    """What one record teaches a reward model.
+
+    Attributes:
+        inputs: one for a segment model, the distinct answers that are compared for a pair model.
+        labels: of a segment model, one a separator: 1 has an error, 0 has none, None teaches nothing.
+        pairs: of a pair model, (better, worse) indices into `inputs`.
+    """
+
+    inputs: tuple[EncodedInput, ...]
+    labels: tuple[int | None, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def items(self) -> int:
+        """What the batch size counts: pairs, or 1 for a record with segment labels."""
+        return len(self.pairs) or 1
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest input."""
+        return max(len(item.ids) for item in self.inputs)
+
+
+@dataclass(frozen=True)
+class LabelSettings:
+    """How labels are made.
+
+    Attributes:
+        kind: of reward model.
+        matching: of completeness labels.
+        min_span_words: C1 spans with fewer words are dropped.
+    """
+
+    kind: Kind
+    matching: Matching = "original"
+    min_span_words: int = MIN_SPAN_WORDS
+
+
+def _texts(text: str, spans: Sequence[Span]) -> list[str]:
+    return [text[start:end] for start, end in spans]
+
+
+def _segment_examples(
+    records: Sequence[FeedbackRecord],
+    encoder: InputEncoder,
+    label: Callable[[FeedbackRecord], SegmentLabels],
+    parts: Callable[[FeedbackRecord, Sequence[str]], InputParts],
+) -> list[RewardExample]:
+    labelled = [(record, label(record)) for record in records]
+    kept = [(record, labels) for record, labels in labelled if labels.teaches]
+    encoded = encoder.encode([parts(record, _texts(record.predictions[0], labels.spans)) for record, labels in kept])
+    return [RewardExample((item,), labels.labels) for item, (_, labels) in zip(encoded, kept, strict=True)]
+
+
+def _pair_example(pairs: Sequence[AnswerPair], encoder: InputEncoder) -> RewardExample:
+    record = pairs[0].record
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.better_text, pair.worse_text)))
+    inputs = encoder.encode([answer_parts(record.question, record.passages, text) for text in texts])
+    where = {text: i for i, text in enumerate(texts)}
+    return RewardExample(
+        tuple(inputs), pairs=tuple((where[pair.better_text], where[pair.worse_text]) for pair in pairs)
+    )
+
+
+def build_examples(
+    records: Sequence[FeedbackRecord], settings: LabelSettings, encoder: InputEncoder, segmenter: Segmenter
+) -> list[RewardExample]:
+    """Labelled inputs of all records that teach anything, in order.
+
+    Raises:
+        DataError: an input does not fit the model even without its passages.
+    """
+    words = settings.min_span_words
+    if settings.kind == "relevance":
+        return _segment_examples(
+            records,
+            encoder,
+            lambda record: relevance_labels(record, segmenter, words),
+            lambda record, segments: relevance_parts(record.question, segments),
+        )
+    if settings.kind == "factuality":
+        return _segment_examples(
+            records,
+            encoder,
+            lambda record: factuality_labels(record, segmenter, words),
+            lambda record, segments: factuality_parts(record.question, record.passages, segments),
+        )
+    if settings.kind == "preference":
+        found = preference_pairs(records)
+    else:
+        found = completeness_pairs(records, segmenter, settings.matching)
+    groups: dict[int, list[AnswerPair]] = {}
+    for pair in found.pairs:
+        groups.setdefault(id(pair.record), []).append(pair)
+    return [_pair_example(pairs, encoder) for pairs in groups.values()]
+
+
+def output_inputs(records: Sequence[FeedbackRecord], encoder: InputEncoder) -> list[EncodedInput]:
+    """The inputs of every answer of the records, each answer as often as it occurs (for mean and std)."""
+    return encoder.encode(
+        [answer_parts(record.question, record.passages, text) for record in records for text in record.predictions]
+    )
+
+
+def hold_out(
+    records: Sequence[FeedbackRecord], fraction: float, seed: int
+) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
+    """Split records into (training, held out) by a seeded permutation; at least one record is held out.
+
+    Raises:
+        DataError: fewer than two records.
+    """
+    if len(records) < 2:
+        raise DataError(f"{len(records)} record: too few to hold some out for validation; set validation_data")
+    order = np.random.default_rng(stable_hash(seed, "held out")).permutation(len(records)).tolist()
+    count = min(len(records) - 1, max(1, round(fraction * len(records))))
+    held = set(order[:count])
+    return [record for i, record in enumerate(records) if i not in held], [records[i] for i in sorted(held)]
+
+
+class BatchPlan:
+    """Batches of examples as a function of (seed, step): epochs of shuffled batches of similar lengths.
+
+    Args:
+        examples: at least one.
+        batch_size: items (records with labels, or pairs) a batch at most, over all processes; a single example with
+            more of them is a batch of its own.
+        seed: of the run.
+    """
+
+    def __init__(self, examples: Sequence[RewardExample], batch_size: int, seed: int) -> None:
+        self._examples, self._batch_size, self._seed = examples, batch_size, seed
+        self._batches: list[list[int]] = []
+        self._epoch_ends: list[int] = []
+
+    def batch(self, step: int) -> list[RewardExample]:
+        """The examples of training step `step` (from 1)."""
+        while len(self._batches) < step:
+            self._add_epoch()
+        return [self._examples[i] for i in self._batches[step - 1]]
+
+    def steps(self, epochs: int) -> int:
+        """Training steps that so many epochs take."""
+        while len(self._epoch_ends) < epochs:
+            self._add_epoch()
+        return self._epoch_ends[epochs - 1]
+
+    def _add_epoch(self) -> None:
+        generator = np.random.default_rng(stable_hash(self._seed, "batches", len(self._epoch_ends)))
+        order = generator.permutation(len(self._examples)).tolist()
+        window = self._batch_size * _BATCHES_SORTED_TOGETHER
+        batches: list[list[int]] = []
+        for start in range(0, len(order), window):
+            near = sorted(order[start : start + window], key=lambda i: self._examples[i].length)
+            batches += self._pack(near)
+        self._batches += [batches[i] for i in generator.permutation(len(batches)).tolist()]
+        self._epoch_ends.append(len(self._batches))
+
+    def _pack(self, order: Sequence[int]) -> list[list[int]]:
+        batches: list[list[int]] = []
+        room = 0
+        for i in order:
+            items = self._examples[i].items
+            if not batches or items > room:
+                batches.append([])
+                room = self._batch_size
+            batches[-1].append(i)
+            room -= items
+        return batches

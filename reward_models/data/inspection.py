@@ -1,0 +1,213 @@
+"""What a feedback file holds: its annotations, the labels they give each reward model, and how they agree.
+
+Knows feedback records, label and pair building. Trains nothing and writes nothing but the report on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, MISSING_TYPES, FeedbackRecord
+from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+from reward_models.data.completeness import CompletenessConfig, Matching, scores_to_preferences
+from reward_models.data.labels import SegmentLabels, factuality_labels, relevance_labels
+from reward_models.data.pairs import AnswerPair, PairSet, completeness_pairs, ordered_pairs, preference_pairs
+
+Format = Literal["table", "json"]
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """Segment labels of one token-level reward model: examples with any label, segments with and without an error."""
+
+    examples: int
+    has_error: int
+    no_error: int
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Comparisons of one pairwise reward model: examples compared, won by the first, by the second, ties."""
+
+    examples: int
+    first: int
+    second: int
+    ties: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often another order of the answers agrees with the human preferences.
+
+    Attributes:
+        compared: pairs that both order (no tie in either).
+        agree: those that both order the same way.
+        share: agree / compared; None when nothing was compared.
+    """
+
+    compared: int
+    agree: int
+    share: float | None
+
+
+@dataclass(frozen=True)
+class FeedbackReport:
+    """The whole report.
+
+    Attributes:
+        examples: records in the file.
+        relevance: labels of the relevance model (sub-sentences, C1).
+        factuality: labels of the factuality model (sentences, C2).
+        completeness: comparisons by completeness score.
+        preference: comparisons by human preference.
+        span_types: marked spans by error type.
+        missing_info_types: missing-information marks by type.
+        agreement: with the human preferences, of the completeness order (`completeness`) and of the order by length
+            in words (`longer_answer`, a bias to know).
+    """
+
+    examples: int
+    relevance: LabelCounts
+    factuality: LabelCounts
+    completeness: PairCounts
+    preference: PairCounts
+    span_types: Mapping[str, int]
+    missing_info_types: Mapping[str, int]
+    agreement: Mapping[str, Agreement]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values, the four reward models first."""
+        values = asdict(self)
+        values["examples"] = values.pop("examples")
+        return values
+
+
+def count_labels(labels: Sequence[SegmentLabels]) -> LabelCounts:
+    """Totals over a file; examples without any label are not counted."""
+    return LabelCounts(
+        sum(row.teaches for row in labels), sum(row.has_error for row in labels), sum(row.no_error for row in labels)
+    )
+
+
+def count_pairs(pairs: PairSet) -> PairCounts:
+    """The numbers of a pair set."""
+    return PairCounts(pairs.examples, pairs.first, pairs.second, pairs.ties)
+
+
+def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> Agreement:
+    """Agreement of two sets of ordered pairs of the same records, over the pairs that both order."""
+    winners = {(p.record.id, frozenset((p.better, p.worse))): p.better for p in human}
+    same = [
+        winners[key] == pair.better
+        for pair in other
+        if (key := (pair.record.id, frozenset((pair.better, pair.worse)))) in winners
+    ]
+    return Agreement(len(same), sum(same), round(sum(same) / len(same), 4) if same else None)
+
+
+def _longer_pairs(records: Sequence[FeedbackRecord]) -> list[AnswerPair]:
+    return [
+        pair
+        for record in records
+        for pair in ordered_pairs(record, scores_to_preferences([len(text.split()) for text in record.predictions]))
+    ]
+
+
+def _type_counts(names: Sequence[str], found: Sequence[str]) -> dict[str, int]:
+    counts = Counter(found)
+    return {name: counts[name] for name in names}
+
+
+def inspect_feedback(
+    records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching = "original"
+) -> FeedbackReport:
+    """Count everything that a feedback file teaches.
+
+    Args:
+        records: the file's records.
+        segmenter: cuts the answers.
+        matching: how completeness maps sub-sentences to passage sentences.
+    """
+    preference = preference_pairs(records)
+    complete = completeness_pairs(records, segmenter, matching)
+    return FeedbackReport(
+        examples=len(records),
+        relevance=count_labels([relevance_labels(record, segmenter) for record in records]),
+        factuality=count_labels([factuality_labels(record, segmenter) for record in records]),
+        completeness=count_pairs(complete),
+        preference=count_pairs(preference),
+        span_types=_type_counts(C1_TYPES + C2_TYPES, [e.error_type for r in records for e in r.feedback.errors]),
+        missing_info_types=_type_counts(
+            MISSING_TYPES, [m.error_type for r in records for m in r.feedback.missing_info]
+        ),
+        agreement={
+            "completeness": agreement_with(preference.pairs, complete.pairs),
+            "longer_answer": agreement_with(preference.pairs, _longer_pairs(records)),
+        },
+    )
+
+
+def report_table(report: FeedbackReport) -> str:
+    """The report as a table for people."""
+    lines = [f"{report.examples} examples", "", "Spans marked in prediction 1"]
+    lines += _rows([(name, count) for name, count in report.span_types.items()])
+    lines += ["", "Missing information"]
+    lines += _rows([(name, count) for name, count in report.missing_info_types.items()])
+    lines += ["", "Segment labels", _line("reward model", "examples", "has error", "no error", "share of errors")]
+    for name, labels in (("relevance", report.relevance), ("factuality", report.factuality)):
+        total = labels.has_error + labels.no_error
+        share = f"{labels.has_error / total:.3f}" if total else "-"
+        lines.append(_line(name, labels.examples, labels.has_error, labels.no_error, share))
+    lines += ["", "Comparisons", _line("reward model", "examples", "first", "second", "ties")]
+    for name, pairs in (("completeness", report.completeness), ("preference", report.preference)):
+        lines.append(_line(name, pairs.examples, pairs.first, pairs.second, pairs.ties))
+    lines += ["", "Agreement with the human preferences", _line("order by", "compared", "agree", "share")]
+    for name, agreed in report.agreement.items():
+        lines.append(_line(name.replace("_", " "), agreed.compared, agreed.agree, _share(agreed.share)))
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _rows(rows: Sequence[tuple[str, int]]) -> list[str]:
+    return [_line(name, count) for name, count in rows]
+
+
+def _line(first: str, *rest: object) -> str:
+    return f"  {first:<26}" + "".join(f"{value!s:>17}" for value in rest)
+
+
+@dataclass(frozen=True)
+class InspectFeedback:
+    """The job of `scripts/inspect_feedback.py`.
+
+    Attributes:
+        data: a feedback file in QA-FEEDBACK's schema.
+        format: `table`, or `json` for one JSON document.
+        segmenter: `rules`, or the name of an installed spaCy pipeline.
+        completeness: how completeness pairs are made.
+    """
+
+    data: str
+    format: Format = "table"
+    segmenter: str = "rules"
+    completeness: CompletenessConfig = CompletenessConfig()
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(Format):
+            raise ConfigError(f"format: expected one of {', '.join(get_args(Format))}, got {self.format!r}")
+
+    def run(self) -> FeedbackReport:
+        """Read the file, count, print."""
+        records = read_feedback(self.data)
+        report = inspect_feedback(records, SpacySegmenter(self.segmenter), self.completeness.matching)
+        print(json.dumps(report.to_json(), indent=2) if self.format == "json" else report_table(report))
+        return report

@@ -1,0 +1,93 @@
+"""Ordered pairs of answers for the two pairwise reward models: completeness (R3) and holistic preference.
+
+Knows records and which answer is better; does not know how a model reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
+from finegrained_rlhf.text.segmentation import Segmenter
+from reward_models.data.completeness import Matching, completeness
+
+PROGRESS_DELAY_S = 2.0
+"""A progress bar appears when the work takes longer than this."""
+
+
+@dataclass(frozen=True)
+class AnswerPair:
+    """Two answers to one question, one better than the other.
+
+    Attributes:
+        record: the question, its passages and all four answers.
+        better: index (from 0) of the better answer in `record.predictions`.
+        worse: index of the other.
+    """
+
+    record: FeedbackRecord
+    better: int
+    worse: int
+
+    @property
+    def better_text(self) -> str:
+        """The better answer."""
+        return self.record.predictions[self.better]
+
+    @property
+    def worse_text(self) -> str:
+        """The worse answer."""
+        return self.record.predictions[self.worse]
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """The pairs of a file with what was left out.
+
+    Attributes:
+        pairs: ordered pairs, in the order of the records and of `PAIR_ORDER`.
+        examples: records that were compared, those with ties only included.
+        first: comparisons won by the answer with the lower number.
+        second: comparisons won by the other.
+        ties: comparisons dropped because neither is better.
+    """
+
+    pairs: tuple[AnswerPair, ...]
+    examples: int
+    first: int
+    second: int
+    ties: int
+
+
+def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int]) -> list[AnswerPair]:
+    """The pairs that six `preferences` (order of `PAIR_ORDER`) order; ties are dropped."""
+    pairs = []
+    for (i, j), value in zip(PAIR_ORDER, preferences, strict=True):
+        if value == FIRST:
+            pairs.append(AnswerPair(record, i, j))
+        elif value == SECOND:
+            pairs.append(AnswerPair(record, j, i))
+    return pairs
+
+
+def _collect(judged: Sequence[tuple[FeedbackRecord, Sequence[int]]]) -> PairSet:
+    values = [value for _, preferences in judged for value in preferences]
+    pairs = tuple(pair for record, preferences in judged for pair in ordered_pairs(record, preferences))
+    return PairSet(pairs, len(judged), values.count(FIRST), values.count(SECOND), values.count(TIE))
+
+
+def preference_pairs(records: Sequence[FeedbackRecord]) -> PairSet:
+    """Pairs from the human preferences."""
+    return _collect([(record, record.preferences) for record in records])
+
+
+def completeness_pairs(
+    records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching = "original"
+) -> PairSet:
+    """Pairs from the completeness scores; records whose set S is empty are skipped."""
+    bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
+    scored = [(record, completeness(record, segmenter, matching)) for record in bar]
+    return _collect([(record, result.preferences) for record, result in scored if result is not None])

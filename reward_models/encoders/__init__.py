@@ -1,0 +1,1 @@
+"""Longformer with banded attention, its heads, and tiny ones."""

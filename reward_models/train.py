@@ -1,0 +1,275 @@
+"""Training a reward model as a configuration: what `scripts/train_reward_model.py` builds and runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.data.completeness import CompletenessConfig
+from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
+from reward_models.data.labels import MIN_SPAN_WORDS
+from reward_models.encoders.inputs import InputEncoder
+from reward_models.encoders.models import (
+    GlobalAttention,
+    Kind,
+    RewardModel,
+    RewardModelRecord,
+    load_reward_model,
+    new_reward_model,
+)
+from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.trust.measure import marked_texts, measure_trust
+
+logger = logging.getLogger(__name__)
+
+LEAST_STD = 1e-3
+"""Scores closer together than this have not been learned: in fp32 they are a few thousand rounding steps apart."""
+
+
+@dataclass(frozen=True)
+class RewardModelConfig:
+    """One of the four reward models with its hyper-parameters.
+
+    Attributes:
+        kind: `relevance`, `factuality`, `completeness` or `preference`.
+        batches: batch sizes.
+        optimizer: rates and schedule; `warmup_ratio` is a share of all steps.
+        epochs: passes over the examples; None where `steps` says how long to train.
+        steps: training steps; None where `epochs` does.
+        max_length: longest input in tokens; a longer one loses the end of its passages.
+        global_attention: `none`, `first` or `separators`: which tokens of a Longformer see everything.
+        min_span_words: C1 spans with fewer words are dropped.
+    """
+
+    kind: Kind
+    optimizer: OptimizerConfig
+    batches: BatchConfig = BatchConfig()
+    epochs: int | None = None
+    steps: int | None = None
+    max_length: int = 2048
+    global_attention: GlobalAttention = "none"
+    min_span_words: int = MIN_SPAN_WORDS
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
+            raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
+        if self.max_length < 8 or self.min_span_words < 0:
+            raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
+        RewardModelRecord(self.kind, self.global_attention)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What a reward model is trained with.
+
+    Attributes:
+        trainer: with the examples to validate on.
+        loop: settings of the training loop.
+        train_records: feedback to train on.
+        validation_records: feedback to select by.
+        train_examples: how many examples the first gave.
+        validation: examples of the second, in their order.
+    """
+
+    trainer: RewardModelTrainer
+    loop: LoopConfig
+    train_records: Sequence[FeedbackRecord]
+    validation_records: Sequence[FeedbackRecord]
+    train_examples: int
+    validation: Sequence[RewardExample]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRewardModel(TrainingRun[Assembled]):
+    """Train a reward model on human (or oracle) feedback.
+
+    Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
+
+    Attributes:
+        data: feedback file.
+        model: directory of the encoder to start from.
+        reward_model: which model, and its hyper-parameters.
+        validation_data: feedback file to select by; None holds out a seeded part of `data`.
+        held_out: that part, a share of the records in (0, 1).
+        completeness: how completeness labels are made.
+        segmenter: `rules` or the name of an installed spaCy pipeline.
+    """
+
+    export: ClassVar[str] = "model"
+
+    data: str
+    model: str
+    reward_model: RewardModelConfig
+    validation_data: str | None = None
+    held_out: float = 0.1
+    completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
+    segmenter: str = "rules"
+    checkpoint_every: int | None = 200
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out must lie between 0 and 1, got {self.held_out}")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
+        super().__post_init__()
+
+    def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
+        trainer = built.trainer
+        result = self.fit(trainer, built.loop, processes, run)
+        self._finish(trainer, run, result, built.train_records, processes, built.train_examples)
+        if built.validation:
+            self._write_trust(trainer.model, run, built.validation_records, built.validation, processes)
+        return result
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> Assembled:
+        """Read and label the feedback, and load the encoder.
+
+        Raises:
+            DataError: broken feedback, or no example is left after labelling.
+            ModelError: `model` is no encoder.
+        """
+        train_records, validation_records = self._read()
+        model = self._new_model()
+        encoder = InputEncoder(model.tokenizer, model.max_length)
+        train = self._examples(train_records, encoder, self.data)
+        validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
+        trainer, loop = self._trainer(model, train, validation, processes)
+        return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
+
+    def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
+        records = read_feedback(self.data)
+        if self.validation_data is None:
+            try:
+                return hold_out(records, self.held_out, self.seed)
+            except DataError as error:
+                raise error.at(file=self.data) from None
+        return records, read_feedback(self.validation_data)
+
+    def _new_model(self) -> RewardModel:
+        config = self.reward_model
+        record = RewardModelRecord(config.kind, config.global_attention, config.max_length, self.segmenter)
+        return new_reward_model(self.model, record)
+
+    def _examples(
+        self, records: Sequence[FeedbackRecord], encoder: InputEncoder, file: str, needed: bool = True
+    ) -> list[RewardExample]:
+        try:
+            examples = build_examples(records, self._label_settings(), encoder, SpacySegmenter(self.segmenter))
+        except DataError as error:
+            raise error.at(file=file) from None
+        if needed and not examples:
+            kind = self.reward_model.kind
+            raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
+        return examples
+
+    def _label_settings(self) -> LabelSettings:
+        config = self.reward_model
+        return LabelSettings(config.kind, self.completeness.matching, config.min_span_words)
+
+    def _trainer(
+        self,
+        model: RewardModel,
+        train: Sequence[RewardExample],
+        validation: Sequence[RewardExample],
+        processes: Processes,
+    ) -> tuple[RewardModelTrainer, LoopConfig]:
+        config = self.reward_model
+        plan = BatchPlan(train, config.batches.batch_size, self.seed)
+        steps = self.total_steps or config.steps or plan.steps(config.epochs or 1)
+        trainer = RewardModelTrainer(
+            model, train, validation, config.batches, config.optimizer, steps, processes, self.seed
+        )
+        return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
+
+    def _finish(
+        self,
+        trainer: RewardModelTrainer,
+        run: RunDirectory,
+        result: LoopResult,
+        records: Sequence[FeedbackRecord],
+        processes: Processes,
+        examples: int,
+    ) -> None:
+        """Write `metrics.json`, and mean and std of the training outputs' scores into the exported model."""
+        best = load_reward_model(run.final("model")).to(processes.device)
+        trainer.model = best
+        dev = trainer.validate(result.best_step)
+        if not best.record.labels_segments and best.record.std is None:
+            best.record = measured(best, records, self.reward_model.batches.eval_batch_size, processes)
+            if processes.is_main:
+                export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
+                with atomic_directory(run.final("model")) as directory:
+                    best.save(directory)
+                    (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
+        if processes.is_main:
+            dev.pop("score", None)
+            summary: dict[str, Any] = {
+                "reward_model": self.reward_model.kind,
+                "best_step": result.best_step,
+                "steps": result.step,
+                "train_examples": examples,
+                "dev_examples": len(trainer.validation),
+                "dev": dev,
+                "mean": best.record.mean,
+                "std": best.record.std,
+            }
+            run.write_results(summary)
+            shown = ", ".join(f"{name} {dev[name]:.3f}" for name in ("accuracy", "f1_has_error") if name in dev)
+            print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
+        processes.barrier()
+
+    def _write_trust(
+        self,
+        best: RewardModel,
+        run: RunDirectory,
+        records: Sequence[FeedbackRecord],
+        examples: Sequence[RewardExample],
+        processes: Processes,
+    ) -> None:
+        """Write `trust.json`: the best model against the labels and marks of the dev records."""
+        texts = marked_texts(records, self._label_settings(), SpacySegmenter(self.segmenter))
+        report = measure_trust(best, examples, texts, self.reward_model.batches.eval_batch_size, processes)
+        if processes.is_main:
+            write_json(run.trust, report.to_json(self.validation_data or self.data))
+        processes.barrier()
+
+
+def measured(
+    model: RewardModel, records: Sequence[FeedbackRecord], batch_size: int, processes: Processes
+) -> RewardModelRecord:
+    """The model's record with mean and (population) std of its raw scores of all answers in `records`.
+
+    The std of equal scores is 0 and would divide by zero: it is recorded as 1 then. A warning says where the scores
+    hardly differ: such a model may order pairs well above chance, but the reward would be made of rounding.
+    """
+    inputs = output_inputs(records, InputEncoder(model.tokenizer, model.max_length))
+    share = [inputs[i] for i in processes.share(len(inputs))]
+    with processes.autocast():
+        scores = raw_scores(model, share, batch_size).double()
+    total = processes.sum_(torch.stack([scores.sum(), torch.tensor(float(len(share)), dtype=torch.float64)]))
+    mean = float(total[0] / total[1])
+    squares = processes.sum_(((scores - mean) ** 2).sum())
+    std = float((squares / total[1]).sqrt())
+    if std < LEAST_STD and processes.is_main:
+        logger.warning(
+            "%s: the scores of the training outputs have a standard deviation of %.2g, so the model has hardly learned "
+            "anything, whatever its accuracy; train it longer or with another learning rate",
+            model.record.kind,
+            std,
+        )
+    return replace(model.record, mean=mean, std=std if std > 0 else 1.0)

@@ -1,0 +1,147 @@
+"""Losses and counts of the two kinds of reward model.
+
+Knows logits, scores and labels. Sums, not means, so that micro-batches and processes can be added up exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reward_models.data.examples import RewardExample
+from reward_models.data.labels import HAS_ERROR
+from reward_models.encoders.inputs import collate
+from reward_models.encoders.models import RewardModel, error_label_ids
+
+
+def segment_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over segments of the cross-entropy, in nats.
+
+    Args:
+        logits: fp32 [S, C].
+        labels: int64 [S], label ids.
+
+    Returns:
+        fp32 scalar.
+    """
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(f"expected logits [S, C] and labels [S], got {tuple(logits.shape)} and {tuple(labels.shape)}")
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
+def pairwise_loss(better: Tensor, worse: Tensor) -> Tensor:
+    """Sum over pairs of −log σ(R(better) − R(worse)), in nats (thesis, section 6.3; Bradley and Terry 1952).
+
+    Args:
+        better: fp32 [M], scores of the better answers.
+        worse: fp32 [M], scores of the worse ones.
+
+    Returns:
+        fp32 scalar.
+    """
+    if better.ndim != 1 or better.shape != worse.shape:
+        raise ValueError(f"expected two score vectors of one length, got {tuple(better.shape)}, {tuple(worse.shape)}")
+    return F.softplus(worse - better).sum()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sums over examples; the counts of several batches or processes add up.
+
+    Attributes:
+        values: float64 [6]: loss in nats, items (labelled segments or pairs), correct ones, and of segments with an
+            error: found, wrongly claimed, missed.
+    """
+
+    values: Tensor
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.values + other.values)
+
+    @staticmethod
+    def zero() -> Counts:
+        """Counts of nothing."""
+        return Counts(torch.zeros(6, dtype=torch.float64))
+
+    @property
+    def items(self) -> int:
+        """Labelled segments or pairs."""
+        return int(self.values[1])
+
+    def metrics(self, segments: bool) -> dict[str, float]:
+        """Loss and accuracy a segment or pair; of segments also F1 of "has error" and the balanced accuracy.
+
+        F1 = 2·TP / (2·TP + FP + FN), 0 where no error is labelled or claimed. Balanced accuracy is the mean recall of
+        the classes that occur.
+        """
+        loss, items, correct, found, claimed, missed = self.values.tolist()
+        result = {"loss": loss / max(items, 1), "accuracy": correct / max(items, 1)}
+        if not segments:
+            return {**result, "pair_accuracy": result["accuracy"]}
+        errors, clean = found + missed, items - found - missed
+        recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
+        return {
+            **result,
+            "f1_has_error": 2 * found / max(2 * found + claimed + missed, 1),
+            "balanced_accuracy": sum(recalls) / max(len(recalls), 1),
+            "share_has_error": errors / max(items, 1),
+        }
+
+
+def labelled_items(examples: Sequence[RewardExample]) -> int:
+    """Labelled segments, or pairs, of examples."""
+    return sum(len(example.pairs) + sum(label is not None for label in example.labels) for example in examples)
+
+
+def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+    """Summed loss (with gradient) and counts of segment labels; segments without a label are left out."""
+    batch = collate(
+        [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
+    )
+    flat = [label for example in examples for label in example.labels]
+    known = torch.tensor(
+        [i for i, label in enumerate(flat) if label is not None], dtype=torch.long, device=model.device
+    )
+    wrong_ids = sorted(error_label_ids(model.model.config.id2label))
+    clean_id = next(i for i in sorted(model.model.config.id2label) if i not in wrong_ids)
+    ids = [wrong_ids[0] if label == HAS_ERROR else clean_id for label in flat if label is not None]
+    labels = torch.tensor(ids, dtype=torch.long, device=model.device)
+    logits = model.segment_logits(batch)[known]
+    loss = segment_loss(logits, labels)
+    errors = torch.tensor(wrong_ids, device=model.device)
+    is_error, says_error = torch.isin(labels, errors), torch.isin(logits.argmax(dim=-1), errors)
+    sums = [
+        loss.detach(),
+        torch.tensor(len(ids)),
+        (is_error == says_error).sum(),
+        (is_error & says_error).sum(),
+        (~is_error & says_error).sum(),
+        (is_error & ~says_error).sum(),
+    ]
+    return loss, Counts(torch.stack([value.double().cpu() for value in sums]))
+
+
+def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+    """Summed loss (with gradient) and counts of pairs; a pair is correct where R(better) > R(worse)."""
+    batch = collate(
+        [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
+    )
+    scores = model.answer_scores(batch)
+    better, worse, first = [], [], 0
+    for example in examples:
+        better += [first + i for i, _ in example.pairs]
+        worse += [first + j for _, j in example.pairs]
+        first += len(example.inputs)
+    above, below = scores[better], scores[worse]
+    loss = pairwise_loss(above, below)
+    values = torch.tensor([float(loss.detach()), len(better), float((above > below).sum()), 0, 0, 0])
+    return loss, Counts(values.double())
+
+
+def objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+    """The objective of the model's kind."""
+    return (segment_objective if model.record.labels_segments else pair_objective)(model, examples)

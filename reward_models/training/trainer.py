@@ -1,0 +1,176 @@
+"""Training a reward model: one step, validation, and what a checkpoint keeps.
+
+Satisfies the training loop's `Trainable`. Knows examples and objectives; does not know files of feedback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from reward_models.data.examples import BatchPlan, RewardExample
+from reward_models.encoders.inputs import EncodedInput, batches_by_length
+from reward_models.encoders.models import RewardModel, load_reward_model
+from reward_models.training.objectives import Counts, labelled_items, objective
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How many examples are taken at a time.
+
+    Attributes:
+        batch_size: records with labels (segment models) or pairs (pair models) a training step, over all processes.
+        micro_batch_size: the same, in one forward and backward pass on one process; None takes the whole share.
+        eval_batch_size: the same, in one forward pass of a validation.
+    """
+
+    batch_size: int = 24
+    micro_batch_size: int | None = None
+    eval_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.eval_batch_size, self.micro_batch_size or 1) < 1:
+            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+
+
+class RewardModelTrainer:
+    """Trains a reward model on labelled examples.
+
+    The gradient of a step is that of the mean loss a labelled segment (or pair) over the whole batch, so that neither
+    micro-batches nor processes change it.
+
+    Args:
+        model: to train.
+        train: labelled examples, at least one.
+        validation: labelled examples; may be empty.
+        batches: batch sizes.
+        optimizer: rates and schedule.
+        total_steps: that the schedule spans.
+        processes: of the run.
+        seed: of the run.
+
+    Raises:
+        DataError: there is nothing to train on.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        train: Sequence[RewardExample],
+        validation: Sequence[RewardExample],
+        batches: BatchConfig,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        processes: Processes,
+        seed: int,
+    ) -> None:
+        if not train:
+            raise DataError("no example is left to train on after labelling")
+        self.model, self.processes, self.batches = model.to(processes.device), processes, batches
+        self.validation = sorted(validation, key=lambda example: example.length)
+        self.plan = BatchPlan(train, batches.batch_size, seed)
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps)
+        self.stop_reason: str | None = None
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One optimizer step on the batch of `step`. Returns loss and accuracy before it, gradient norm and rate."""
+        examples = self.plan.batch(step)
+        items = labelled_items(examples)
+        share = [examples[i] for i in self.processes.share(len(examples))]
+        self.model.train()
+        counts = Counts.zero()
+        for micro in in_batches(share, self.batches.micro_batch_size or max(1, items)):
+            with self.processes.autocast():
+                loss, found = objective(self.model, micro)
+            (loss / items).backward()  # type: ignore[no-untyped-call]
+            counts += found
+        self.processes.all_reduce_gradients(self.optimizer.parameters)
+        norm = self.optimizer.step(step)
+        self.model.eval()
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
+        return {**metrics, "items": items, "gradient_norm": norm, "lr": self.optimizer.lr(step)}
+
+    @torch.no_grad()
+    def validate(self, step: int) -> dict[str, float]:
+        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is the accuracy."""
+        if not self.validation:
+            return {}
+        share = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        counts = Counts.zero()
+        for batch in in_batches(share, self.batches.eval_batch_size):
+            with self.processes.autocast():
+                counts += objective(self.model, batch)[1]
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
+        return {"score": metrics["accuracy"], **metrics}
+
+    def save_model(self, directory: Path) -> None:
+        """Write the model in the Hugging Face layout."""
+        self.model.save(directory)
+
+    def save_state(self, directory: Path) -> None:
+        """Write the optimizer's moments; everything else follows from (seed, step)."""
+        self.optimizer.save(directory)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read weights and moments of a checkpoint.
+
+        Raises:
+            ModelError: its weights are of another architecture.
+            CheckpointError: its moments are.
+        """
+        stored = load_reward_model(checkpoint / "model")
+        copy_weights(stored, self.model, checkpoint)
+        self.optimizer.load(checkpoint)
+
+
+def copy_weights(source: RewardModel, target: RewardModel, where: Path) -> None:
+    """Copy all weights of `source` into `target`.
+
+    Raises:
+        ConfigError: they differ in architecture.
+    """
+    try:
+        target.load_state_dict(source.state_dict())
+    except RuntimeError:
+        raise ConfigError(f"{where}: holds a reward model of another architecture than the one in `model`") from None
+
+
+def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequence[RewardExample]]:
+    """Runs of examples with at most `size` items together; one example with more items is a run of its own."""
+    start = items = 0
+    for i, example in enumerate(examples):
+        if i > start and items + example.items > size:
+            yield examples[start:i]
+            start, items = i, 0
+        items += example.items
+    if start < len(examples):
+        yield examples[start:]
+
+
+@torch.no_grad()
+def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> Callable[[], torch.Tensor]:
+    """Launch the scoring of whole answers in batches by length; the result waits for it and gives `raw_scores`."""
+    order: list[int] = []
+    parts = []
+    for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):
+        order += rows
+        parts.append(model.answer_scores(batch))
+
+    def collect() -> torch.Tensor:
+        scores = torch.zeros(len(inputs))
+        if parts:
+            scores[order] = torch.cat(parts).cpu()
+        return scores
+
+    return collect
+
+
+def raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> torch.Tensor:
+    """Raw scores of whole answers, fp32 [n] on the CPU, in the order of `inputs`; computed in batches by length."""
+    return start_raw_scores(model, inputs, batch_size)()

@@ -1,0 +1,1 @@
+"""Can a reward model be trusted? Calibration, agreement with people."""

@@ -1,0 +1,119 @@
+"""Measuring a trained reward model on a feedback file: what `scripts/evaluate_reward_model.py` builds and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.tables import cell, markdown_table
+from reward_models.data.completeness import CompletenessConfig, Matching
+from reward_models.data.examples import LabelSettings, build_examples
+from reward_models.data.labels import MIN_SPAN_WORDS
+from reward_models.encoders.inputs import InputEncoder
+from reward_models.encoders.models import Kind, RewardModel, RewardModelRecord, load_reward_model
+from reward_models.trust.measure import TrustReport, marked_texts, measure_trust
+
+
+@dataclass(frozen=True)
+class EvaluateRewardModel:
+    """Measure a reward model against people's labels on any feedback file.
+
+    Attributes:
+        path: directory of the model, or of the run that trained it.
+        data: feedback file; best one that the model did not learn from.
+        output: JSON file for the report.
+        kind: of a model made elsewhere, which says nothing of itself; None takes the model's own.
+        matching: how completeness labels are made; None takes that of the run in `path`, else `original`.
+        min_span_words: C1 spans with fewer words are dropped; None takes that of the run in `path`, else 5.
+        segmenter: `rules` or a spaCy pipeline; None takes the one of training.
+        batch_size: inputs in one forward pass.
+        processes: precision and CPU threads.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    path: str
+    data: str
+    output: str
+    kind: Kind | None = None
+    matching: Matching | None = None
+    min_span_words: int | None = None
+    segmenter: str | None = None
+    batch_size: int = 32
+    processes: ProcessConfig = ProcessConfig()
+
+    def __post_init__(self) -> None:
+        if self.matching is not None:
+            CompletenessConfig(self.matching)
+        if self.batch_size < 1 or (self.min_span_words is not None and self.min_span_words < 0):
+            raise ConfigError("need batch_size >= 1 and min_span_words >= 0")
+
+    def run(self) -> TrustReport:
+        """Measure; the main process writes the report and prints it as a table.
+
+        Raises:
+            ModelError: no readable reward model.
+            DataError: broken feedback, or no record has a label for this kind of model; nothing is written then.
+        """
+        processes = Processes(self.processes)
+        default = None if self.kind is None else RewardModelRecord(self.kind)
+        model = load_reward_model(self.path, default).to(processes.device)
+        report = self._measure(model, processes)
+        if processes.is_main:
+            values = report.to_json(self.data)
+            write_json(self.output, values)
+            print(f"{trust_page(values)}\nreport: {self.output}")
+        return report
+
+    def _measure(self, model: RewardModel, processes: Processes) -> TrustReport:
+        settings = self._settings(model.record.kind)
+        segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
+        records = read_feedback(self.data)
+        try:
+            examples = build_examples(records, settings, InputEncoder(model.tokenizer, model.max_length), segmenter)
+        except DataError as error:
+            raise error.at(file=self.data) from None
+        if not examples:
+            raise DataError(
+                f"no record gives a {settings.kind} label to compare with ({len(records)} read)", file=self.data
+            )
+        texts = marked_texts(records, settings, segmenter)
+        return measure_trust(model, examples, texts, self.batch_size, processes)
+
+    def _settings(self, kind: Kind) -> LabelSettings:
+        """How labels are made: as told, else as the run in `path` made them, else as the original code does."""
+        run = RunDirectory(self.path)
+        config = run.read_config() if run.config_path.is_file() else {}
+        matching = self.matching or config.get("completeness", {}).get("matching", "original")
+        words = self.min_span_words
+        if words is None:
+            words = config.get("reward_model", {}).get("min_span_words", MIN_SPAN_WORDS)
+        return LabelSettings(kind, CompletenessConfig(matching).matching, words)
+
+
+def trust_page(values: Mapping[str, Any]) -> str:
+    """A report (`TrustReport.to_json`) as Markdown for people."""
+    segments = "confusion" in values
+    unit = "labelled segments" if segments else "ordered pairs"
+    lines = [f"{values['reward_model']}: {values['items']} {unit} of {values['examples']} records in {values['data']}"]
+    names = ["accuracy", *(["precision", "recall", "f1"] if segments else [])]
+    table = [{"measured on": unit, **{name: values[name] for name in names}}]
+    if segments:
+        span = values["span"]
+        table.append({"measured on": "spans", **{name: span[name] for name in ("precision", "recall", "f1")}})
+    lines += ["", markdown_table(table, ["measured on", *names])]
+    if segments:
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in values["confusion"].items())
+        lines += [f"has_error: {counts}; {span['annotated']} spans marked, {span['claimed']} claimed", ""]
+    what = "has_error" if segments else "the predicted winner"
+    curve = values["calibration"]
+    lines += [f"Probability of {what}: expected calibration error {cell(curve['ece'])}", ""]
+    bins = [{**row, "bin": f"{row['low']:.2f}–{row['high']:.2f}"} for row in curve["bins"]]
+    return "\n".join([*lines, markdown_table(bins, ["bin", "count", "predicted", "observed"])])
