@@ -55,4 +55,4 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
 demo: $(STAMP)
-	$(BIN)/python scripts/run_experiment.py experiment=factworld_demo seed=$(SEED)
+	$(BIN)/python scripts/run_experiment.py pipeline=factworld/demo seed=$(SEED)

@@ -150,7 +150,7 @@ def adam_eps(root: Path) -> str:
 def main() -> None:
     """Roll out once and print a line for each deviation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("directory", type=Path, help="a finished experiment=factworld_demo")
+    parser.add_argument("directory", type=Path, help="a finished pipeline=factworld/demo")
     root: Path = parser.parse_args().directory
     policy = PolicyConfig(str(root / "sft")).load()
     seed_everything(0, "models")

@@ -175,7 +175,7 @@ def template(feedback: Path, kind: Kind) -> None:
 def main() -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("directory", type=Path, help="a finished experiment=factworld_demo")
+    parser.add_argument("directory", type=Path, help="a finished pipeline=factworld/demo")
     parser.add_argument("feedback", type=Path, help="a QA-FEEDBACK feedback file")
     arguments = parser.parse_args()
     root: Path = arguments.directory

@@ -49,7 +49,7 @@ def fine_grained(root: Path, output: Path, *switches: str) -> None:
     components = ("relevance", "factuality", "completeness")
     script(
         "train_ppo",
-        "experiment=factworld_ppo",
+        "experiment=factworld/fine_grained",
         f"output_dir={output}",
         f"data={root}/world/train.json",
         f"validation_data={root}/world/dev.json",
@@ -89,7 +89,7 @@ def sub_word_policy(root: Path, output: Path) -> str:
         )
     script(
         "train_sft",
-        "experiment=factworld_sft",
+        "experiment=factworld/sft",
         f"output_dir={output}/sft",
         f"data={root}/world/sft_train.json",
         f"validation_data={root}/world/sft_dev.json",
@@ -111,7 +111,7 @@ def sub_word_policy(root: Path, output: Path) -> str:
 def main() -> None:
     """Train, and print a line for each run as it ends."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("directory", type=Path, help="a finished experiment=factworld_demo")
+    parser.add_argument("directory", type=Path, help="a finished pipeline=factworld/demo")
     parser.add_argument("output", type=Path, help="where the runs are written")
     arguments = parser.parse_args()
     root, output = arguments.directory.resolve(), arguments.output.resolve()

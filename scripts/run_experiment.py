@@ -1,6 +1,6 @@
 """Run an experiment of several steps, each the same as one script with its arguments; finished steps are skipped.
 
-Example: python scripts/run_experiment.py experiment=factworld_demo seed=0
+Example: python scripts/run_experiment.py pipeline=factworld/demo seed=0
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -29,12 +29,14 @@ from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
 
-# Which script an experiment is for, as its file says. Those of several steps name their scripts themselves.
-EXPERIMENTS = {
-    name: script
-    for name in sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
-    if (script := owner(name)) not in (None, "run_experiment")
-}
+
+def names_in(group: str) -> list[str]:
+    return sorted(path.relative_to(CONF / group).with_suffix("").as_posix() for path in (CONF / group).rglob("*.yaml"))
+
+
+# Which script an experiment is for, as its file says. Pipelines name the scripts of their steps themselves.
+EXPERIMENTS = {name: script for name in names_in("experiment") if (script := owner(name)) is not None}
+PIPELINES = names_in("pipeline")
 GROUPS = {
     "policy": ("train_ppo", "train_sft", "train_conqrr"),
     "value": ("train_ppo",),
@@ -119,10 +121,6 @@ def marked(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def experiments_of_steps() -> list[str]:
-    return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml") if path.stem not in EXPERIMENTS)
-
-
 def one_of_a_kind(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The first of the steps that give the same script the same keys and the same options of groups."""
     seen = set()
@@ -137,8 +135,8 @@ def one_of_a_kind(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         seen.add(kind)
 
 
-def steps_of(experiment: str) -> list[dict[str, Any]]:
-    cfg = compose("run_experiment", overrides=[f"experiment={experiment}"])
+def steps_of(pipeline: str) -> list[dict[str, Any]]:
+    cfg = compose("run_experiment", overrides=[f"pipeline={pipeline}"])
     cfg.seeds = None
     config = resolved(filled(cfg))
     if config["collect"] is not None:
@@ -148,35 +146,25 @@ def steps_of(experiment: str) -> list[dict[str, Any]]:
     return [step for _, step in expanded(config["steps"])]
 
 
-def test_every_kind_of_step_of_an_experiment_binds() -> None:
-    of_experiments = [steps_of(experiment) for experiment in experiments_of_steps()]
-    assert all(of_experiments)
-    for step in one_of_a_kind(step for steps in of_experiments for step in steps):
+def test_every_kind_of_step_of_a_pipeline_binds() -> None:
+    of_pipelines = [steps_of(pipeline) for pipeline in PIPELINES]
+    assert all(of_pipelines)
+    for step in one_of_a_kind(step for steps in of_pipelines for step in steps):
         build_step(step)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", experiments_of_steps())
-def test_every_step_of_an_experiment_binds(experiment: str) -> None:
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_step_of_a_pipeline_binds(pipeline: str) -> None:
     """Those too that differ from another in nothing but the values of keys."""
-    for step in steps_of(experiment):
+    for step in steps_of(pipeline):
         build_step(step)
 
 
-@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_experiment_says_which_script_it_belongs_to(path: Path) -> None:
-    said = owner(path.stem)
-    assert said in SCRIPTS
-    has_steps = any("steps" in OmegaConf.load(base) for base in bases_of(path))
-    assert has_steps == (said == "run_experiment")
-
-
-def bases_of(path: Path) -> Iterator[Path]:
-    """An experiment's file and those that it begins with."""
-    yield path
-    for entry in OmegaConf.load(path).get("defaults", []):
-        if isinstance(entry, str) and entry != "_self_":
-            yield from bases_of(path.with_name(f"{entry}.yaml"))
+@pytest.mark.parametrize("experiment", names_in("experiment"))
+def test_every_experiment_says_which_script_it_belongs_to(experiment: str) -> None:
+    assert owner(experiment) in SCRIPTS
+    assert "steps" not in OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml")
 
 
 def options() -> list[tuple[str, str, str]]:
@@ -190,7 +178,7 @@ def options() -> list[tuple[str, str, str]]:
 
 def test_no_group_is_forgotten_and_none_is_called_data() -> None:
     groups = {path.name for path in CONF.iterdir() if path.is_dir()}
-    assert groups == {*GROUPS, "experiment", "hydra"} and "data" not in groups
+    assert groups == {*GROUPS, "experiment", "pipeline", "hydra"} and "data" not in groups
 
 
 @pytest.mark.parametrize(("group", "option", "script"), options())
@@ -224,7 +212,7 @@ def test_a_key_that_nothing_reads_is_an_error(script: str) -> None:
 
 def test_the_papers_configuration_of_sft() -> None:
     """REFERENCE: 10 epochs, batch 4, lr 5e-5 linear, bf16, best by RougeLSum, 1024 tokens in, 200 out."""
-    job = job_of("train_sft", ["experiment=qa_feedback_sft"])
+    job = job_of("train_sft", ["experiment=qa_feedback/sft"])
     assert (job.epochs, job.batch_size, job.processes.precision) == (10, 4, "bf16")
     assert (job.optimizer.lr, job.optimizer.schedule) == (5e-5, "linear")
     assert (job.max_prompt_tokens, job.max_answer_tokens) == (1024, 200)
@@ -233,7 +221,7 @@ def test_the_papers_configuration_of_sft() -> None:
 
 def test_the_papers_configuration_of_ppo() -> None:
     """Thesis, appendix A.1, and what only the original code fixes."""
-    job = job_of("train_ppo", ["experiment=qa_feedback"])
+    job = job_of("train_ppo", ["experiment=qa_feedback/fine_grained"])
     assert job.total_steps * job.rollout.prompts_per_step * job.rollout.samples_per_prompt == 80_000
     sampling = job.rollout
     assert (sampling.samples_per_prompt, sampling.top_k, sampling.temperature, sampling.top_p) == (4, 20, 0.7, 1.0)
@@ -246,7 +234,7 @@ def test_the_papers_configuration_of_ppo() -> None:
     assert (optimizer.lr, optimizer.eps, optimizer.warmup_steps, optimizer.schedule) == (1e-5, 1e-5, 100, "linear")
     assert (optimizer.max_grad_norm, job.validate_every) == (None, 50)
     assert dict(job.reward.weights) == {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}
-    holistic = job_of("train_ppo", ["experiment=qa_feedback_preference"])
+    holistic = job_of("train_ppo", ["experiment=qa_feedback/preference"])
     assert (holistic.ppo.kl.beta, holistic.ppo.lambda_, list(holistic.reward.weights)) == (0.2, 0.99, ["preference"])
 
 
@@ -257,20 +245,20 @@ def weights_of(experiment: str, *preset: str) -> tuple[float, ...]:
 
 def test_the_papers_presets_and_factworlds() -> None:
     """Thesis, section 6.4.5: w1 = 0.4, 0.3, 0.2 for short, medium, long; w2 = 0.5, w3 = 0.3. Medium is the default."""
-    paper = [weights_of("qa_feedback", name) for name in ("short", "medium", "long")]
+    paper = [weights_of("qa_feedback/fine_grained", name) for name in ("short", "medium", "long")]
     assert paper == [(0.4, 0.5, 0.3), (0.3, 0.5, 0.3), (0.2, 0.5, 0.3)]
-    ours = [weights_of("factworld_ppo", f"factworld_{name}") for name in ("short", "medium", "long")]
+    ours = [weights_of("factworld/fine_grained", f"factworld_{name}") for name in ("short", "medium", "long")]
     assert ours[0][0] > ours[1][0] > ours[2][0]
-    assert paper[1] == weights_of("qa_feedback") and ours[1] == weights_of("factworld_ppo")
+    assert paper[1] == weights_of("qa_feedback/fine_grained") and ours[1] == weights_of("factworld/fine_grained")
 
 
 def test_customization_trains_as_the_other_tables_do() -> None:
     """A point of the sweep differs from the tables' fine-grained run in its directory and its weights only."""
-    cfg = compose("run_experiment", overrides=["experiment=factworld_rlhf", "seed=9", "seeds=null"])
+    cfg = compose("run_experiment", overrides=["pipeline=factworld/rlhf", "seed=9", "seeds=null"])
     cfg.output_dir = f"{cfg.output_dir}/seed_9"
     steps = dict(expanded(resolved(cfg)["steps"]))
     table = resolved(compose("train_ppo", overrides=list(steps["fine_grained_rlhf"]["args"])))
-    point = resolved(compose("sweep", overrides=["experiment=factworld_customize", "preset=factworld_long", "seed=9"]))
+    point = resolved(compose("sweep", overrides=["experiment=factworld/customize", "preset=factworld_long", "seed=9"]))
     assert point["sweep"]["evaluation"]["data"] == steps["evaluation"]["args"][1].partition("=")[2]
     assert point["reward"]["weights"]["relevance"] < table["reward"]["weights"]["relevance"]
     for config in (point, table):
@@ -287,36 +275,35 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @functools.cache
-def ppo_steps(experiment: str) -> dict[str, dict[str, Any]]:
+def ppo_steps(pipeline: str) -> dict[str, dict[str, Any]]:
     """The resolved configuration of every PPO step of an experiment of steps, flat, by its run directory's name."""
-    cfg = compose("run_experiment", overrides=[f"experiment={experiment}", "seeds=null"])
+    cfg = compose("run_experiment", overrides=[f"pipeline={pipeline}", "seeds=null"])
     steps = [step for _, step in expanded(resolved(cfg)["steps"]) if step.get("script") == "train_ppo"]
     configs = [resolved(compose("train_ppo", overrides=list(step["args"]))) for step in steps]
     return {Path(config["output_dir"]).name: flat(config) for config in configs}
 
 
-RLHF = {"fine_grained_rlhf": "factworld_ppo", "preference_rlhf": "factworld_preference"}
+RLHF = {"fine_grained_rlhf": "factworld/fine_grained", "preference_rlhf": "factworld/preference"}
 FILES = {"output_dir", "data", "validation_data", "policy.path", "value.path"}
 
 
 def rlhf_steps() -> list[tuple[str, str]]:
     return [
-        (experiment, system)
-        for experiment in experiments_of_steps()
-        if experiment.startswith("factworld") and experiment != "factworld_grid"
+        (pipeline, system)
+        for pipeline in PIPELINES
+        if pipeline.startswith("factworld/") and pipeline not in ("factworld/grid", "factworld/models")
         for system in RLHF
-        if (OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml").get("steps") or {}).get(system, 0) is not None
-        and experiment != "factworld_models"
+        if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
     ]
 
 
-@pytest.mark.parametrize(("experiment", "system"), rlhf_steps())
-def test_pipelines_train_with_the_settings_of_the_pages_commands(experiment: str, system: str) -> None:
-    """`train_ppo.py experiment=factworld_ppo` and `factworld_preference` hold the one set of settings."""
-    step = ppo_steps(experiment)[system]
+@pytest.mark.parametrize(("pipeline", "system"), rlhf_steps())
+def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, system: str) -> None:
+    """`train_ppo.py experiment=factworld/fine_grained` and `factworld/preference` hold the one set of settings."""
+    step = ppo_steps(pipeline)[system]
     page = flat(resolved(filled(compose("train_ppo", overrides=[f"experiment={RLHF[system]}"]))))
     differ = {key for key in step.keys() | page.keys() if step.get(key) != page.get(key)}
-    cadence = {"validate_every", "samples_every"} if experiment in ("factworld_demo", "factworld_table") else set()
+    cadence = {"validate_every", "samples_every"} if pipeline in ("factworld/demo", "factworld/table") else set()
     assert {
         key for key in differ if not (key in FILES or re.fullmatch(r"reward\.components\.\w+\.path", key))
     } == cadence
@@ -324,14 +311,14 @@ def test_pipelines_train_with_the_settings_of_the_pages_commands(experiment: str
 
 @pytest.mark.parametrize("system", sorted(RLHF))
 def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
-    chosen = read_json(ROOT / "docs/results/factworld_grid.json")["summary"][system]
+    chosen = read_json(ROOT / "docs/results/factworld/grid.json")["summary"][system]
     job = job_of("train_ppo", [f"experiment={RLHF[system]}"])
     assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
 
 
 def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
     """Numbers that the committed tables were made with."""
-    demo, table, grid = (ppo_steps(f"factworld_{name}") for name in ("demo", "systems", "grid"))
+    demo, table, grid = (ppo_steps(f"factworld/{name}") for name in ("demo", "systems", "grid"))
     names = ("optimizer.lr", "ppo.kl.beta", "ppo.lambda_", "total_steps", "validate_every", "samples_every")
     found = {(name, system): [runs[system][key] for key in names] for name, runs in (("demo", demo), ("table", table))
              for system in RLHF}  # fmt: skip
@@ -358,7 +345,7 @@ def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
 def test_the_papers_configuration_of_reward_models(
     kind: str, lr: float, decay: float, epochs: int | None, steps: int | None, batch: int
 ) -> None:
-    job = job_of("train_reward_model", ["experiment=qa_feedback_reward_model", f"reward_model={kind}"])
+    job = job_of("train_reward_model", ["experiment=qa_feedback/reward_model", f"reward_model={kind}"])
     model = job.reward_model
     assert (model.optimizer.lr, model.optimizer.weight_decay, model.optimizer.warmup_ratio) == (lr, decay, 0.1)
     assert (model.epochs, model.steps, model.batches.batch_size, model.max_length) == (epochs, steps, batch, 2048)
@@ -373,7 +360,7 @@ def test_the_papers_configuration_of_dialki(
     experiment: str, length: int, spans: int, passages: int, alpha: float, epochs: int
 ) -> None:
     """Thesis, section 3.3.2, and what only the original code fixes."""
-    job = job_of("train_dialki", [f"experiment={experiment}"])
+    job = job_of("train_dialki", [f"experiment=dialki/{experiment}"])
     assert (job.format, job.epochs, job.history_labels) == (experiment, epochs, "all")
     model = job.dialki
     assert (model.inputs.max_length, model.inputs.max_context) == (length, 126)
@@ -390,7 +377,7 @@ def test_the_baselines_of_dialki() -> None:
     """Thesis, section 3.3.3: the next loss alone, whatever an experiment says; BERTQA's numbers are Doc2Dial's."""
     for experiment in ("doc2dial", "wow"):
         for baseline in ("bertqa", "multi_sentence"):
-            job = job_of("train_dialki", [f"experiment={experiment}", f"baseline={baseline}"])
+            job = job_of("train_dialki", [f"experiment=dialki/{experiment}", f"baseline={baseline}"])
             assert (job.losses.history, job.losses.adversarial, job.dialki.contextualize) == (0, 0, False)
             assert job.format == experiment and job.dialki.inputs.max_length == (
                 512 if experiment == "doc2dial" else 384

@@ -49,8 +49,8 @@ def anchors(page: Path) -> set[str]:
 
 def written_by_an_experiment(target: Path) -> bool:
     """Result pages are generated: an experiment names the JSON file beside them."""
-    results = f"docs/results/{target.stem}.json"
-    return any(results in path.read_text(encoding="utf-8") for path in (ROOT / "conf/experiment").glob("*.yaml"))
+    results = f"docs/results/{target.parent.name}/{target.stem}.json"
+    return any(results in path.read_text(encoding="utf-8") for path in (ROOT / "conf/pipeline").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -61,7 +61,9 @@ def test_links(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if not target.exists():
-            assert target.parent == ROOT / "docs/results" and written_by_an_experiment(target), f"{link}: no such file"
+            assert target.parent.parent == ROOT / "docs/results" and written_by_an_experiment(target), (
+                f"{link}: no such file"
+            )
         elif anchor:
             assert anchor in anchors(target), f"{link}: the page has {sorted(anchors(target))}"
 

@@ -9,7 +9,7 @@ import pytest
 from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.launch.steps import expanded
 
-RUN = {"script": "train_ppo", "args": ["experiment=factworld_ppo", "output_dir=runs/base", "seed=3"]}
+RUN = {"script": "train_ppo", "args": ["experiment=factworld/fine_grained", "output_dir=runs/base", "seed=3"]}
 
 
 def steps_of(steps: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -21,7 +21,12 @@ def test_arguments_are_replaced_by_key_and_added() -> None:
     (_, base), (name, step) = steps_of({"run": RUN, "other": like})
     assert base == RUN and name == "other"
     assert step["script"] == "train_ppo"
-    assert step["args"] == ["experiment=factworld_ppo", "output_dir=runs/other", "seed=3", "+reward.weights.style=1"]
+    assert step["args"] == [
+        "experiment=factworld/fine_grained",
+        "output_dir=runs/other",
+        "seed=3",
+        "+reward.weights.style=1",
+    ]
 
 
 def test_other_keys_are_replaced_and_choices_filled_in_both() -> None:
@@ -41,7 +46,7 @@ def test_other_keys_are_replaced_and_choices_filled_in_both() -> None:
 
 def test_like_a_step_that_is_like_another() -> None:
     steps = {"run": RUN, "a": {"like": "run", "args": ["seed=4"]}, "b": {"like": "a", "args": ["output_dir=runs/b"]}}
-    assert steps_of(steps)[2][1]["args"] == ["experiment=factworld_ppo", "output_dir=runs/b", "seed=4"]
+    assert steps_of(steps)[2][1]["args"] == ["experiment=factworld/fine_grained", "output_dir=runs/b", "seed=4"]
 
 
 @pytest.mark.parametrize(

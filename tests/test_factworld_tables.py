@@ -142,7 +142,7 @@ def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(
         "directory": str(experiment),
         "seeds": [1, 2],
         "output": str(output),
-        "command": "python scripts/run_experiment.py experiment=factworld_compat",
+        "command": "python scripts/run_experiment.py pipeline=factworld/compat",
     }
     whole = {"output_dir": str(experiment), "settings": {"noise": 0.5}, "steps": {}, "collect": collect}
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ from finegrained_rlhf.launch.app import run_command
 
 Refused = Callable[..., str]
 SMOKE = ("experiment=smoke",)
-SFT = ("experiment=factworld_sft", "data=good.json", "validation_data=null", "policy.path=folder")
+SFT = ("experiment=factworld/sft", "data=good.json", "validation_data=null", "policy.path=folder")
 WORLD = ("output_dir=world",)
 
 FILES = {
@@ -180,9 +180,9 @@ KEYS = [
     (("policy=big",), "policy=big does not exist; expected one of adapter, full, lora"),
     (("experiment=nothing",), "experiment=nothing does not exist; expected one of"),
     (("oracle=factworld",), "unknown key 'oracle'"),
-    (("experiment=factworld_sft",), "experiment=factworld_sft belongs to train_sft.py, not to train_ppo.py"),
-    (("experiment=factworld_systems",), "experiment=factworld_systems belongs to run_experiment.py"),
-    (("experiment=factworld_customize",), "experiment=factworld_customize belongs to sweep.py"),
+    (("experiment=factworld/sft",), "experiment=factworld/sft belongs to train_sft.py, not to train_ppo.py"),
+    (("pipeline=factworld/systems",), "pipeline=factworld/systems belongs to run_experiment.py"),
+    (("experiment=factworld/customize",), "experiment=factworld/customize belongs to sweep.py"),
     (("rollout._target_=finegrained_rlhf.rollout.Nothing",), "finegrained_rlhf.rollout has no Nothing"),
     (("rollout._target_=finegrained_rlhf.nowhere.X",), "there is no module finegrained_rlhf.nowhere"),
 ]
@@ -262,10 +262,10 @@ OTHERS = [
     ("train_reward_model", ("output_dir=run",), "reward_model=…"),
     (
         "train_dialki",
-        ("experiment=wow", "data=good.json", "model=folder", "validation_data=null", "format=docx"),
+        ("experiment=dialki/wow", "data=good.json", "model=folder", "validation_data=null", "format=docx"),
         "format: expected one of",
     ),
-    ("train_conqrr", ("experiment=qrecc_t5qr", "data.format=docx"), "give a value for "),
+    ("train_conqrr", ("experiment=conqrr/qrecc_t5qr", "data.format=docx"), "give a value for "),
     ("make_factworld", (*WORLD, "train=some"), "train: expected a whole number, got 'some'"),
     ("make_factworld", (*WORLD, "seed=-2"), "seed: expected a whole number from 0"),
     ("make_factworld", ("output_dir=good.json",), "output_dir: good.json is a file"),
@@ -296,14 +296,14 @@ OTHERS = [
     ("inspect_feedback", ("data=folder",), "file folder: is a directory, expected a file"),
     ("inspect_feedback", ("data=gone.json",), "data: gone.json: no such file or directory"),
     ("inspect_feedback", ("data=good.json", "format=csv"), "format: expected one of table, json, got 'csv'"),
-    ("run_experiment", (), "name an experiment with steps: experiment=NAME"),
+    ("run_experiment", (), "name an experiment of several steps: pipeline=NAME"),
     ("run_experiment", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
-    ("run_experiment", ("experiment=factworld_demo", "output_dir=x", "seed=-3"), "seed: expected a whole number"),
-    ("run_experiment", ("experiment=factworld_demo", "output_dir=x", "seeds=[1,a]"), "seeds: expected a whole number"),
-    ("run_experiment", ("experiment=factworld_demo", "output_dir=/proc/x"), "output_dir: /proc/x cannot be written"),
+    ("run_experiment", ("pipeline=factworld/demo", "output_dir=x", "seed=-3"), "seed: expected a whole number"),
+    ("run_experiment", ("pipeline=factworld/demo", "output_dir=x", "seeds=[1,a]"), "seeds: expected a whole number"),
+    ("run_experiment", ("pipeline=factworld/demo", "output_dir=/proc/x"), "output_dir: /proc/x cannot be written"),
     (
         "run_experiment",
-        ("experiment=factworld_demo", "output_dir=x", "settings.ppo_steps=2.5"),
+        ("pipeline=factworld/demo", "output_dir=x", "settings.ppo_steps=2.5"),
         "step preference_rlhf: total_steps: expected a whole number, got 2.5",
     ),
     ("sweep", (*SMOKE, "output_dir=s", "optimizer.lr=-1", "seed=0,1"), "lr"),
@@ -313,7 +313,7 @@ OTHERS = [
     ("sweep", (*SMOKE, "output_dir=good.json", "seed=0,1"), "output_dir: good.json is a file"),
     ("doctor", (*SMOKE, "doctor.prompts=0"), "doctor.prompts"),
     ("doctor", (*SMOKE, "doctor.prompts=two"), "doctor.prompts: expected a whole number or null, got 'two'"),
-    ("doctor", ("experiment=wow",), "experiment=wow belongs to train_dialki.py"),
+    ("doctor", ("experiment=dialki/wow",), "experiment=dialki/wow belongs to train_dialki.py"),
 ]
 
 

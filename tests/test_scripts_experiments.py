@@ -27,7 +27,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("experiments") / "demo"
-    finished = run("run_experiment", "experiment=factworld_demo", f"output_dir={output}", "seed=3", *SMALL)
+    finished = run("run_experiment", "pipeline=factworld/demo", f"output_dir={output}", "seed=3", *SMALL)
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert "| fine_grained_rlhf |" in finished.stdout and str(output / "report.json") in finished.stdout
     return output
@@ -49,7 +49,7 @@ def test_report_of_the_demo(demo: Path) -> None:
 
 def test_second_run_keeps_what_is_there(demo: Path) -> None:
     before = (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes()
-    again = run("run_experiment", "experiment=factworld_demo", f"output_dir={demo}", "seed=3", *SMALL)
+    again = run("run_experiment", "pipeline=factworld/demo", f"output_dir={demo}", "seed=3", *SMALL)
     assert again.returncode == 0, again.stderr[-3000:]
     assert "world.jsonl exists" in again.stdout and "is done" in again.stderr
     assert (demo / "fine_grained_rlhf" / "metrics.jsonl").read_bytes() == before
@@ -59,7 +59,7 @@ def test_another_seed_does_not_mix_with_the_results_of_the_first(demo: Path) -> 
     steps = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", "preference_rlhf")
     steps += ("fine_grained_rlhf", "evaluation", "report")
     without = [f"steps.{name}=null" for name in steps]
-    other = run("run_experiment", "experiment=factworld_demo", f"output_dir={demo}", "seed=4", *SMALL, *without)
+    other = run("run_experiment", "pipeline=factworld/demo", f"output_dir={demo}", "seed=4", *SMALL, *without)
     aside = demo.with_name("demo.0")
     try:
         assert "moved to" in other.stdout and read_json(aside / "report.json")["seed"] == 3
@@ -77,7 +77,7 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: P
     shutil.copytree(demo, root, ignore=shutil.ignore_patterns("evaluation", "report.*"))
     results = tmp_path / "results" / "factworld_ablation.json"
     table = (
-        "experiment=factworld_ablation",
+        "pipeline=factworld/ablation",
         f"output_dir={tmp_path / 'tables'}",
         "seeds=[3]",
         f"collect.output={results}",
@@ -111,7 +111,7 @@ def test_tiny_models_on_human_feedback(shared_data: Path, tmp_path: Path) -> Non
     feedback = shared_data / "qa_feedback"
     finished = run(
         "train_ppo",
-        "experiment=qa_feedback_tiny",
+        "experiment=qa_feedback/tiny",
         f"output_dir={output}",
         f"data={feedback / 'dev.json'}",
         f"settings.feedback={feedback / 'dev_feedback.json'}",

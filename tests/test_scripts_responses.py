@@ -39,7 +39,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).run()
     script(
         "train_dialki",
-        "experiment=dialogue_world_dialki",
+        "experiment=dialki/dialogue_world",
         f"data={path}/train.jsonl",
         f"validation_data={path}/dev.jsonl",
         f"model={path}/bert",
@@ -57,7 +57,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert f"-> {path}/prompts/train.json" in said
     script(
         "train_sft",
-        "experiment=dialogue_world_generator",
+        "experiment=dialki/dialogue_world_generator",
         f"data={path}/prompts/train.json",
         f"validation_data={path}/prompts/dev.json",
         f"policy.path={path}/t5",

@@ -15,7 +15,7 @@ from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS
 def test_every_step_of_the_experiment(tmp_path: Path) -> None:
     done = run_process(
         str(ROOT / "scripts/run_experiment.py"),
-        "experiment=rewrite_world",
+        "pipeline=conqrr/rewrite_world",
         f"output_dir={tmp_path}",
         "seeds=null",
         "collect=null",

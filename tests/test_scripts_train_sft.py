@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sft(world: Path, output: Path, *more: str) -> list[str]:
     return [
         "train_sft",
-        "experiment=factworld_sft",
+        "experiment=factworld/sft",
         f"output_dir={output}",
         f"data={world}/sft_train.json",
         f"validation_data={world}/dev.json",

@@ -221,5 +221,5 @@ def test_directions() -> None:
 
 
 def test_the_committed_page_says_what_its_results_do() -> None:
-    results = Path(__file__).parents[1] / "docs/results/factworld_customization.json"
+    results = Path(__file__).parents[1] / "docs/results/factworld/customization.json"
     assert results.with_suffix(".md").read_text(encoding="utf-8") == sweep_table_page(read_json(results))

@@ -165,7 +165,7 @@ def test_all_that_does_not_bind_is_listed(case: CaseMaker) -> None:
 
 
 def test_keys_without_a_value_are_named_together(smoke: Path, tmp_path: Path) -> None:
-    case = case_maker(smoke, tmp_path, experiment="factworld_ppo")()
+    case = case_maker(smoke, tmp_path, experiment="factworld/fine_grained")()
     found = failed(diagnose(case, "configuration"))
     for name in ("relevance", "factuality", "completeness"):
         assert f"reward.components.{name}.path=…" in found.mend

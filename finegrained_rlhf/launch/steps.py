@@ -137,7 +137,7 @@ def _run_job(job: Any, processes: Processes) -> None:
 def run_pipeline(cfg: DictConfig) -> None:
     """Run every step for every seed, then `collect`. Each step prints the command line that it equals."""
     if OmegaConf.is_missing(cfg, "steps"):
-        raise ConfigError("name an experiment with steps: experiment=NAME  (--help lists them)")
+        raise ConfigError("name an experiment of several steps: pipeline=NAME  (--help lists them)")
     for key in ("seed", "seeds"):
         if found := types.problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
             raise ConfigError(found)

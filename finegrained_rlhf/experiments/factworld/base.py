@@ -11,7 +11,7 @@ from finegrained_rlhf.experiments.factworld.results import REWARD_MODELS
 from finegrained_rlhf.experiments.results_table import ResultsTable, setting_of
 
 SHARED_RUNS = ("sft", *(f"reward_models/{kind}" for kind in REWARD_MODELS))
-"""What `experiment=factworld_models` trains for all tables."""
+"""What `pipeline=factworld/models` trains for all tables."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which command an experiment belongs to: the second line of its file says `# script: NAME`."""
+"""Which command an experiment belongs to: its file says `# script: NAME`. Pipelines are those of run_experiment.py."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from finegrained_rlhf.launch.commands import conf_directory
 
 _ALSO = {"sweep": ("sweep", "train_ppo"), "doctor": ("train_ppo",)}
 """Commands that take the experiments of another one."""
-_GIVEN = re.compile(r"\+?\+?experiment=(.+)")
+_GIVEN = re.compile(r"\+?\+?(experiment|pipeline)=(.+)")
+_PIPELINES = "run_experiment"
 
 
 def owner(experiment: str) -> str | None:
     """The command that an experiment of the project belongs to; None for a user's own."""
-    path = _directory() / f"{experiment}.yaml"
+    path = _directory("experiment") / f"{experiment}.yaml"
     if not path.is_file():
         return None
     with open(path, encoding="utf-8") as lines:
@@ -26,10 +27,14 @@ def owner(experiment: str) -> str | None:
 
 def experiments_of(command: str) -> Iterator[str]:
     """The experiments that a command takes."""
-    for path in sorted(_directory().rglob("*.yaml")):
-        name = path.relative_to(_directory()).with_suffix("").as_posix()
+    for name in _names("experiment"):
         if owner(name) in _ALSO.get(command, (command,)):
             yield name
+
+
+def pipelines() -> list[str]:
+    """The experiments of several steps, by the name that `run_experiment.py pipeline=NAME` takes."""
+    return list(_names("pipeline"))
 
 
 def check_experiment(command: str, overrides: Iterable[str]) -> None:
@@ -40,11 +45,23 @@ def check_experiment(command: str, overrides: Iterable[str]) -> None:
     """
     for override in overrides:
         match = _GIVEN.fullmatch(override)
-        for name in match.group(1).split(",") if match else ():
-            right = owner(name)
+        if match is None:
+            continue
+        group, names = match.group(1), match.group(2)
+        if (group == "pipeline") != (command == _PIPELINES):
+            belongs = f"; pipeline={names} belongs to {_PIPELINES}.py" if group == "pipeline" else ""
+            own = f"pipeline=NAME, one of {', '.join(pipelines())}" if command == _PIPELINES else "experiment=NAME"
+            raise ConfigError(f"{command}.py takes {own}{belongs}")
+        for name in names.split(","):
+            right = owner(name) if group == "experiment" else None
             if right is not None and right not in _ALSO.get(command, (command,)):
                 raise ConfigError(f"experiment={name} belongs to {right}.py, not to {command}.py")
 
 
-def _directory() -> Path:
-    return conf_directory() / "experiment"
+def _names(group: str) -> Iterator[str]:
+    for path in sorted(_directory(group).rglob("*.yaml")):
+        yield path.relative_to(_directory(group)).with_suffix("").as_posix()
+
+
+def _directory(group: str) -> Path:
+    return conf_directory() / group

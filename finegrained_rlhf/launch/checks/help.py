@@ -17,7 +17,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.launch.checks.declared import declared
-from finegrained_rlhf.launch.checks.experiments import experiments_of
+from finegrained_rlhf.launch.checks.experiments import experiments_of, pipelines
 from finegrained_rlhf.launch.commands import conf_directory
 
 _WIDTH = 110
@@ -47,8 +47,15 @@ def groups(command: str) -> Iterator[tuple[str, list[str]]]:
             if isinstance(entry, Mapping):
                 (group, _), *_ = entry.items()
                 if not str(group).startswith("override "):
-                    files = sorted(path.stem for path in (conf_directory() / str(group)).glob("*.yaml"))
-                    yield str(group), list(experiments_of(command)) if group == "experiment" else files
+                    yield str(group), _options(str(group), command)
+
+
+def _options(group: str, command: str) -> list[str]:
+    if group == "experiment":
+        return list(experiments_of(command))
+    if group == "pipeline":
+        return pipelines()
+    return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
 
 
 def _bases(command: str) -> Iterator[str]:

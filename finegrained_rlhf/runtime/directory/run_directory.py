@@ -18,6 +18,7 @@ import yaml
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_path, read_json, write_json, write_text
 from finegrained_rlhf.runtime.directory.lock import LOCK_FILE
+from finegrained_rlhf.runtime.moved import with_current_names
 
 logger = logging.getLogger(__name__)
 
@@ -214,13 +215,13 @@ class RunDirectory:
 
     def differing_keys(self, config: Mapping[str, Any]) -> list[str]:
         """The dotted keys of a configuration that differ from the run's own, `resume` and `total_steps` aside."""
-        before = dict(_leaves(yaml.safe_load(self.config_path.read_text(encoding="utf-8")) or {}))
+        before = dict(_leaves(self.read_config()))
         now = dict(_leaves(config))
         different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         return [key for key in different if key not in ("resume", "resume_changed", "total_steps")]
 
     def read_config(self) -> dict[str, Any]:
-        """The resolved configuration, as plain containers.
+        """The resolved configuration, as plain containers; classes that version 0.1 named have their current names.
 
         Raises:
             DataError: there is none, or it is no YAML mapping.
@@ -233,7 +234,7 @@ class RunDirectory:
             raise DataError(f"not valid YAML ({str(error).splitlines()[0]})", file=self.config_path) from None
         if not isinstance(config, dict):
             raise DataError(f"expected a mapping, got {type(config).__name__}", file=self.config_path)
-        return config
+        return dict(with_current_names(config))
 
     def rewind(self, step: int) -> None:
         """Forget what came after `step`: later lines of the metrics, a half-written last line, later samples.
