@@ -100,6 +100,7 @@ def test_a_terminal_gets_a_table_and_messages_above_it(monkeypatch: pytest.Monke
     finally:
         logging.getLogger().removeHandler(handler)
     shown = terminal.getvalue()
+    assert shown.index("step 0 of 8") < shown.index("step 1 of 8")
     assert "step 2 of 8" in shown and "[bold]x[/bold]" in shown and "tokens a second" in shown
     assert shown.index("a message") < shown.rindex("step 2 of 8")
 

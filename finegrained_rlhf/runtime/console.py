@@ -76,6 +76,7 @@ class TrainingProgress:
             self._live = _live_display(self._stream)
         if self._live is not None:
             self._live.start()
+            self._live.update(_table(self._headline(), {}), refresh=True)  # the first step may take a while
             self._move_messages()
         return self
 
