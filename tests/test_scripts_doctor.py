@@ -51,7 +51,10 @@ def test_keys_without_which_nothing_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("timeout", "told"),
-    [(300.0, "two processes failed: error: .*nowhere: no model here"), (0.5, "did not finish their step within 0.5 s")],
+    [
+        pytest.param(300.0, "two processes failed: error: .*nowhere: no model here", marks=pytest.mark.slow),
+        (0.5, "did not finish their step within 0.5 s"),
+    ],
 )
 def test_two_processes_that_end_badly(tmp_path: Path, timeout: float, told: str) -> None:
     from _doctor import _launch
