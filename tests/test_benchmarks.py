@@ -257,6 +257,7 @@ def test_equality_notices_a_side_that_computes_something_else(tmp_path: Path, mo
     assert not any(found[name]["ok"] for name in ("decode_logprobs", "reward_scores", "updated_parameters"))
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_bf16_sides_agree_within_what_bf16_allows(tmp_path: Path) -> None:
     found = check_equality(replace(TINY, precision="bf16"), tmp_path)
@@ -301,6 +302,7 @@ def test_the_benchmark_needs_neither_spacy_nor_hydra_nor_datasets(tmp_path: Path
     assert "| total" in finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_scaling_writes_its_numbers_and_its_plot(tmp_path: Path) -> None:
     document = scaling.main(["sizes=tiny", f"out={tmp_path}"])

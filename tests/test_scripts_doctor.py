@@ -49,7 +49,7 @@ def test_keys_without_which_nothing_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("timeout", "told"),
     [
-        (300.0, "two processes failed: error: policy.path: nowhere: no such file"),
+        pytest.param(300.0, "two processes failed: error: policy.path: nowhere: no such file", marks=pytest.mark.slow),
         (0.5, "did not finish their step within 0.5 s"),
     ],
 )

@@ -72,6 +72,7 @@ def test_another_seed_does_not_mix_with_the_results_of_the_first(demo: Path) -> 
             aside.rename(demo)
 
 
+@pytest.mark.slow
 def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: Path, tmp_path: Path) -> None:
     root = tmp_path / "tables" / "seed_3"
     shutil.copytree(demo, root, ignore=shutil.ignore_patterns("evaluation", "report.*"))

@@ -19,6 +19,7 @@ def sweep(*arguments: str) -> Done:
     return run_process(str(ROOT / "scripts/sweep.py"), *fixed, *arguments, timeout=800)
 
 
+@pytest.mark.slow
 def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(
     smoke_keys: list[str], tmp_path: Path
 ) -> None:

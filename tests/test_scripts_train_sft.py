@@ -154,10 +154,11 @@ def test_what_must_be_given_is_named() -> None:
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "scripts").glob("[a-z]*.py")))
-def test_every_script_explains_itself_in_at_most_40_lines(script: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["forked", "python"])
+def test_every_script_explains_itself_in_at_most_40_lines(script: str, real: bool, tmp_path: Path) -> None:
     path = ROOT / "scripts" / f"{script}.py"
     assert len(path.read_text().splitlines()) <= 40
-    done = run_process(str(path), "--help", cwd=tmp_path)
+    done = run_process(str(path), "--help", cwd=tmp_path) if real else run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "corpus:"))
     assert "powered by Hydra" not in done.stdout
