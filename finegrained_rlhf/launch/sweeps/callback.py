@@ -80,7 +80,7 @@ class SweepCallback(Callback):
 
     @staticmethod
     def _table(config: DictConfig) -> Any:
-        return build(OmegaConf.to_container(config.sweep.table, resolve=True))
+        return build(OmegaConf.to_container(config.sweep.table, resolve=True))  # type: ignore[arg-type]
 
 
 def run_point(cfg: DictConfig) -> None:
