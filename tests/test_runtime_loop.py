@@ -157,7 +157,7 @@ def test_never_starts_over_and_says_what_it_deletes(tmp_path: Path, caplog: pyte
     train(tmp_path, total=4, resume="never")
     assert [line["step"] for line in rows(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
     assert sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir()) == ["step_0", "step_4"]
-    assert "deleting metrics.jsonl, eval.jsonl, checkpoints, policy" in caplog.text
+    assert "deleting metrics.jsonl, eval.jsonl, metrics.json, run.json, checkpoints, policy" in caplog.text
     assert (tmp_path / "config.yaml").exists()
 
 

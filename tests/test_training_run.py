@@ -214,6 +214,8 @@ def test_what_counts_as_a_change() -> None:
         "reward.components.y._target_"
     ]
     assert changed(new=1) == ["new"] and changed(new=1, strict=False) == []
+    prepared = {"prepare.world.unless": {"path": "world.json", "sha256": "0"}}  # of what is no setting of the run
+    assert changes(before, before, prepared, {}) == []
 
 
 def test_fingerprints_follow_content_alone(tmp_path: Path) -> None:

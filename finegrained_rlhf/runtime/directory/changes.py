@@ -96,7 +96,7 @@ def changes(
     old, new = _plain(before), _plain(now)
     then, present = inputs_before or {}, inputs_now or {}
     found = []
-    for key in sorted(old.keys() | new.keys() | then.keys()):
+    for key in sorted(old.keys() | new.keys()):
         if _is_harmless(key, harmless):
             continue
         one, other = old.get(key, _ABSENT), new.get(key, _ABSENT)

@@ -178,7 +178,9 @@ class RunDirectory:
         kept = self.read_results() if keep else {}
         ended = read_json(self.state) if self.state.is_file() else None
         training = {"training": ended} if ended is not None else {}
-        write_json(self.results, {**kept, **report, **training})
+        results = {**kept, **report, **training}
+        if not keep or results != kept:
+            write_json(self.results, results)
 
     def read_results(self) -> dict[str, Any]:
         """What lies in `metrics.json`; empty where nothing was measured."""

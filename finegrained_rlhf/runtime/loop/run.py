@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.console import TrainingProgress
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -95,7 +95,9 @@ class _Loop:
 
     def _write_state(self, state: LoopState) -> None:
         """Say in `run.json` how far the run is (main process only)."""
-        write_json(self.run_directory.state, state.to_json(self.config.total_steps))
+        path, now = self.run_directory.state, state.to_json(self.config.total_steps)
+        if not path.is_file() or read_json(path) != now:
+            write_json(path, now)
 
     def _find(self) -> Start:
         return find_start(self.run_directory, self.store, self.config)
