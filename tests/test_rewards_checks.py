@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -58,11 +58,11 @@ SECOND = "for prompt 'second', response 'It ran far away.'"
 WRONG: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = [
     ("floats", lambda p, r: [0.5, 1.0], ("gave list, expected SegmentScores", "for prompt 'first', response 'A dog.'")),
     ("none", lambda p, r: None, ("gave NoneType, expected SegmentScores",)),
-    ("words", lambda p, r: SegmentScores(spans(3, 3), [(1.0,), ("good",)]), ("gave 'good' (str)", "number", SECOND)),
+    ("words", lambda p, r: SegmentScores(spans(3, 3), cast(Any, [(1.0,), ("good",)])), ("gave 'good' (str)", "number", SECOND)),
     ("nan", lambda p, r: SegmentScores(spans(3, 3), [(1.0,), (float("nan"),)]), ("a value that is not finite", SECOND)),
     ("beyond", lambda p, r: SegmentScores(spans(3, 17), [(1.0,), (1.0,)]), ("a segment 0:17 outside", "0:16", SECOND)),
     ("empty", lambda p, r: SegmentScores([((0, 2),), ((4, 4),)], [(1.0,), (1.0,)]), ("a segment 4:4", SECOND)),
-    ("one number", lambda p, r: SegmentScores([((0, 2),), (4,)], [(1.0,), (1.0,)]), ("gave 4 for a segment", SECOND)),
+    ("one number", lambda p, r: SegmentScores(cast(Any, [((0, 2),), (4,)]), [(1.0,), (1.0,)]), ("gave 4 for a segment", SECOND)),
     ("few", lambda p, r: SegmentScores(spans(3), [(1.0,)]), ("scored 1 responses, 2 were given",)),
     (
         "raises",

@@ -90,7 +90,7 @@ class TrainingRun(ABC, Generic[Built]):
             patience=self.patience,
         )
 
-    def run(self) -> LoopResult | None:
+    def run(self) -> LoopResult:
         """Train, or continue training.
 
         Raises:
