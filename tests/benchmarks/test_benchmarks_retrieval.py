@@ -1,0 +1,66 @@
+"""The retrieval benchmark: its corpus, and a run from end to end on a little one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import retrieval_workload as workload
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_words_are_different_and_zipfian() -> None:
+    words = workload.vocabulary(20_000)
+    assert len(set(words)) == 20_000 and all(len(word) >= 4 for word in words)
+    texts = [text for _, text in islice(workload.passages(5000), 5000)]
+    counts = Counter(word for text in texts for word in text.split())
+    assert sum(counts.values()) / 5000 == pytest.approx(12, abs=0.2)
+    ranked = [count for _, count in counts.most_common(100)]
+    assert ranked[9] / ranked[99] == pytest.approx((100 + 2.7) ** 1.05 / (10 + 2.7) ** 1.05, rel=0.3)
+
+
+def test_a_corpus_is_drawn_from_its_seed() -> None:
+    assert list(workload.passages(10)) == list(workload.passages(10)) != list(workload.passages(10, seed=1))
+    assert [id for id, _ in workload.passages(3)] == ["passage_0", "passage_1", "passage_2"]
+
+
+def test_rewrites_of_a_batch() -> None:
+    texts = ["a b c d", "e f g h"]
+    found = workload.rewrites(texts, groups=5, samples=3, seed=1)
+    assert len(found) == 15 and found == workload.rewrites(texts, 5, 3, 1) != workload.rewrites(texts, 5, 3, 2)
+    assert all(4 <= len(text.split()) <= 12 and set(text.split()) <= set("abcdefgh") for text in found)
+
+
+@pytest.mark.scripts
+def test_a_little_run(tmp_path: Path) -> None:
+    arguments = [
+        "passages=600",
+        "pool_passages=400",
+        "shard_size=250",
+        "sides=bm25,bm25_light",
+        f"directory={tmp_path}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/retrieval.py", *arguments, f"out={tmp_path}/result.json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["disk"]["shards"] == 3 and result["build"]["passages"] == 600
+    assert result["pools"]["bm25s"]["largest_difference"] < 1e-5
+    assert "rewards_a_second" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "benchmarks/retrieval.py", "passages=many"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "error: expected whole numbers" in done.stderr

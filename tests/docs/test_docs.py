@@ -1,0 +1,256 @@
+"""The documentation: links lead somewhere, documented commands compose and bind, and the examples run."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from script_runs import run_script
+
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ELISION = {"...", "…"}
+_OPEN = {"evaluate", "generate", "reweigh"}  # scripts that take `reward.…=` of a reward that a run's config.yaml names
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for found, body in _FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+# Links ----------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def written_by_an_experiment(target: Path) -> bool:
+    """Result pages are generated: an experiment names the JSON file beside them."""
+    results = f"docs/results/{target.parent.name}/{target.stem}.json"
+    return any(results in path.read_text(encoding="utf-8") for path in (ROOT / "conf/pipeline").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            assert target.parent.parent == ROOT / "docs/results" and written_by_an_experiment(target), (
+                f"{link}: no such file"
+            )
+        elif anchor:
+            assert anchor in anchors(target), f"{link}: the page has {sorted(anchors(target))}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = prose(ROOT / "README.md")
+    missing = [name_of(page) for page in PAGES if page.name != "README.md" and f"({name_of(page)})" not in text]
+    assert not [name for name in missing if not name.startswith("docs/results/")]
+
+
+# Commands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    """One documented call of a script.
+
+    Attributes:
+        where: the file that documents it.
+        script: its name.
+        arguments: what follows the script.
+        complete: it can be typed as it stands.
+    """
+
+    where: Path
+    script: str
+    arguments: tuple[str, ...]
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"{name_of(self.where)}: {self.script} {' '.join(self.arguments)}"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in re.sub(r"\\\n\s*", " ", text).split("\n") if line.strip()]
+
+
+def _calls(line: str, where: Path, complete: bool) -> Iterator[Command]:
+    words = shlex.split(line, comments=True)
+    for start, word in enumerate(words):
+        script = re.fullmatch(r"(?:.*/)?scripts/([a-z]\w*)\.py", word)
+        if script:
+            rest = itertools.takewhile(lambda w: w not in {"|", ";", "&&", "<", ">"}, words[start + 1 :])
+            yield Command(where, script.group(1), tuple(rest), complete)
+
+
+def shell_commands(text: str, where: Path, variables: dict[str, str]) -> Iterator[Command]:
+    """The calls in a shell block; `for` loops are unrolled and variables (of earlier blocks too) replaced."""
+    loops: list[tuple[str, list[str]]] = []
+    for line in _lines(text):
+        if loop := re.fullmatch(r"for (\w+) in (.*); do", line):
+            loops.append((loop.group(1), loop.group(2).split()))
+        elif line == "done":
+            loops.pop()
+        elif assignment := re.fullmatch(r"(\w+)=(\"[^\"]*\"|\S*)", line):
+            variables[assignment.group(1)] = assignment.group(2).strip('"')
+        else:
+            for values in itertools.product(*(choices for _, choices in loops)):
+                known = variables | dict(zip((name for name, _ in loops), values, strict=True))
+                filled = re.sub(r"\$(\w+)", lambda m, known=known: known.get(m.group(1), m.group(0)), line)
+                yield from _calls(filled, where, complete=True)
+
+
+def documented() -> list[Command]:
+    commands: list[Command] = []
+    for page in PAGES:
+        variables: dict[str, str] = {}
+        for block in blocks(page, "bash"):
+            commands += shell_commands(block, page, variables)
+        for code in re.findall(r"`([^`\n]*scripts/\w+\.py[^`\n]*)`", prose(page)):
+            commands += _calls(code, page, complete=False)
+    for path in [*(ROOT / "scripts").glob("[!_]*.py"), *(ROOT / "conf").glob("*.yaml")]:
+        for line in path.read_text(encoding="utf-8").split("\n"):
+            if re.match(r"(Example: |\s{6})?\S*\s?.*scripts/\w+\.py ", line):
+                commands += _calls(line.strip(), path, complete=False)
+    return commands
+
+
+COMMANDS = documented()
+
+
+@pytest.fixture(scope="module")
+def user_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the pages tell a user to write."""
+    directory = tmp_path_factory.mktemp("user")
+    for page in PAGES:
+        for body in blocks(page, "yaml"):
+            if found := re.match(r"(?:# @package _global_\n)?# (my_\S+\.yaml)\n", body):
+                path = directory / found.group(1)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(body, encoding="utf-8")
+    rewards = next(body for body in blocks(ROOT / "docs/extending.md", "python") if "GroundedNumbers" in body)
+    (directory / "my_rewards.py").write_text(rewards, encoding="utf-8")
+    return directory
+
+
+def overrides(command: Command, user_files: Path) -> list[str]:
+    """The command's overrides as the compose API takes them."""
+    from finegrained_rlhf.launch.rewards import opened
+
+    given, found = iter(opened(command.arguments) if command.script in _OPEN else command.arguments), []
+    several = command.script == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
+    for word in given:
+        if word == "--config-dir":
+            found.append(f"hydra.searchpath=[file://{user_files / next(given)}]")
+        elif word == "--cfg":
+            next(given)
+        elif not word.startswith("-") and word not in _ELISION:
+            found.append(re.sub(r"=([^,\[]*),.*", r"=\1", word) if several else word.replace("=…", "=1"))
+    return found
+
+
+def test_commands_are_found() -> None:
+    assert {command.script for command in COMMANDS} == {path.stem for path in (ROOT / "scripts").glob("[!_]*.py")}
+    assert sum(command.complete for command in COMMANDS) > 40
+
+
+@pytest.mark.parametrize("script", sorted({command.script for command in COMMANDS}))
+def test_documented_commands_compose(script: str, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (ROOT / "scripts" / f"{script}.py").is_file()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
+    from finegrained_rlhf.launch.steps import build, resolved
+
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
+        for command in (command for command in COMMANDS if command.script == script and command.arguments):
+            try:
+                config = compose(script, overrides=overrides(command, user_files))
+                if not command.complete or "--help" in command.arguments or _ELISION & set(command.arguments):
+                    continue
+                assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
+                if script != "run_experiment":
+                    beside = (*RESERVED_KEYS, "sweep", "doctor")
+                    build({k: v for k, v in resolved(config).items() if k not in beside})
+            except Exception as error:
+                raise AssertionError(f"{command}\n{error}") from error
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    used = set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE))
+    assert used and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in used), used
+
+
+# Examples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_python_examples_parse(page: Path) -> None:
+    for body in blocks(page, "python"):
+        ast.parse(body)
+
+
+def test_the_custom_rewards_of_the_page(user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from finegrained_rlhf.core.records import Prompt
+    from finegrained_rlhf.feedback.records import Passage
+
+    monkeypatch.syspath_prepend(str(user_files))
+    import my_rewards
+
+    prompts = [Prompt("a", "…", (), {"passages": (Passage("Lake", ("It is 3 km wide.", "It froze in 1963.")),)})] * 2
+    responses = ["It is 3 km wide. It froze in 1936.", ""]
+    numbers = my_rewards.GroundedNumbers(penalty=-2.0).score(prompts, responses)
+    assert list(numbers.spans) == [((0, 16), (17, 34)), ()]
+    assert list(numbers.values) == [(0.0, -2.0), ()]
+    limit = my_rewards.WordLimit(words=6, penalty=-0.5).score(prompts, responses)
+    assert limit.whole_response
+    assert list(limit.values) == [(-1.5,), (0.0,)]
+
+
+@pytest.mark.scripts
+def test_custom_rewards_train_and_the_readme_examples_run(
+    user_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForSeq2SeqLM
+
+    run = tmp_path / "run"
+    arguments = ["--config-dir", "my_conf", "experiment=smoke", "reward=mine", f"output_dir={run}", "total_steps=1"]
+    finished = run_script("train_ppo", *arguments, cwd=user_files)
+    assert finished.returncode == 0, finished.stderr
+    metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    assert all(f'"reward/{name}/weighted"' in metrics for name in ("numbers", "length", "relevance"))
+    names: dict[str, Any] = {}
+    for body in blocks(ROOT / "README.md", "python"):
+        assert "outputs/demo/fine_grained_rlhf" in body
+        exec(body.replace("outputs/demo/fine_grained_rlhf", str(run)), names)
+    greedy, sampled = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [len(greedy), len(greedy[0]), len(sampled), len(sampled[0])] == [1, 1, 1, 4]
+    model = AutoModelForSeq2SeqLM.from_pretrained(run / "policy")  # what the page says of the saved policy
+    assert type(model).__name__ == "T5ForConditionalGeneration"

@@ -1,0 +1,414 @@
+"""Every YAML of `conf/` composes, resolves and binds: each job is built, with placeholders for given paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
+
+from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
+from finegrained_rlhf.core.files import read_json  # noqa: E402
+from finegrained_rlhf.experiments.results_table import Results  # noqa: E402
+from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
+from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
+from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
+
+SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
+KINDS = ("relevance", "factuality", "completeness", "preference")
+
+
+def names_in(group: str) -> list[str]:
+    return sorted(path.relative_to(CONF / group).with_suffix("").as_posix() for path in (CONF / group).rglob("*.yaml"))
+
+
+# Which script an experiment is for, as its file says. Pipelines name the scripts of their steps themselves.
+EXPERIMENTS = {name: script for name in names_in("experiment") if (script := owner(name)) is not None}
+PIPELINES = names_in("pipeline")
+GROUPS = {
+    "policy": ("train_ppo", "train_sft", "train_conqrr"),
+    "value": ("train_ppo",),
+    "reward": ("train_ppo", "evaluate", "generate"),
+    "reward_model": ("train_reward_model",),
+    "oracle": ("evaluate",),
+    "tracking": ("train_ppo", "train_sft", "train_reward_model", "train_dialki", "train_conqrr"),
+    "optimizer": ("train_conqrr",),
+    "preset": ("train_ppo",),
+    "baseline": ("train_dialki",),
+    "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
+    "rewrite_reward": ("train_conqrr",),
+}
+NEEDED = {"train_reward_model": ["reward_model=relevance"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra() -> Iterator[None]:
+    with initialize_config_dir(str(CONF), version_base=None):
+        yield
+
+
+def filled(cfg: DictConfig) -> DictConfig:
+    """Give every `???` a value of the kind that it asks for."""
+    for key in OmegaConf.missing_keys(cfg):
+        OmegaConf.update(cfg, key, "given")
+    if "outputs" in cfg and cfg.get("checkpoint", "given") is None:
+        cfg.checkpoint = "given"
+    return cfg
+
+
+def job_of(script: str, overrides: list[str]) -> Any:
+    cfg = filled(compose(script, overrides=overrides))
+    config = resolved(cfg)
+    for _, step in expanded(config.pop("prepare", None) or {}):
+        build_step(step)
+    for key in RESERVED_KEYS:
+        config.pop(key, None)
+    for part in ("sweep", "doctor"):
+        if part in config:
+            build(config.pop(part))
+    return build(config)
+
+
+def build_step(step: dict[str, Any]) -> None:
+    if "job" in step:
+        assert hasattr(build(step["job"]), "run")
+    else:
+        assert hasattr(job_of(step["script"], [str(arg) for arg in step.get("args", [])]), "run")
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
+def test_every_script_has_a_configuration_that_binds(script: str) -> None:
+    assert (ROOT / "scripts" / f"{script}.py").is_file()
+    assert callable(job_of(script, NEEDED.get(script, [])).run)
+
+
+@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))
+def test_every_experiment_binds(experiment: str) -> None:
+    script = EXPERIMENTS[experiment]
+    for kind in KINDS if script == "train_reward_model" else ("",):
+        job_of(script, [f"experiment={experiment}", *([f"reward_model={kind}"] if kind else [])])
+
+
+@pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))
+def test_what_an_experiment_asks_for_must_be_given(experiment: str) -> None:
+    """A `???` in an experiment does not undo a default of the script: what it marks must be missing there already."""
+    cfg = compose(
+        EXPERIMENTS[experiment], overrides=[*NEEDED.get(EXPERIMENTS[experiment], []), f"experiment={experiment}"]
+    )
+    for path in marked(OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml"))):
+        parent, _, key = path.rpartition(".")
+        assert OmegaConf.is_missing(OmegaConf.select(cfg, parent) if parent else cfg, key), path
+
+
+def marked(value: Any, path: str = "") -> Iterator[str]:
+    """The dotted paths at which a raw configuration says `???`."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from marked(item, f"{path}.{key}" if path else key)
+    elif value == "???":
+        yield path
+
+
+def one_of_a_kind(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The first of the steps that give the same script the same keys and the same options of groups."""
+    seen = set()
+    for step in steps:
+        given = (str(arg).partition("=") for arg in step.get("args", []))
+        kind = (
+            step.get("script"),
+            *sorted(key + (value if key in (*GROUPS, "experiment") else "") for key, _, value in given),
+        )
+        if "job" in step or kind not in seen:
+            yield step
+        seen.add(kind)
+
+
+def steps_of(pipeline: str) -> list[dict[str, Any]]:
+    cfg = compose("run_experiment", overrides=[f"pipeline={pipeline}"])
+    cfg.seeds = None
+    config = resolved(filled(cfg))
+    if config["collect"] is not None:
+        job = collector(config)
+        assert isinstance(job, Results) and job.configuration == config
+        assert job.made_by("it")["configuration"]["settings"] == config["settings"]
+    return [step for _, step in expanded(config["steps"])]
+
+
+def test_every_kind_of_step_of_a_pipeline_binds() -> None:
+    of_pipelines = [steps_of(pipeline) for pipeline in PIPELINES]
+    assert all(of_pipelines)
+    for step in one_of_a_kind(step for steps in of_pipelines for step in steps):
+        build_step(step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_step_of_a_pipeline_binds(pipeline: str) -> None:
+    """Those too that differ from another in nothing but the values of keys."""
+    for step in steps_of(pipeline):
+        build_step(step)
+
+
+@pytest.mark.parametrize("experiment", names_in("experiment"))
+def test_every_experiment_says_which_script_it_belongs_to(experiment: str) -> None:
+    assert owner(experiment) in SCRIPTS
+    assert "steps" not in OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml")
+
+
+def options() -> list[tuple[str, str, str]]:
+    return [
+        (group, path.stem, script)
+        for group, scripts in GROUPS.items()
+        for path in sorted((CONF / group).glob("*.yaml"))
+        for script in scripts
+    ]
+
+
+def test_no_group_is_forgotten_and_none_is_called_data() -> None:
+    groups = {path.name for path in CONF.iterdir() if path.is_dir()}
+    assert groups == {*GROUPS, "experiment", "pipeline", "hydra"} and "data" not in groups
+
+
+@pytest.mark.parametrize(("group", "option", "script"), options())
+def test_every_option_of_every_group_binds(group: str, option: str, script: str) -> None:
+    job_of(script, [*([] if group == "reward_model" else NEEDED.get(script, [])), f"{group}={option}"])
+
+
+@pytest.mark.parametrize("script", ["train_ppo", "train_sft", "train_reward_model", "train_dialki"])
+def test_every_training_script_has_the_common_keys(script: str) -> None:
+    cfg = compose(script, overrides=NEEDED.get(script, []))
+    assert {"output_dir", "seed", "total_steps", "resume", "data"} <= cfg.keys()
+    assert cfg.resume == "auto" and OmegaConf.is_missing(cfg, "data")
+
+
+@pytest.mark.parametrize("experiment", sorted(name for name, script in EXPERIMENTS.items() if script == "train_ppo"))
+def test_the_doctor_takes_the_command_line_of_a_run(experiment: str) -> None:
+    words = [f"experiment={experiment}", "policy=lora", "ppo.epochs=3"]
+    run, doctor = (OmegaConf.to_container(compose(script, overrides=words)) for script in ("train_ppo", "doctor"))
+    assert isinstance(doctor, dict) and doctor.pop("doctor")
+    assert doctor == run
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
+def test_a_key_that_nothing_reads_is_an_error(script: str) -> None:
+    config = resolved(filled(compose(script, overrides=NEEDED.get(script, []))))
+    for key in ("prepare", "settings", "sweep", "doctor"):
+        config.pop(key, None)
+    with pytest.raises(ConfigError, match="unknown key 'nothing'"):
+        build(config | {"nothing": 1})
+
+
+def test_the_papers_configuration_of_sft() -> None:
+    """REFERENCE: 10 epochs, batch 4, lr 5e-5 linear, bf16, best by RougeLSum, 1024 tokens in, 200 out."""
+    job = job_of("train_sft", ["experiment=qa_feedback/sft"])
+    assert (job.epochs, job.batch_size, job.processes.precision) == (10, 4, "bf16")
+    assert (job.optimizer.lr, job.optimizer.schedule) == (5e-5, "linear")
+    assert (job.max_prompt_tokens, job.max_answer_tokens) == (1024, 200)
+    assert job.steps(1000) == 2500 and job.loop_config(1000).validate_every == 250
+
+
+def test_the_papers_configuration_of_ppo() -> None:
+    """Thesis, appendix A.1, and what only the original code fixes."""
+    job = job_of("train_ppo", ["experiment=qa_feedback/fine_grained"])
+    assert job.total_steps * job.rollout.prompts_per_step * job.rollout.samples_per_prompt == 80_000
+    sampling = job.rollout
+    assert (sampling.samples_per_prompt, sampling.top_k, sampling.temperature, sampling.top_p) == (4, 20, 0.7, 1.0)
+    assert (job.max_prompt_tokens, sampling.max_new_tokens) == (1024, 200)
+    ppo = job.ppo
+    assert (ppo.epochs, ppo.discount, ppo.lambda_, ppo.clip, ppo.value_clip) == (4, 1.0, 0.95, 0.2, 0.2)
+    assert (ppo.value_coefficient, ppo.whiten_rewards, ppo.whiten_advantages) == (1.0, True, True)
+    assert (ppo.kl.beta, ppo.kl.controller, ppo.kl.limit, ppo.kl.patience) == (0.3, "fixed", 10.0, 5)
+    optimizer = job.optimizer
+    assert (optimizer.lr, optimizer.eps, optimizer.warmup_steps, optimizer.schedule) == (1e-5, 1e-5, 100, "linear")
+    assert (optimizer.max_grad_norm, job.validate_every) == (None, 50)
+    assert dict(job.reward.weights) == {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}
+    holistic = job_of("train_ppo", ["experiment=qa_feedback/preference"])
+    assert (holistic.ppo.kl.beta, holistic.ppo.lambda_, list(holistic.reward.weights)) == (0.2, 0.99, ["preference"])
+
+
+def weights_of(experiment: str, *preset: str) -> tuple[float, ...]:
+    weights = job_of("train_ppo", [f"experiment={experiment}", *(f"preset={name}" for name in preset)]).reward.weights
+    return tuple(weights[name] for name in ("relevance", "factuality", "completeness"))
+
+
+def test_the_papers_presets_and_factworlds() -> None:
+    """Thesis, section 6.4.5: w1 = 0.4, 0.3, 0.2 for short, medium, long; w2 = 0.5, w3 = 0.3. Medium is the default."""
+    paper = [weights_of("qa_feedback/fine_grained", name) for name in ("short", "medium", "long")]
+    assert paper == [(0.4, 0.5, 0.3), (0.3, 0.5, 0.3), (0.2, 0.5, 0.3)]
+    ours = [weights_of("factworld/fine_grained", f"factworld_{name}") for name in ("short", "medium", "long")]
+    assert ours[0][0] > ours[1][0] > ours[2][0]
+    assert paper[1] == weights_of("qa_feedback/fine_grained") and ours[1] == weights_of("factworld/fine_grained")
+
+
+def test_customization_trains_as_the_other_tables_do() -> None:
+    """A point of the sweep differs from the tables' fine-grained run in its directory and its weights only."""
+    cfg = compose("run_experiment", overrides=["pipeline=factworld/rlhf", "seed=9", "seeds=null"])
+    cfg.output_dir = f"{cfg.output_dir}/seed_9"
+    steps = dict(expanded(resolved(cfg)["steps"]))
+    table = resolved(compose("train_ppo", overrides=list(steps["fine_grained_rlhf"]["args"])))
+    point = resolved(compose("sweep", overrides=["experiment=factworld/customize", "preset=factworld_long", "seed=9"]))
+    assert point["sweep"]["evaluation"]["data"] == steps["evaluation"]["args"][1].partition("=")[2]
+    assert point["reward"]["weights"]["relevance"] < table["reward"]["weights"]["relevance"]
+    for config in (point, table):
+        for key in ("output_dir", "settings", "sweep"):
+            config.pop(key, None)
+        config["reward"].pop("weights")
+    assert point == table
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, dict):
+        return {prefix: config}
+    return {k: v for key, item in config.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()}
+
+
+@functools.cache
+def ppo_steps(pipeline: str) -> dict[str, dict[str, Any]]:
+    """The resolved configuration of every PPO step of an experiment of steps, flat, by its run directory's name."""
+    cfg = compose("run_experiment", overrides=[f"pipeline={pipeline}", "seeds=null"])
+    steps = [step for _, step in expanded(resolved(cfg)["steps"]) if step.get("script") == "train_ppo"]
+    configs = [resolved(compose("train_ppo", overrides=list(step["args"]))) for step in steps]
+    return {Path(config["output_dir"]).name: flat(config) for config in configs}
+
+
+RLHF = {"fine_grained_rlhf": "factworld/fine_grained", "preference_rlhf": "factworld/preference"}
+FILES = {"output_dir", "data", "validation_data", "policy.path", "value.path"}
+
+
+def rlhf_steps() -> list[tuple[str, str]]:
+    return [
+        (pipeline, system)
+        for pipeline in PIPELINES
+        if pipeline.startswith("factworld/") and pipeline not in ("factworld/grid", "factworld/models")
+        for system in RLHF
+        if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
+    ]
+
+
+@pytest.mark.parametrize(("pipeline", "system"), rlhf_steps())
+def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, system: str) -> None:
+    """`train_ppo.py experiment=factworld/fine_grained` and `factworld/preference` hold the one set of settings."""
+    step = ppo_steps(pipeline)[system]
+    page = flat(resolved(filled(compose("train_ppo", overrides=[f"experiment={RLHF[system]}"]))))
+    differ = {key for key in step.keys() | page.keys() if step.get(key) != page.get(key)}
+    cadence = {"validate_every", "samples_every"} if pipeline in ("factworld/demo", "factworld/table") else set()
+    assert {
+        key for key in differ if not (key in FILES or re.fullmatch(r"reward\.components\.\w+\.path", key))
+    } == cadence
+
+
+@pytest.mark.parametrize("system", sorted(RLHF))
+def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
+    chosen = read_json(ROOT / "docs/results/factworld/grid.json")["summary"][system]
+    job = job_of("train_ppo", [f"experiment={RLHF[system]}"])
+    assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
+
+
+def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
+    """Numbers that the committed tables were made with."""
+    demo, table, grid = (ppo_steps(f"factworld/{name}") for name in ("demo", "systems", "grid"))
+    names = ("optimizer.lr", "ppo.kl.beta", "ppo.lambda_", "total_steps", "validate_every", "samples_every")
+    found = {(name, system): [runs[system][key] for key in names] for name, runs in (("demo", demo), ("table", table))
+             for system in RLHF}  # fmt: skip
+    assert found == {
+        ("demo", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 10, 25],
+        ("demo", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 10, 25],
+        ("table", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 5, 10],
+        ("table", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 5, 10],
+    }
+    assert len(grid) == 24 and {run["optimizer.lr"] for run in grid.values()} == {3e-5, 1e-4, 3e-4}
+    assert {run["ppo.kl.beta"] for run in grid.values()} == {0.03, 0.1, 0.3, 1.0}
+    assert {(run["total_steps"], run["validate_every"]) for run in grid.values()} == {(60, 10)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lr", "decay", "epochs", "steps", "batch"),
+    [
+        ("relevance", 5e-6, 1e-2, 50, None, 24),
+        ("factuality", 5e-6, 1e-3, 50, None, 24),
+        ("completeness", 5e-5, 1e-3, None, 6000, 12),
+        ("preference", 1e-5, 1e-2, None, 6000, 12),
+    ],
+)
+def test_the_papers_configuration_of_reward_models(
+    kind: str, lr: float, decay: float, epochs: int | None, steps: int | None, batch: int
+) -> None:
+    job = job_of("train_reward_model", ["experiment=qa_feedback/reward_model", f"reward_model={kind}"])
+    model = job.reward_model
+    assert (model.optimizer.lr, model.optimizer.weight_decay, model.optimizer.warmup_ratio) == (lr, decay, 0.1)
+    assert (model.epochs, model.steps, model.batches.batch_size, model.max_length) == (epochs, steps, batch, 2048)
+    assert (job.validate_every, job.processes.precision) == (200, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "length", "spans", "passages", "alpha", "epochs"),
+    [("doc2dial", 512, 5, 8, 1.0, 20), ("wow", 384, 1, 10, 0.5, 10)],
+)
+def test_the_papers_configuration_of_dialki(
+    experiment: str, length: int, spans: int, passages: int, alpha: float, epochs: int
+) -> None:
+    """Thesis, section 3.3.2, and what only the original code fixes."""
+    job = job_of("train_dialki", [f"experiment=dialki/{experiment}"])
+    assert (job.format, job.epochs, job.history_labels) == (experiment, epochs, "all")
+    model = job.dialki
+    assert (model.inputs.max_length, model.inputs.max_context) == (length, 126)
+    assert (model.search.max_spans, model.search.max_passages, model.search.score_by) == (spans, 20, "probabilities")
+    assert (model.contextualize, model.user_turns) == (True, 2)
+    assert (job.losses.history, job.losses.adversarial) == (alpha, 5.0)
+    assert (job.batches.batch_size, job.batches.passages) == (4, passages)
+    optimizer = job.optimizer
+    assert (optimizer.lr, optimizer.weight_decay, optimizer.warmup_steps) == (3e-5, 0.0, 1000)
+    assert (optimizer.max_grad_norm, optimizer.schedule) == (1.0, "linear")
+
+
+def test_the_baselines_of_dialki() -> None:
+    """Thesis, section 3.3.3: the next loss alone, whatever an experiment says; BERTQA's numbers are Doc2Dial's."""
+    for experiment in ("doc2dial", "wow"):
+        for baseline in ("bertqa", "multi_sentence"):
+            job = job_of("train_dialki", [f"experiment=dialki/{experiment}", f"baseline={baseline}"])
+            assert (job.losses.history, job.losses.adversarial, job.dialki.contextualize) == (0, 0, False)
+            assert job.format == experiment and job.dialki.inputs.max_length == (
+                512 if experiment == "doc2dial" else 384
+            )
+            assert (hasattr(job.dialki, "windows"), job.dialki.units) == (
+                (True, "passages") if baseline == "bertqa" else (False, "sentences")
+            )
+    windows = job_of("train_dialki", ["baseline=bertqa"]).dialki.windows
+    assert (windows.stride, windows.max_answer, windows.n_best) == (128, 50, 20)
+
+
+def test_the_engine_needs_no_optional_package() -> None:
+    """A bare GPU machine has torch, transformers, accelerate, numpy and safetensors only."""
+    modules = (
+        "core.records core.stats core.noise rl.losses rl.kl rl.advantages models.policy models.value models.loading "
+        "rollout.engine rollout.generate rewards.composition runtime.loop runtime.optimizer training.ppo"
+    )
+    program = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}.split(): importlib.import_module('finegrained_rlhf.' + name)\n"
+        "optional = 'spacy wandb hydra omegaconf datasets evaluate peft rouge_score nltk pandas matplotlib'.split()\n"
+        "print([name for name in optional if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_no_job_has_a_field_of_a_reserved_name() -> None:
+    """A reserved key never reaches a job: a field of its name would silently keep its default."""
+    for script in SCRIPTS:
+        target = compose(script, overrides=NEEDED.get(script, [])).get("_target_")
+        if target is not None:
+            fields = {field.name for field in dataclasses.fields(get_class(target))}
+            assert not fields & RESERVED_KEYS, f"{target}: {sorted(fields & RESERVED_KEYS)}"
