@@ -14,7 +14,7 @@ from conqrr_toy import make_files, questions
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from test_scripts_train_sft import ROOT
+from script_runs import ROOT
 
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.training.reward import PassageRank, RewardInputs, ranked_first, reciprocal_ranks

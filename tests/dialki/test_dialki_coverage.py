@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dialki_toy import dialogue, passage, save_bert, tiny_dialki
-from test_dialki_training import job
+from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 
 from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
 from finegrained_rlhf.dialki.evaluation.scores import length_edges

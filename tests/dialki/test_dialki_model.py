@@ -21,7 +21,7 @@ from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, load_
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge
 
-GOLDEN = Path(__file__).parent / "golden" / "dialki"
+GOLDEN = Path(__file__).parents[1] / "golden" / "dialki"
 
 
 @pytest.fixture(scope="module")
