@@ -107,6 +107,7 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: P
     assert read_json(results)["rows"] == result["rows"]
 
 
+@pytest.mark.slow
 def test_tiny_models_on_human_feedback(shared_data: Path, tmp_path: Path) -> None:
     output = tmp_path / "tiny"
     feedback = shared_data / "qa_feedback"
