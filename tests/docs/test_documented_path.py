@@ -19,7 +19,7 @@ import yaml
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORK = Path("outputs/factworld")
 
 SMALL = {
