@@ -150,7 +150,7 @@ def draw_dialogue(name: str, document: WorldDocument, rng: random.Random, config
             if kinds[-1] in ("named", "pronoun"):
                 attribute = ask([other for other in attributes if other != attribute])
         knowledge, value = document.find(present, attribute)
-        asked = lexicon.question(kinds[-1], attribute, document.names[present])
+        asked = lexicon.user_turn(kinds[-1], attribute, document.names[present])
         named = document.names[present] if rng.random() < config.echo else None
         turns.append(Turn("user", asked, knowledge))
         if rng.random() < config.digression:
@@ -159,5 +159,5 @@ def draw_dialogue(name: str, document: WorldDocument, rng: random.Random, config
             )
             knowledge, value = document.find(*told)
             named = document.names[told[0]]
-        turns.append(Turn("agent", lexicon.answer(value, named), knowledge))
+        turns.append(Turn("agent", lexicon.agent_turn(value, named), knowledge))
     return WorldDialogue(name, document, tuple(turns), tuple(kinds))

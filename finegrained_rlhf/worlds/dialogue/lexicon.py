@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from itertools import product
 
+from finegrained_rlhf.worlds.words import word_lists
+
 FIRST: tuple[str, ...] = tuple("Amber Stone North Silver Old Royal Hidden Upper Quiet Lower".split())
 LAST: tuple[str, ...] = tuple("Mill Inn Tower Garden Bridge Chapel Harbour Manor School Barn".split())
 NAMES: tuple[str, ...] = tuple(f"{first} {last}" for first, last in product(FIRST, LAST))
 
-VALUES: dict[str, tuple[str, ...]] = {
-    name: tuple(words.split())
-    for name, words in {
+VALUES = word_lists(
+    {
         "color": "red blue green black white yellow purple brown",
         "metal": "iron copper tin gold zinc nickel lead bronze",
         "tree": "oak birch maple willow cedar elm pine ash",
@@ -23,8 +24,8 @@ VALUES: dict[str, tuple[str, ...]] = {
         "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday weekends",
         "sport": "tennis golf rugby soccer hockey boxing rowing judo",
         "shape": "circle square triangle star cross oval cube cone",
-    }.items()
-}
+    }
+)
 ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
 
 
@@ -33,12 +34,12 @@ def fact(attribute: str, value: str) -> str:
     return f"{attribute}: {value}"
 
 
-def answer(value: str, name: str | None = None) -> str:
+def agent_turn(value: str, name: str | None = None) -> str:
     """An agent turn: `red.`, with a name `Amber Mill: red.`."""
     return f"{value}." if name is None else f"{name}: {value}."
 
 
-def question(kind: str, attribute: str, name: str) -> str:
+def user_turn(kind: str, attribute: str, name: str) -> str:
     """A user turn that asks for an attribute of a place, in one of the `KINDS` of asking."""
     return KINDS[kind].format(attribute=attribute, name=name)
 
@@ -51,15 +52,3 @@ KINDS: dict[str, str] = {
 }
 """Ways of asking. `named` needs no history; `pronoun` takes the place from it; `place` takes the attribute; `back`
 takes the attribute, and the place that was spoken of before the present one."""
-
-
-def corpus() -> list[str]:
-    """Texts in which every word of the world occurs in every form that passages and turns use."""
-    texts = [*NAMES]
-    for number, name in enumerate(NAMES):
-        attribute = ATTRIBUTES[number % len(ATTRIBUTES)]
-        texts += [question(kind, attribute, name) for kind in KINDS]
-    for attribute, values in VALUES.items():
-        for value in values:
-            texts += [fact(attribute, value), answer(value), answer(value, NAMES[0])]
-    return texts

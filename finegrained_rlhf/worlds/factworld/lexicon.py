@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-VALUES: dict[str, tuple[str, ...]] = {
-    name: tuple(words.split())
-    for name, words in {
+from finegrained_rlhf.worlds.words import word_lists
+
+VALUES = word_lists(
+    {
         "color": "red blue green black white yellow purple brown pink gray violet beige",
         "metal": "iron copper silver gold zinc nickel lead tin steel bronze brass cobalt",
         "fruit": "apple pear plum peach cherry mango lemon grape melon fig kiwi banana",
@@ -21,8 +22,8 @@ VALUES: dict[str, tuple[str, ...]] = {
         "tool": "hammer saw drill axe shovel rake pliers wrench chisel knife ladder rope",
         "music": "piano violin guitar flute drum harp trumpet cello banjo organ oboe lute",
         "shape": "circle square triangle star cross oval cube cone ring spiral arrow heart",
-    }.items()
-}
+    }
+)
 ATTRIBUTES: tuple[str, ...] = tuple(VALUES)
 POPULAR: dict[str, str] = {attribute: values[0] for attribute, values in VALUES.items()}
 ENTITIES: tuple[str, ...] = tuple(
@@ -41,27 +42,8 @@ def sentence(clauses: Sequence[str]) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def question(attributes: Sequence[str], entity: str) -> str:
+def entity_question(attributes: Sequence[str], entity: str) -> str:
     """The question that asks for `attributes`, as in `What are the color, the shape and the city of Arlo?`."""
     items = [f"the {attribute}" for attribute in attributes]
     listed = items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
     return f"What {'is' if len(items) == 1 else 'are'} {listed} of {entity}?"
-
-
-def corpus() -> list[str]:
-    """Texts in which every word of the world occurs in every form that prompts and answers use.
-
-    A tokenizer built from them covers any world, whatever its size and seed.
-    """
-    texts = []
-    for number, entity in enumerate(ENTITIES):
-        attributes = [ATTRIBUTES[(number + i) % len(ATTRIBUTES)] for i in range(3)]
-        texts.append(f"question: {question(attributes, entity)} context: wikipage: {entity} text: {entity} | answer:")
-        texts.append(question(attributes[:1], entity))
-    for attribute, values in VALUES.items():
-        for i, value in enumerate(values):
-            entity = ENTITIES[i % len(ENTITIES)]
-            texts.append(
-                f"{sentence([clause(attribute, entity, value)] * 2)} {sentence([clause(attribute, entity, value)])}"
-            )
-    return texts

@@ -62,7 +62,7 @@ class Item:
     @property
     def question(self) -> str:
         """The question in words."""
-        return lexicon.question(self.asked, self.entity)
+        return lexicon.entity_question(self.asked, self.entity)
 
     @property
     def sentences(self) -> tuple[str, ...]:

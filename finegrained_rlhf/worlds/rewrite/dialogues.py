@@ -93,7 +93,7 @@ class Question:
     @property
     def text(self) -> str:
         """What the user says."""
-        return lexicon.question(self.kind, self.fact.attribute, self.fact.name)
+        return lexicon.user_question(self.kind, self.fact.attribute, self.fact.name)
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class RewriteDialogue:
                 history=tuple(history),
                 question=question.text,
                 rewrite=lexicon.rewrite(fact.attribute, fact.name),
-                answer=lexicon.answer(fact.value),
+                answer=lexicon.agent_answer(fact.value),
                 gold=(fact.id,),
                 topic_shift=question.kind in lexicon.SHIFTS if turn > 1 else None,
             )
             examples.append(example)
-            history += [example.question, lexicon.answer(fact.value)]
+            history += [example.question, lexicon.agent_answer(fact.value)]
         return examples
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from finegrained_rlhf.conqrr.records import SEPARATOR
+from finegrained_rlhf.worlds.words import word_lists
 
 NAMES: tuple[str, ...] = tuple(
     "Arden Borin Calder Dorva Elmet Farro Golan Hirta Istra Jarlo Kelda Lomas Mirov Norba Orsay Pelta Quern Rovan "
@@ -16,9 +16,8 @@ NAMES: tuple[str, ...] = tuple(
     "Lubek Madro Nesta Opava".split()
 )
 QUALITIES: tuple[str, ...] = tuple("plain old new small great".split())
-THINGS: dict[str, tuple[str, ...]] = {
-    attribute: tuple(words.split())
-    for attribute, words in {
+THINGS = word_lists(
+    {
         "color": "red blue green black white yellow purple brown",
         "metal": "iron copper silver gold zinc nickel lead tin",
         "tree": "oak birch maple willow cedar elm pine ash",
@@ -27,8 +26,8 @@ THINGS: dict[str, tuple[str, ...]] = {
         "sport": "tennis golf rugby soccer hockey boxing rowing judo",
         "shape": "circle square triangle star cross oval cube cone",
         "tool": "hammer saw drill axe shovel rake wrench chisel",
-    }.items()
-}
+    }
+)
 ATTRIBUTES: tuple[str, ...] = tuple(THINGS)
 VALUES: dict[str, tuple[str, ...]] = {
     attribute: tuple(f"{quality} {thing}" for quality, thing in product(QUALITIES, things))
@@ -47,17 +46,17 @@ SHIFTS = ("named", "shift")
 """The ways of asking that leave the topic of the turn before."""
 
 
-def question(kind: str, attribute: str, name: str) -> str:
+def user_question(kind: str, attribute: str, name: str) -> str:
     """What a user says, in one of the `KINDS` of asking."""
     return KINDS[kind].format(attribute=attribute, name=name)
 
 
 def rewrite(attribute: str, name: str) -> str:
     """The question that stands alone, as a person writes it: `What is the color of Arden?`."""
-    return question("named", attribute, name)
+    return user_question("named", attribute, name)
 
 
-def answer(value: str) -> str:
+def agent_answer(value: str) -> str:
     """What the agent says: `plain red.`."""
     return f"{value}."
 
@@ -65,18 +64,3 @@ def answer(value: str) -> str:
 def passage(attribute: str, name: str, value: str) -> str:
     """The passage that states a fact: `The color of Arden is plain red.`."""
     return f"The {attribute} of {name} is {value}."
-
-
-def corpus() -> list[str]:
-    """Texts in which every word of the world occurs in every form that passages, turns and rewrites use.
-
-    A tokenizer built from them covers any world, whatever its size and seed.
-    """
-    texts = []
-    for number, name in enumerate(NAMES):
-        attribute = ATTRIBUTES[number % len(ATTRIBUTES)]
-        texts += [question(kind, attribute, name) for kind in KINDS]
-    for attribute, values in VALUES.items():
-        for number, value in enumerate(values):
-            texts += [answer(value), passage(attribute, NAMES[number % len(NAMES)], value)]
-    return [*texts, SEPARATOR.join(texts[:2])]

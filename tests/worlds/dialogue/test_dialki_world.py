@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
 from finegrained_rlhf.worlds.dialogue import lexicon
 from finegrained_rlhf.worlds.dialogue.dialogues import DialogueWorldConfig, WorldDialogue
-from finegrained_rlhf.worlds.dialogue.make import SPLITS, MakeDialogueWorld, to_row
+from finegrained_rlhf.worlds.dialogue.make import MakeDialogueWorld, to_row
 
 
 def small(path: str = "unused", **changes: Any) -> MakeDialogueWorld:
@@ -90,18 +90,18 @@ def test_documents_state_the_same_attributes_in_each_passage() -> None:
 
 def test_unseen_names_are_held_out_but_their_words_are_not() -> None:
     splits = small(documents=100, train=200).draw()
-    seen = set().union(*(names_of(one) for split in SPLITS[:3] for one in splits[split]))
+    seen = set().union(*(names_of(one) for split in MakeDialogueWorld.splits[:3] for one in splits[split]))
     unseen = set().union(*(names_of(one) for one in splits["unseen"]))
     assert not seen & unseen and len(unseen) == 20
     assert {word for name in unseen for word in name.split()} <= {word for name in seen for word in name.split()}
-    documents = {split: {one.document.id for one in splits[split]} for split in SPLITS}
+    documents = {split: {one.document.id for one in splits[split]} for split in MakeDialogueWorld.splits}
     assert not documents["unseen"] & (documents["train"] | documents["dev"] | documents["test"])
 
 
 def test_files_are_deterministic_and_readable(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         small(str(tmp_path / name), seed=seed).run()
-    for split in SPLITS:
+    for split in MakeDialogueWorld.splits:
         texts = [(tmp_path / name / f"{split}.jsonl").read_bytes() for name in "abc"]
         assert texts[0] == texts[1] != texts[2]
         reading = DialogueData(str(tmp_path / "a" / f"{split}.jsonl")).read()
@@ -135,7 +135,7 @@ def test_corpus_covers_every_world(tmp_path: Path) -> None:
     small(str(tmp_path)).run()
     tokenizer = build_tokenizer((tmp_path / "corpus.txt").read_text().splitlines())
     assert len(tokenizer) < 160
-    for split in SPLITS:
+    for split in MakeDialogueWorld.splits:
         for line in (tmp_path / f"{split}.jsonl").read_text().splitlines():
             row = json.loads(line)
             texts = [turn["text"] for turn in row["turns"]]
@@ -180,7 +180,7 @@ def test_agents_digress_in_training_only_and_name_what_they_tell() -> None:
                 assert agent.text == f"{passage.title}: {value}."
     answers = sum(len(dialogue.turns) // 2 for dialogue in splits["train"])
     assert 0.35 < strayed / answers < 0.45
-    for split in SPLITS[1:]:
+    for split in MakeDialogueWorld.splits[1:]:
         turns = [one.turns for one in splits[split]]
         assert all(u.knowledge == a.knowledge for t in turns for u, a in zip(t[::2], t[1::2], strict=True))
 

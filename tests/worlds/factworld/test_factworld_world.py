@@ -14,7 +14,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.worlds.factworld import lexicon
 from finegrained_rlhf.worlds.factworld.grammar import parse_source
-from finegrained_rlhf.worlds.factworld.make import SPLITS, MakeFactWorld, to_passages
+from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_passages
 from finegrained_rlhf.worlds.factworld.oracle import judge_answer, pool
 from finegrained_rlhf.worlds.factworld.world import Item, WorldConfig
 from finegrained_rlhf.worlds.factworld.writer import WriterConfig, write
@@ -82,7 +82,7 @@ def test_item_texts_by_hand() -> None:
     assert ITEM.gold == (
         "The color of Arlo is blue. The metal of Arlo is zinc. The city of Arlo is Rome. The tool of Arlo is saw."
     )
-    assert lexicon.question(["color"], "Arlo") == "What is the color of Arlo?"
+    assert lexicon.entity_question(["color"], "Arlo") == "What is the color of Arlo?"
     source = parse_source(ITEM.question, to_passages(ITEM))
     assert source.asked == ITEM.asked and source.gold == ITEM.gold
 
@@ -138,7 +138,7 @@ def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:
     for name in ("a", "b"):
         small(str(tmp_path / name)).run()
     small(str(tmp_path / "c"), seed=1).run()
-    for split in SPLITS:
+    for split in MakeFactWorld.splits:
         file = f"{split}.json"
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
         assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes()
@@ -159,7 +159,7 @@ def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:
 def test_prompt_schema_equals_the_published_file(tmp_path: Path, shared_data: Path) -> None:
     real = json.loads((shared_data / "qa_feedback/dev.json").read_text())
     small(str(tmp_path)).run()
-    for split in SPLITS:
+    for split in MakeFactWorld.splits:
         for row in json.loads((tmp_path / f"{split}.json").read_text()):
             assert set(row) == set(real[0]) | {"id"}
             assert set(row["passages"][0]) == set(real[0]["passages"][0])
@@ -187,7 +187,7 @@ def test_corpus_covers_every_world(tmp_path: Path) -> None:
 
     small(str(tmp_path)).run()
     corpus = (tmp_path / "corpus.txt").read_text().splitlines()
-    assert corpus == lexicon.corpus()
+    assert corpus == small().vocabulary()
     tokenizer = build_tokenizer(corpus)
     assert len(tokenizer) <= 200
     for pairs in MakeFactWorld("unused", seed=9, train=200, dev=0, test=0, sft_train=200, sft_dev=0).draw().values():

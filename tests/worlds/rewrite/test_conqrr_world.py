@@ -24,7 +24,7 @@ from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.jobs import BuildIndex
 from finegrained_rlhf.worlds.rewrite import lexicon
 from finegrained_rlhf.worlds.rewrite.dialogues import RewriteWorldConfig
-from finegrained_rlhf.worlds.rewrite.make import SPLITS, MakeRewriteWorld
+from finegrained_rlhf.worlds.rewrite.make import MakeRewriteWorld
 
 
 def small(path: str = "unused", **changes: Any) -> MakeRewriteWorld:
@@ -95,10 +95,13 @@ def test_the_answer_finds_the_right_passage(seed: int, tmp_path: Path) -> None:
 def test_splits_share_no_opening_and_do_not_depend_on_sizes() -> None:
     splits = small(train=300, test=100).draw()
     openings = {
-        split: {tuple(question.text for question in one.questions[:2]) for one in splits[split]} for split in SPLITS
+        split: {tuple(question.text for question in one.questions[:2]) for one in splits[split]}
+        for split in MakeRewriteWorld.splits
     }
     assert not openings["train"] & (openings["dev"] | openings["test"]) and not openings["dev"] & openings["test"]
-    contexts = {split: {e.context for one in splits[split] for e in one.examples()[1:]} for split in SPLITS}
+    contexts = {
+        split: {e.context for one in splits[split] for e in one.examples()[1:]} for split in MakeRewriteWorld.splits
+    }
     assert not contexts["train"] & (contexts["dev"] | contexts["test"])
     assert small(test=10, train=0).draw()["test"] == small().draw()["test"][:10]
 
@@ -106,21 +109,21 @@ def test_splits_share_no_opening_and_do_not_depend_on_sizes() -> None:
 def test_files_are_deterministic_and_readable(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         small(str(tmp_path / name), seed=seed).run()
-    for file in ("corpus.jsonl", *(f"{split}.jsonl" for split in SPLITS), "world.jsonl"):
+    for file in ("corpus.jsonl", *(f"{split}.jsonl" for split in MakeRewriteWorld.splits), "world.jsonl"):
         texts = [(tmp_path / name / file).read_bytes() for name in "abc"]
         assert texts[0] == texts[1] != texts[2]
     assert (tmp_path / "a/corpus.txt").read_text() == (tmp_path / "c/corpus.txt").read_text()
     passages = [json.loads(line) for line in (tmp_path / "a/corpus.jsonl").read_text().splitlines()]
     assert len(passages) == 240 and set(passages[0]) == {"id", "text"}
     kinds = {row["id"]: row["kinds"] for row in map(json.loads, (tmp_path / "a/world.jsonl").read_text().splitlines())}
-    for split in SPLITS:
+    for split in MakeRewriteWorld.splits:
         examples = RewriteData(str(tmp_path / "a" / f"{split}.jsonl")).read().examples
         assert list(examples) == questions_of(small(), split)
         assert all(example.turn <= len(kinds[example.dialogue]) for example in examples)
 
 
 def test_corpus_covers_every_world() -> None:
-    tokenizer = build_tokenizer(lexicon.corpus())
+    tokenizer = build_tokenizer(small().vocabulary())
     assert len(tokenizer) < 160
     world = small(world=RewriteWorldConfig(names=40))
     texts = [fact.text for fact in world.facts().values()]
@@ -182,9 +185,10 @@ def test_bad_configurations_are_refused() -> None:
 def test_a_world_is_made(tmp_path: Path) -> None:
     done = run_script("make_rewrite_world", f"output_dir={tmp_path}", "train=3", "dev=0", "test=2")
     assert done.returncode == 0 and "240 passages, questions: " in done.stdout, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         "corpus.jsonl",
         "corpus.txt",
+        "manifest.json",
         "test.jsonl",
         "train.jsonl",
         "world.jsonl",
