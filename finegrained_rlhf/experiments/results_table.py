@@ -5,8 +5,6 @@ Knows files and the directories of seeds; does not know what a row says.
 
 from __future__ import annotations
 
-import shlex
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,52 +14,66 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
 from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page
-from finegrained_rlhf.runtime.directory.provenance import commit_of
+from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
-class Results:
-    """A job that writes a results file, and what the file says of how it was made.
+class Results(ABC):
+    """A job that writes a results file and the page beside it, and what the file says of how it was made.
 
     Attributes:
+        output: the results file; the page gets the same name with `.md`.
+        command: what was run, as the page shows it.
         configuration: the resolved configuration of the experiment whose results these are, for the file; the script
             that runs the experiment gives it.
     """
 
+    output: str
+    command: str
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
-    def made_by(self, command: str) -> dict[str, Any]:
-        """Fields of the results file: `command`, `command_line`, `commit`, `configuration`.
+    @abstractmethod
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
 
-        Args:
-            command: of the committed file, as its page shows it; `command_line` is that of this process.
-        """
+    def made_by(self) -> dict[str, Any]:
+        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `configuration`."""
         return {
-            "command": command,
+            "command": self.command,
             "command_line": command_line(),
             "commit": commit_of(Path(__file__).parent),
             "configuration": self.configuration,
         }
 
+    def opening(self, result: Mapping[str, Any], title: str, about: str, more: str = "") -> str:
+        """How every page begins: its title, what was measured on what, and how it was made."""
+        return (
+            f"# {title}\n\nGenerated from the JSON file of the same name; do not edit. {about}\n\n"
+            f"`{result['command']}` at commit `{result['commit']}`{more}"
+        )
 
-def command_line() -> str:
-    """The command line of this process; its script is named from the working directory, or by its name."""
-    script = Path(sys.argv[0])
-    if script.is_absolute():
-        here = script.is_relative_to(Path.cwd())
-        script = script.relative_to(Path.cwd()) if here else Path(script.name)
-    return shlex.join(["python", script.as_posix(), *sys.argv[1:]])
+    def write(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write a result and its page, and print the page.
+
+        Returns:
+            The result.
+        """
+        write_json(self.output, result)
+        page = self.page(result)
+        write_text(Path(self.output).with_suffix(".md"), page)
+        print(f"\n{page}\nresults: {self.output}")
+        return result
 
 
 @dataclass(frozen=True)
-class ResultsTable(Results, ABC):
+class ResultsTable(Results):
     """Collects an experiment of several seeds into a results file, its page and its figure.
+
+    The figure gets the results file's name with `.svg`.
 
     Attributes:
         directory: of the experiment; each seed has `seed_N/` below it.
-        output: the results file; the page gets the same name with `.md`, the figure with `.svg`.
-        command: what was run.
         seeds: which of them.
     """
 
@@ -77,8 +89,6 @@ class ResultsTable(Results, ABC):
     """Of the figure; a table without one has no figure."""
 
     directory: str
-    output: str
-    command: str
     seeds: Sequence[int] | None = None
 
     def run(self) -> dict[str, Any]:
@@ -93,7 +103,7 @@ class ResultsTable(Results, ABC):
         roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
         measured = self.measure(roots)
         result: dict[str, Any] = {
-            **self.made_by(self.command),
+            **self.made_by(),
             "seeds": list(self.seeds),
             **self.conditions(roots),
             "seconds": {name: _seconds(roots, runs) for name, runs in self._timed().items()},
@@ -101,10 +111,7 @@ class ResultsTable(Results, ABC):
         }
         if self.claims:
             result["claims"] = check_claims(self.claims, measured["rows"])
-        write_json(self.output, result)
-        page = self.page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
+        self.write(result)
         if self.caption:
             self.draw(result, self.figure_path)
         return result
@@ -144,11 +151,8 @@ class ResultsTable(Results, ABC):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
-        parts = [
-            f"# {self.title}",
-            f"Generated from the JSON file of the same name; do not edit. {self.introduction(result)}",
-            f"`{result['command']}` at commit `{result['commit']}`, seeds {', '.join(map(str, result['seeds']))}",
-        ]
+        seeds = f", seeds {', '.join(map(str, result['seeds']))}"
+        parts = [self.opening(result, self.title, self.introduction(result), seeds)]
         if self.caption:
             parts.append(f"![{self.caption}]({self.figure_path.name})")
         parts.append(self.body(result).strip())

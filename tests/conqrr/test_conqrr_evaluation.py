@@ -258,7 +258,7 @@ def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result["gold"] == {"passages": 2, "not_in_index": 0}
     told = result["settings"]
     assert told["data"] == str(folder / "questions.jsonl") and told["unindexed_gold"] == "error" and told["k"] == 100
-    assert told["metrics"]["form"] == "updated" and told["retriever"]["_target_"].endswith("recorded.RecordedConfig")
+    assert told["metrics"]["form"] == "updated" and told["retriever"]["_target_"].endswith(".RecordedConfig")
     assert read_judgements(folder / "runs" / "qrels.txt") == {"d_1": {"mill": 1}, "d_2": {"red": 1}}
     assert [hit.id for hit in read_trec_run(folder / "runs" / "rewrite.trec")["d_2"]][0] == "red"
     assert "| ours" in capsys.readouterr().out
@@ -304,7 +304,7 @@ def test_gold_must_be_in_the_index(folder: Path) -> None:
 
 def test_the_table(folder: Path) -> None:
     job(folder).run()
-    table = RewriteTable({"Mills": str(folder / "scores.json")}, str(folder / "t.json"), "a command", "Title", "About.")
+    table = RewriteTable(str(folder / "t.json"), "a command", {"Mills": str(folder / "scores.json")}, "Title", "About.")
     result = table.run()
     page = (folder / "t.md").read_text()
     assert page == table.page(json.loads((folder / "t.json").read_text()))
@@ -323,7 +323,7 @@ def test_the_table(folder: Path) -> None:
         (folder / "scores.json").write_text("{}")
         table.run()
     with pytest.raises(ConfigError, match="at least one"):
-        RewriteTable({}, "x", "x", "x", "x")
+        RewriteTable("x", "x", {}, "x", "x")
 
 
 def test_groups_of_the_table(folder: Path) -> None:
@@ -332,7 +332,7 @@ def test_groups_of_the_table(folder: Path) -> None:
     retriever = {"kind": "bm25", "passages": 4}
     scores = {"systems": systems, "retriever": retriever, "k": 100, "metrics": {"form": "updated"}}
     (folder / "scores.json").write_text(json.dumps(scores))
-    RewriteTable({"All": str(folder / "scores.json")}, str(folder / "t.json"), "c", "T", "A").run()
+    RewriteTable(str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A").run()
     page = (folder / "t.md").read_text()
     assert "ROUGE-1" not in page and "cut off" not in page
     assert "### MRR by topic\n" in page and "### MRR by the source of the dialogue\n" in page

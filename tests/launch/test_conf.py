@@ -142,7 +142,7 @@ def steps_of(pipeline: str) -> list[dict[str, Any]]:
     if config["collect"] is not None:
         job = collector(config)
         assert isinstance(job, Results) and job.configuration == config
-        assert job.made_by("it")["configuration"]["settings"] == config["settings"]
+        assert job.made_by()["configuration"]["settings"] == config["settings"]
     return [step for _, step in expanded(config["steps"])]
 
 

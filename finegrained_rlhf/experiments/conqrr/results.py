@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, write_json, write_text
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
@@ -33,15 +32,11 @@ class RewriteTable(Results):
 
     Attributes:
         evaluations: results files of `EvaluateRewrites`, by the heading that each gets.
-        output: the results file; the page gets the same name with `.md`.
-        command: what was run.
         title: of the page.
         about: what was measured on what, in a few sentences.
     """
 
     evaluations: Mapping[str, str]
-    output: str
-    command: str
     title: str
     about: str
 
@@ -60,24 +55,17 @@ class RewriteTable(Results):
             found[name] = read_json(path)
             if not isinstance(found[name], dict) or not found[name].get("systems"):
                 raise DataError("expected results of evaluate_rewrites.py", file=path, field="systems")
-        result = {
-            **self.made_by(self.command),
-            "settings": resolved_settings(self),
-            "evaluations": found,
-        }
-        write_json(self.output, result)
-        page = self.page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
-        return result
+        return self.write(
+            {
+                **self.made_by(),
+                "settings": resolved_settings(self),
+                "evaluations": found,
+            }
+        )
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
-        parts = [
-            f"# {self.title}",
-            f"Generated from the JSON file of the same name; do not edit. {self.about.strip()}",
-            f"`{result['command']}` at commit `{result['commit']}`",
-        ]
+        parts = [self.opening(result, self.title, self.about.strip())]
         for name, evaluation in result["evaluations"].items():
             parts.append(f"## {name}\n\n{_overall(evaluation)}\n\n{_groups(evaluation)}".strip())
         return "\n\n".join(parts) + "\n"

@@ -15,10 +15,10 @@ from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page, seeds_of
-from finegrained_rlhf.experiments.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
-from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds, setting_of
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.experiments.compared_table import CurvesTable
+from finegrained_rlhf.experiments.comparison import Claim, seeds_of
+from finegrained_rlhf.experiments.figures import Bars, draw_bars
+from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.text.tables import markdown_table
 
 T5QR, LONGER, FULL = "t5qr", "t5qr_longer", "t5qr_full"
@@ -35,12 +35,17 @@ WANTED_GAIN = 0.15
 
 
 @dataclass(frozen=True)
-class RewriteWorldTable(ResultsTable):
+class RewriteWorldTable(CurvesTable):
     """All systems on the test dialogues of each seed's world."""
 
     title: ClassVar[str] = "RewriteWorld: rewriting by retrieval rewards with a tenth of the human rewrites"
     world: ClassVar[str] = "RewriteWorld"
     runs: ClassVar[tuple[str, ...]] = (T5QR, MIX, RL, SHUFFLED, FULL)
+    curved: ClassVar[tuple[str, ...]] = (MIX, RL, SHUFFLED)
+    validated: ClassVar[tuple[str, ...]] = ("accuracy", "rouge1")
+    systems: ClassVar[tuple[str, ...]] = SYSTEMS
+    baseline: ClassVar[str] = T5QR
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
     caption: ClassVar[str] = "MRR on the test questions, by topic"
     about: ClassVar[str] = (
         "What BM25 finds for the questions of the test dialogues of each seed's world: with the question as it was "
@@ -95,23 +100,27 @@ class RewriteWorldTable(ResultsTable):
             " `rouge1`: with the human's rewrite; `repeated_bigrams`: share of queries in which two words that stand "
             "together do so again; `cut`: share that the limit of tokens cut off."
         )
-        about = self.about + (wording if len(_columns(result["rows"])) > len(COLUMNS) else "")
+        about = self.about + (wording if len(self.shown_columns(result["rows"])) > len(COLUMNS) else "")
         return f"{about} Human rewrites that training may use: {result['label_share']:.0%}."
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, gains over T5QR, by how a question asks, learning curves, minutes."""
-        rows = [_row(root, system, seed) for system in SYSTEMS for seed, root in roots.items()]
-        trained = (MIX, RL, SHUFFLED)
+        compared = super().measure(roots)
+        rows = compared["rows"]
         return {
-            "rows": rows,
-            **compared(rows, SYSTEMS, _columns(rows), T5QR),
+            **compared,
             "gains": {system: gains_of(rows, system) for system in (LONGER, MIX, RL, SHUFFLED, FULL)},
             "exact": {system: _exact(roots, system) for system in self.runs},
-            "curves": {run: [_curve(root / run) for root in roots.values()] for run in trained},
-            "minutes": {
-                run: [run_seconds(RunDirectory(root / run)) / 60 for root in roots.values()] for run in self.runs
-            },
+            **self.training(roots),
         }
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the evaluation says of a system."""
+        return _row(root, system, seed)
+
+    def shown_columns(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """With the wording of the queries, where all rows have it."""
+        return (*self.columns, *(name for name in WORDING if all(name in row for row in rows)))
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Gains, learning curves, spread, differences, every run, rewrites word by word, minutes."""
@@ -130,21 +139,15 @@ class RewriteWorldTable(ResultsTable):
             for system, curves in result["curves"].items()
             for seed, curve in zip(result["seeds"], curves, strict=True)
         ]
-        longest = max(max(minutes) for minutes in result["minutes"].values())
         return (
             f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
-            f"![Validation during training]({self._curves_path.name})\n\n"
-            f"{compared_page(result, _columns(result['rows']), T5QR)}\n"
+            f"{self.curves_image}\n\n{super().body(result)}\n"
             "## In-batch accuracy on the dev questions\n\nThe policy of the best validation is kept; it may be the one "
             f"that training began with (step 0).\n\n{markdown_table(kept, [*kept[0]])}\n"
             "## Rewrites that are the human's word by word, by how the question asks\n\n"
             f"Mean over seeds.\n\n{markdown_table(exact, [*exact[0]])}\n"
-            f"The longest run took {longest:.1f} minutes.\n"
+            f"{self.longest(result)}\n"
         )
-
-    @property
-    def _curves_path(self) -> Path:
-        return self.figure_path.with_name(f"{self.figure_path.stem}_curves.svg")
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Bars of the MRR, and the learning curves in a file of their own."""
@@ -152,19 +155,8 @@ class RewriteWorldTable(ResultsTable):
         panels = {"mrr": "all questions", "mrr_concentrated": "topic stays", "mrr_shifted": "topic shifts"}
         summary = result["summary"]
         draw_bars(path, [Bars(t, {short[s]: summary[s][column] for s in short}) for column, t in panels.items()])
-        lines = [
-            Lines(
-                title,
-                title,
-                {short[r]: band([curve_of(c, name) for c in result["curves"][r]]) for r in result["curves"]},
-            )
-            for name, title in {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}.items()
-        ]
-        draw_lines(self._curves_path, lines, x_label="training steps")
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return (*COLUMNS, *(name for name in WORDING if all(name in row for row in rows)))
+        titles = {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}
+        self.draw_curves(result, {run: short[run] for run in result["curves"]}, titles)
 
 
 def _enough(gains: Sequence[float]) -> int:
@@ -229,9 +221,3 @@ def _kept(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
         "at step": int(best["step"]),
         "at last": curve[-1]["accuracy"],
     }
-
-
-def _curve(directory: Path) -> list[dict[str, float]]:
-    """Step, in-batch accuracy and ROUGE-1 of each validation of a run."""
-    rows = read_jsonl(RunDirectory(directory).eval)
-    return [{name: row[name] for name in ("step", "accuracy", "rouge1")} for row in rows]

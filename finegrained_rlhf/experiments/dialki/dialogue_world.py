@@ -16,10 +16,9 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage, lexical_span
 from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.reading import DialogueData
-from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
-from finegrained_rlhf.experiments.figures import Bars, Lines, band, curve_of, draw_bars, draw_lines
-from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.experiments.compared_table import CurvesTable
+from finegrained_rlhf.experiments.comparison import Claim
+from finegrained_rlhf.experiments.figures import Bars, draw_bars
 from finegrained_rlhf.worlds.dialogue import lexicon
 
 NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"
@@ -31,7 +30,7 @@ KINDS = tuple(f"passage_{kind}" for kind in lexicon.KINDS)
 
 
 @dataclass(frozen=True)
-class DialogueWorldTable(ResultsTable):
+class DialogueWorldTable(CurvesTable):
     """Every loss alone and all of them, on held-out dialogues."""
 
     title: ClassVar[str] = "DialogueWorld: what each part of DIALKI adds (table 3.3)"
@@ -46,7 +45,10 @@ class DialogueWorldTable(ResultsTable):
     )
     world: ClassVar[str] = "DialogueWorld"
     runs: ClassVar[tuple[str, ...]] = RUNS
+    curved: ClassVar[tuple[str, ...]] = RUNS
+    validated: ClassVar[tuple[str, ...]] = ("passage_accuracy", "exact_match")
     systems: ClassVar[tuple[str, ...]] = (LEXICAL, *RUNS)
+    baseline: ClassVar[str] = NEXT
     columns: ClassVar[tuple[str, ...]] = (*SCORES, *(f"unseen_{name}" for name in SCORES[:2]), *KINDS)
     caption: ClassVar[str] = "Passage accuracy and exact match by what DIALKI is trained with"
     claims: ClassVar[tuple[Claim, ...]] = (
@@ -63,26 +65,15 @@ class DialogueWorldTable(ResultsTable):
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, the differences from `next_only`, and the learning curves."""
-        rows = [_lexical_row(root, seed) for seed, root in roots.items()]
-        rows += [_row(root, run, seed) for run in RUNS for seed, root in roots.items()]
-        return {
-            "rows": rows,
-            **compared(rows, self.systems, self.columns, NEXT),
-            "curves": {run: [read_curve(root / run) for root in roots.values()] for run in RUNS},
-            "minutes": {run: [run_seconds(RunDirectory(root / run)) / 60 for root in roots.values()] for run in RUNS},
-        }
+        return {**super().measure(roots), **self.training(roots)}
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the evaluations of a run say; BM25 is measured here."""
+        return _lexical_row(root, seed) if system == LEXICAL else _row(root, system, seed)
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Learning curves, spread, differences, every run, minutes."""
-        longest = max(max(minutes) for minutes in result["minutes"].values())
-        return (
-            f"![Validation during training]({self._curves_path.name})\n\n"
-            f"{compared_page(result, self.columns, NEXT)}\nThe longest run took {longest:.1f} minutes.\n"
-        )
-
-    @property
-    def _curves_path(self) -> Path:
-        return self.figure_path.with_name(f"{self.figure_path.stem}_curves.svg")
+        return f"{self.curves_image}\n\n{super().body(result)}\n{self.longest(result)}\n"
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Bars of the scores, and the learning curves in a file of their own."""
@@ -97,12 +88,7 @@ class DialogueWorldTable(ResultsTable):
         named = {"passage_accuracy": "passage accuracy", "exact_match": "exact match"}
         summary_of = result["summary"]
         draw_bars(path, [Bars(t, {short[s]: summary_of[s][name] for s in short}) for name, t in named.items()])
-        runs, curves = [run for run in short if run in RUNS], result["curves"]
-        panels = [
-            Lines(title, title, {short[run]: band([curve_of(c, name) for c in curves[run]]) for run in runs})
-            for name, title in named.items()
-        ]
-        draw_lines(self._curves_path, panels, x_label="training steps")
+        self.draw_curves(result, {run: label for run, label in short.items() if run in RUNS}, named)
 
 
 def _row(root: Path, run: str, seed: int) -> dict[str, Any]:
@@ -148,9 +134,3 @@ def _lexical_row(root: Path, seed: int) -> dict[str, Any]:
         if part == "test":
             row |= _by_kind(root, right)
     return row
-
-
-def read_curve(directory: Path) -> list[dict[str, float]]:
-    """Step, passage accuracy and exact match of each validation of a run."""
-    rows = read_jsonl(RunDirectory(directory).eval)
-    return [{name: row[name] for name in ("step", "passage_accuracy", "exact_match")} for row in rows]

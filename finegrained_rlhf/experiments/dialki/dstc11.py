@@ -15,9 +15,8 @@ from finegrained_rlhf.dialki.evaluation.lexical import lexical_span
 from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.experiments.comparison import compared, compared_page
-from finegrained_rlhf.experiments.dialki.dialogue_world import read_curve
-from finegrained_rlhf.experiments.results_table import ResultsTable, setting_of
+from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve
+from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.text.tables import markdown_table
 
 LEXICAL: dict[str, int | None] = {"bm25_last_turn": 1, "bm25_last_two_turns": 2, "bm25_all_turns": None}
@@ -29,7 +28,7 @@ TRAINED = ("dialki", "multi_sentence")
 
 
 @dataclass(frozen=True)
-class Dstc11Table(ResultsTable):
+class Dstc11Table(ComparedTable):
     """Trained models against the sentence that BM25 scores highest."""
 
     title: ClassVar[str] = "DSTC11 track 5: tiny BERTs as DIALKI and Multi-Sentence against BM25"
@@ -45,6 +44,7 @@ class Dstc11Table(ResultsTable):
     world: ClassVar[str] = "DSTC11"
     runs: ClassVar[tuple[str, ...]] = TRAINED
     systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *TRAINED)
+    baseline: ClassVar[str] = next(iter(LEXICAL))
     columns: ClassVar[tuple[str, ...]] = tuple(f"{prefix}{name}" for prefix in PARTS.values() for name in SCORES)
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -55,28 +55,31 @@ class Dstc11Table(ResultsTable):
         for system, turns in LEXICAL.items():
             found = _scores({part: lexical_scores(examples[part], turns) for part in PARTS})
             rows += [{"system": system, "seed": seed, **found} for seed in roots]
-        for run in TRAINED:
-            for seed, root in roots.items():
-                found = _scores({part: _measured(root, run, part) for part in PARTS})
-                rows.append({"system": run, "seed": seed, **found})
+        rows += [self.row(root, run, seed) for run in TRAINED for seed, root in roots.items()]
+        compared = self.compare(rows)
         return {
-            "rows": rows,
+            "rows": compared.pop("rows"),
             "examples": {part: len(examples[part]) for part in PARTS},
-            **compared(rows, self.systems, self.columns, next(iter(LEXICAL))),
+            **compared,
             "curves": [
                 {"system": run, "seed": seed, **row}
                 for run in TRAINED
                 for seed, root in roots.items()
-                for row in read_curve(root / run)
+                for row in read_curve(root / run, ("passage_accuracy", "exact_match"))
             ],
         }
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """What the evaluations of a trained system say."""
+        found = _scores({part: _measured(root, system, part) for part in PARTS})
+        return {"system": system, "seed": seed, **found}
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run, and what the validations on dev said."""
         counts = ", ".join(f"{number} {part}" for part, number in result["examples"].items())
         columns = ["system", "seed", "step", "exact_match", "passage_accuracy"]
         return (
-            f"Turns: {counts}.\n\n{compared_page(result, self.columns, result['differences']['from'])}\n"
+            f"Turns: {counts}.\n\n{super().body(result)}\n"
             f"## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
         )
 

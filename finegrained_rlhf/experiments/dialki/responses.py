@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
-from finegrained_rlhf.experiments.results_table import ResultsTable
+from finegrained_rlhf.experiments.compared_table import ComparedTable
+from finegrained_rlhf.experiments.comparison import Claim
 from finegrained_rlhf.text.tables import markdown_table
 
 NONE, DOCUMENT = "none", "document"
@@ -25,7 +25,7 @@ KNOWLEDGE = ("knowledge_passage_accuracy", "knowledge_exact_match", "knowledge_f
 
 
 @dataclass(frozen=True)
-class ResponseTable(ResultsTable):
+class ResponseTable(ComparedTable):
     """Answers from no knowledge, from the document, and from the labels' or DIALKI's span and passage."""
 
     title: ClassVar[str] = "DialogueWorld: answers from knowledge (table 3.4)"
@@ -39,6 +39,8 @@ class ResponseTable(ResultsTable):
     world: ClassVar[str] = "DialogueWorld"
     runs: ClassVar[tuple[str, ...]] = ("dialki", *(f"generators/{name}" for name in (NONE, DOCUMENT, *GOLD)))
     systems: ClassVar[tuple[str, ...]] = (NONE, DOCUMENT, *FOUND, *GOLD)
+    baseline: ClassVar[str] = DOCUMENT
+    columns: ClassVar[tuple[str, ...]] = COLUMNS
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "the span that DIALKI finds is worth more than the document",
@@ -66,29 +68,28 @@ class ResponseTable(ResultsTable):
         Raises:
             DataError: a score is missing, or the seeds' BLEU was measured in different ways.
         """
-        rows, signatures = [], set()
-        for system in self.systems:
-            for seed, root in roots.items():
-                path = root / "answers" / f"{system}.metrics.json"
-                found = read_json(path)
-                names = (*COLUMNS, *(KNOWLEDGE if system in FOUND else ()))
-                missing = [name for name in (*names, "bleu_signature") if name not in found]
-                if missing:
-                    raise DataError("is not among the scores", file=path, field=missing[0])
-                signatures.add(found["bleu_signature"])
-                rows.append({"system": system, "seed": seed, **{name: float(found[name]) for name in names}})
+        rows = self.rows(roots)
+        signatures = {row.pop("bleu_signature") for row in rows}
         if len(signatures) > 1:
-            raise DataError(f"BLEU was measured in different ways: {', '.join(sorted(signatures))}", file=path)
-        return {
-            "bleu_signature": signatures.pop(),
-            "rows": rows,
-            **compared(rows, self.systems, COLUMNS, DOCUMENT),
-        }
+            found = ", ".join(sorted(signatures))
+            raise DataError(f"BLEU was measured in different ways: {found}", file=Path(self.directory))
+        return {"bleu_signature": signatures.pop(), **self.compare(rows)}
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """The scores of a system, with `bleu_signature`, how BLEU was measured."""
+        path = root / "answers" / f"{system}.metrics.json"
+        found = read_json(path)
+        names = (*COLUMNS, *(KNOWLEDGE if system in FOUND else ()))
+        missing = [name for name in (*names, "bleu_signature") if name not in found]
+        if missing:
+            raise DataError("is not among the scores", file=path, field=missing[0])
+        numbers = {name: float(found[name]) for name in names}
+        return {"system": system, "seed": seed, **numbers, "bleu_signature": found["bleu_signature"]}
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run, and DIALKI's own scores."""
         found = [row for row in result["rows"] if row["system"] == FOUND[0]]
         return (
-            f"BLEU by sacrebleu, `{result['bleu_signature']}`.\n\n{compared_page(result, COLUMNS, DOCUMENT)}\n"
+            f"BLEU by sacrebleu, `{result['bleu_signature']}`.\n\n{super().body(result)}\n"
             f"## Knowledge that DIALKI found\n\n{markdown_table(found, ('seed', *KNOWLEDGE))}"
         )

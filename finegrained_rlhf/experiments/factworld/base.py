@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.experiments.factworld.results import REWARD_MODELS
-from finegrained_rlhf.experiments.results_table import ResultsTable, setting_of
+from finegrained_rlhf.experiments.factworld.curves import curve, last_step, mean_height, validations
+from finegrained_rlhf.experiments.factworld.results import RATES, REWARD_MODELS, exported_validation, mean_error
+from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds, setting_of
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 SHARED_RUNS = ("sft", *(f"reward_models/{kind}" for kind in REWARD_MODELS))
 """What `pipeline=factworld/models` trains for all tables."""
@@ -40,3 +42,28 @@ class Table(ResultsTable):
             f"models, on which all tables stand: {shared:.1f} minutes. Loading, sampling, annotating and evaluating "
             "are not counted."
         )
+
+
+def trained_row(root: Path, run: str) -> dict[str, Any]:
+    """What a PPO run says of itself on the dev questions: of the policy that it exports, and of its training.
+
+    Returns:
+        The true rates, `mean_error`, `error_during_training`, `proxy_reward`, `tokens`, `best_step`, `steps`, `kl` and
+        `seconds`.
+
+    Raises:
+        DataError: the run has no validations, or none by the oracle.
+    """
+    directory = RunDirectory(root / run)
+    exported, last = exported_validation(directory), last_step(directory)
+    return {
+        **{name: exported[name] for name in RATES},
+        "mean_error": mean_error(exported),
+        "error_during_training": mean_height(curve(validations(directory.path), mean_error)),
+        "proxy_reward": exported["reward/total"],
+        "tokens": exported["response_length"],
+        "best_step": exported["step"],
+        "steps": last["step"],
+        "kl": last["kl"],
+        "seconds": run_seconds(directory),
+    }

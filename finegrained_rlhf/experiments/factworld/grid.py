@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_jsonl, write_json, write_text
+from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.experiments.factworld.results import RATES, exported_validation, mean_error
 from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -29,14 +29,10 @@ class FactWorldGrid(Results):
     Attributes:
         directory: of the runs.
         seed: of the draw.
-        output: the results file; the page gets the same name with `.md`.
-        command: what was run.
     """
 
     directory: str
     seed: int
-    output: str
-    command: str
 
     def run(self) -> dict[str, Any]:
         """Write both files and print the page.
@@ -51,16 +47,27 @@ class FactWorldGrid(Results):
         systems = sorted({row["system"] for row in rows})
         best = {s: min((r for r in rows if r["system"] == s), key=lambda r: r["mean_error"]) for s in systems}
         result = {
-            **self.made_by(self.command),
+            **self.made_by(),
             "seeds": [self.seed],
             "rows": rows,
             "summary": {system: {"lr": row["lr"], "beta": row["beta"]} for system, row in best.items()},
         }
-        write_json(self.output, result)
-        page = grid_page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
-        return result
+        return self.write(result)
+
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        rows = [{**row, "lr": f"{row['lr']:g}", "beta": f"{row['beta']:g}"} for row in result["rows"]]
+        chosen = "; ".join(f"{s}: lr {v['lr']:g}, β {v['beta']:g}" for s, v in result["summary"].items())
+        title = "FactWorld: the grid over learning rate and β"
+        about = (
+            "True errors by the oracle on the dev questions, of the policy that each run exports (best validation "
+            "reward); `kl` is the last step's, in nats an episode."
+        )
+        return (
+            f"{self.opening(result, title, about)}\n\n"
+            f"{markdown_table(rows, COLUMNS)}\n"
+            f"Chosen, by the lowest mean error: {chosen}.\n"
+        )
 
     def _row(self, run: RunDirectory) -> dict[str, Any]:
         config = yaml.safe_load(run.config_path.read_text(encoding="utf-8"))
@@ -76,17 +83,3 @@ class FactWorldGrid(Results):
             "steps": steps[-1]["step"],
             "kl": steps[-1]["kl"],
         }
-
-
-def grid_page(result: Mapping[str, Any]) -> str:
-    """The page of a results file."""
-    rows = [{**row, "lr": f"{row['lr']:g}", "beta": f"{row['beta']:g}"} for row in result["rows"]]
-    chosen = "; ".join(f"{s}: lr {v['lr']:g}, β {v['beta']:g}" for s, v in result["summary"].items())
-    return (
-        "# FactWorld: the grid over learning rate and β\n\n"
-        "Generated from the JSON file of the same name; do not edit. True errors by the oracle on the dev questions, "
-        "of the policy that each run exports (best validation reward); `kl` is the last step's, in nats an episode.\n\n"
-        f"`{result['command']}` at commit `{result['commit']}`\n\n"
-        f"{markdown_table(rows, COLUMNS)}\n"
-        f"Chosen, by the lowest mean error: {chosen}.\n"
-    )

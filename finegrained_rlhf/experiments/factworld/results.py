@@ -123,13 +123,9 @@ class FactWorldTable(Results):
 
     Attributes:
         reports: one directory a seed, each with a `report.json`.
-        output: the results file; the page gets the same name with `.md`.
-        command: what was run.
     """
 
     reports: Sequence[str]
-    output: str
-    command: str
 
     def run(self) -> dict[str, Any]:
         """Write both files and print the page."""
@@ -143,35 +139,30 @@ class FactWorldTable(Results):
                 row["episodes_to_preference_level"] = report["episodes_to_preference_level"]
         summary = {system: summarise_rows([r for r in rows if r["system"] == system], COLUMNS) for system in SYSTEMS}
         result = {
-            **self.made_by(self.command),
+            **self.made_by(),
             "seeds": [report["seed"] for report in reports],
             "annotator_noise": reports[0]["annotator_noise"],
             "rows": rows,
             "summary": summary,
             "reward_models": {str(report["seed"]): report["reward_models"] for report in reports},
         }
-        write_json(self.output, result)
-        page = table_page(result)
-        write_text(Path(self.output).with_suffix(".md"), page)
-        print(f"\n{page}\nresults: {self.output}")
-        return result
+        return self.write(result)
 
-
-def table_page(result: Mapping[str, Any]) -> str:
-    """The page of a results file."""
-    models = [
-        {"seed": seed, **{kind: values["dev_accuracy"] for kind, values in kinds.items()}}
-        for seed, kinds in result["reward_models"].items()
-    ]
-    columns, seeds = ["system", "seed", *COLUMNS, "episodes_to_preference_level"], result["seeds"]
-    return (
-        "# FactWorld: SFT, preference RLHF, fine-grained RLHF\n\n"
-        "Generated from the JSON file of the same name; do not edit. True errors by the oracle on held-out questions "
-        f"under greedy decoding; annotator noise {result['annotator_noise']:g}; both RLHF systems with the same "
-        "episodes and feedback.\n\n"
-        f"`{result['command']}` at commit `{result['commit']}`\n\n"
-        f"## {spread_heading(seeds)}{' ' + ', '.join(map(str, seeds)) if len(seeds) > 1 else ''}\n\n"
-        f"{spread_table(result['summary'], 'system', COLUMNS, seeds)}\n"
-        f"## Every run\n\n{markdown_table(result['rows'], columns)}\n"
-        f"## Dev accuracy of the reward models\n\n{markdown_table(models, ['seed', *REWARD_MODELS])}"
-    )
+    def page(self, result: Mapping[str, Any]) -> str:
+        """The page of a results file."""
+        models = [
+            {"seed": seed, **{kind: values["dev_accuracy"] for kind, values in kinds.items()}}
+            for seed, kinds in result["reward_models"].items()
+        ]
+        columns, seeds = ["system", "seed", *COLUMNS, "episodes_to_preference_level"], result["seeds"]
+        about = (
+            "True errors by the oracle on held-out questions under greedy decoding; annotator noise "
+            f"{result['annotator_noise']:g}; both RLHF systems with the same episodes and feedback."
+        )
+        return (
+            f"{self.opening(result, 'FactWorld: SFT, preference RLHF, fine-grained RLHF', about)}\n\n"
+            f"## {spread_heading(seeds)}{' ' + ', '.join(map(str, seeds)) if len(seeds) > 1 else ''}\n\n"
+            f"{spread_table(result['summary'], 'system', COLUMNS, seeds)}\n"
+            f"## Every run\n\n{markdown_table(result['rows'], columns)}\n"
+            f"## Dev accuracy of the reward models\n\n{markdown_table(models, ['seed', *REWARD_MODELS])}"
+        )

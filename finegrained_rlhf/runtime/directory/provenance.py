@@ -45,12 +45,17 @@ def provenance(processes: int = 1) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command that started this process, as one would type it again; `python` where it was not a script."""
+    """The command that started this process, as one would type it again; `python` where it was not a script.
+
+    The script is named from the working directory; by its name alone where it lies elsewhere, so that a file that is
+    passed on names no place of this machine.
+    """
     script = sys.argv[0] if sys.argv else ""
     if not script or script == "-c":
         return "python"
-    if os.path.isabs(script) and Path(script).is_relative_to(Path.cwd()):
-        script = str(Path(script).relative_to(Path.cwd()))
+    path = Path(script)
+    if path.is_absolute():
+        script = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
     return shlex.join([*(["python"] if script.endswith(".py") else []), script, *sys.argv[1:]])
 
 

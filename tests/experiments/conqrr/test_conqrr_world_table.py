@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def table(root: Path) -> RewriteWorldTable:
-    return RewriteWorldTable(str(root), str(root / "results/table.json"), "python it", [0, 1])
+    return RewriteWorldTable(str(root / "results/table.json"), "python it", str(root), [0, 1])
 
 
 def test_gains_by_hand(root: Path) -> None:

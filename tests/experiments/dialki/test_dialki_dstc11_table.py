@@ -46,7 +46,7 @@ def table(folder: Path, data: Path, scores: dict[int, float]) -> Dstc11Table:
             row = {"step": 1, "exact_match": score, "passage_accuracy": score, "time/validate_s": 30.0}
             write_jsonl(root / run / "eval.jsonl", [row])
             score -= 0.1
-    return Dstc11Table(str(folder), str(folder / "dstc11.json"), "the command", list(scores))
+    return Dstc11Table(str(folder / "dstc11.json"), "the command", str(folder), list(scores))
 
 
 def test_bm25_by_hand(data: Path) -> None:
@@ -71,7 +71,7 @@ def test_rows_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     page = (tmp_path / "dstc11.md").read_text()
     assert json.loads((tmp_path / "dstc11.json").read_text())["rows"] == result["rows"]
     assert "-0.400 (lower in 2 of 2)" in page and "4.0 minutes" in page and page in capsys.readouterr().out
-    assert page == Dstc11Table(str(tmp_path), str(tmp_path / "dstc11.json"), "", ()).page(result)
+    assert page == Dstc11Table(str(tmp_path / "dstc11.json"), "", str(tmp_path), ()).page(result)
 
 
 def test_a_missing_evaluation_is_one_clear_error(data: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def table(root: Path) -> ResponseTable:
-    return ResponseTable(str(root), str(root / "table.json"), "python it", [0, 1])
+    return ResponseTable(str(root / "table.json"), "python it", str(root), [0, 1])
 
 
 def test_rows_means_and_the_claims_of_the_thesis(root: Path) -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.experiments.factworld.base import Table
-from finegrained_rlhf.experiments.factworld.curves import curve, last_step, mean_height, validations
-from finegrained_rlhf.experiments.factworld.evaluated import compared, compared_page
-from finegrained_rlhf.experiments.factworld.results import RATES, exported_validation, mean_error
-from finegrained_rlhf.experiments.results_table import run_seconds
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.experiments.compared_table import ComparedTable
+from finegrained_rlhf.experiments.factworld.base import Table, trained_row
+from finegrained_rlhf.experiments.factworld.results import RATES
 
 NONE = "fine_grained_rlhf"
 SWITCHES = ("whiten_by_root_std", "update_dropout", "micro_batch_sums")
 
 
 @dataclass(frozen=True)
-class CompatTable(Table):
+class CompatTable(Table, ComparedTable):
     """What each switch changes."""
 
     title = "FactWorld: the original code's choices, one at a time"
@@ -31,30 +27,11 @@ class CompatTable(Table):
         "episodes, `kl` the last step's in nats an episode, `proxy_reward` the exported policy's reward."
     )
     runs = (NONE, *(f"compat_{name}" for name in SWITCHES))
+    systems = runs
+    baseline = NONE
     columns = (*RATES, "mean_error", "error_during_training", "proxy_reward", "tokens", "best_step", "steps", "kl")
 
-    def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """A row a run."""
-        rows = [self._row(root, run, seed) for run in self.runs for seed, root in roots.items()]
-        return {"rows": rows, **compared(rows, self.runs, self.columns, NONE)}
-
-    def _row(self, root: Path, run: str, seed: int) -> dict[str, Any]:
-        directory = RunDirectory(root / run)
-        exported, last = exported_validation(directory), last_step(directory)
-        return {
-            "system": run,
-            "seed": seed,
-            **{name: exported[name] for name in RATES},
-            "mean_error": mean_error(exported),
-            "error_during_training": mean_height(curve(validations(directory.path), mean_error)),
-            "proxy_reward": exported["reward/total"],
-            "tokens": exported["response_length"],
-            "best_step": exported["step"],
-            "steps": last["step"],
-            "kl": last["kl"],
-            "seconds": run_seconds(directory),
-        }
-
-    def body(self, result: Mapping[str, Any]) -> str:
-        """Spread, differences, every run."""
-        return compared_page(result, self.columns, NONE)
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """One run of one seed."""
+        found = trained_row(root, system)
+        return {"system": system, "seed": seed, **{name: found[name] for name in (*self.columns, "seconds")}}

@@ -7,21 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.comparison import Claim, values_of
-from finegrained_rlhf.experiments.factworld.base import Table
-from finegrained_rlhf.experiments.factworld.curves import (
-    Curve,
-    curve,
-    first_below,
-    last_step,
-    mean_height,
-    validations,
-)
-from finegrained_rlhf.experiments.factworld.evaluated import compared, compared_page
-from finegrained_rlhf.experiments.factworld.results import RATES, exported_validation, mean_error
+from finegrained_rlhf.experiments.factworld.base import Table, trained_row
+from finegrained_rlhf.experiments.factworld.curves import curve, first_below, validations
+from finegrained_rlhf.experiments.factworld.results import RATES, mean_error
 from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
-from finegrained_rlhf.experiments.results_table import run_seconds
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
@@ -37,7 +28,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class EfficiencyTable(Table):
+class EfficiencyTable(Table, ComparedTable):
     """What the same rewards teach by where they are placed."""
 
     title = "FactWorld: sample efficiency of dense and holistic reward (figure 6.2)"
@@ -51,6 +42,8 @@ class EfficiencyTable(Table):
         "`proxy_reward` the exported policy's reward."
     )
     runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE)
+    systems = runs
+    baseline = DENSE
     columns = ("error_during_training", "mean_error", *RATES, "proxy_reward", "best_step", "steps", "kl")
     caption = "Mean error and reward on the dev questions by episodes; lines are means over seeds, bands their range"
     claims = (
@@ -78,10 +71,8 @@ class EfficiencyTable(Table):
             for run in self.runs
             if run != PREFERENCE
         }
-        rows = [self._row(root, run, seed, errors[run][seed]) for run in self.runs for seed, root in roots.items()]
         return {
-            "rows": rows,
-            **compared(rows, self.runs, self.columns, DENSE),
+            **super().measure(roots),
             "levels": list(LEVELS),
             "curves": {
                 "mean_error": {run: band(list(of.values())) for run, of in errors.items()},
@@ -89,21 +80,16 @@ class EfficiencyTable(Table):
             },
         }
 
-    def _row(self, root: Path, run: str, seed: int, errors: Curve) -> dict[str, Any]:
-        directory = RunDirectory(root / run)
-        exported, last = exported_validation(directory), last_step(directory)
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """One run of one seed, with the episodes to each level."""
+        found = trained_row(root, system)
+        errors = curve(validations(root / system), mean_error)
         return {
-            "system": run,
+            "system": system,
             "seed": seed,
-            "error_during_training": mean_height(errors),
-            "mean_error": mean_error(exported),
-            **{name: exported[name] for name in RATES},
-            "proxy_reward": exported["reward/total"],
-            "best_step": exported["step"],
-            "steps": last["step"],
-            "kl": last["kl"],
+            **{name: found[name] for name in self.columns},
             **{f"episodes_to_{level:g}": first_below(errors, level) for level in LEVELS},
-            "seconds": run_seconds(directory),
+            "seconds": found["seconds"],
         }
 
     def body(self, result: Mapping[str, Any]) -> str:
@@ -120,7 +106,7 @@ class EfficiencyTable(Table):
             f"## Episodes until a validation's mean error is at most …\n\n{markdown_table(rows, columns)}\n"
             f"One number a seed, in their order; – where the run never was. "
             f"`proxy_reward` of preference RLHF is on another scale and is no part of the comparison.\n\n"
-            f"{compared_page(result, self.columns, DENSE)}"
+            f"{super().body(result)}"
         )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
