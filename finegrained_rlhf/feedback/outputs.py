@@ -14,7 +14,8 @@ from typing import Any
 from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.records import Passage, QAExample, derived_id
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.records import QAExample, derived_id
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def passages_of_lists(value: Any, field: str = "passages") -> tuple[Passage, ...
     for i, item in enumerate(value):
         parts = text_list(item, f"{field}[{i}]")
         require(len(parts) > 0, "expected [title, sentence 1, …], got an empty list", f"{field}[{i}]")
-        passages.append(Passage(parts[0], tuple(parts[1:])))
+        passages.append(Passage("", parts[0], tuple(parts[1:])))
     return tuple(passages)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import (
     get_field,
     passages_of_lists,
@@ -26,7 +27,6 @@ from finegrained_rlhf.feedback.records import (
     Feedback,
     FeedbackRecord,
     MissingInfo,
-    Passage,
     QAExample,
     SpanError,
     derived_id,
@@ -198,7 +198,7 @@ def _parse_example(row: Mapping[str, Any]) -> QAExample:
         require(isinstance(item, Mapping), f"expected an object, got {type(item).__name__}", field)
         content = require_text(get_field(item, "content", f"{field}."), f"{field}.content", empty=True)
         title = require_text(get_field(item, "wikipage", f"{field}."), f"{field}.wikipage", empty=True)
-        passages.append(Passage(title, (content,)))
+        passages.append(Passage("", title, (content,)))
     return QAExample(_id(row, question, passages), question, text, references, tuple(passages))
 
 

@@ -7,10 +7,11 @@ tokens or labels. A broken record raises `DataError` with the field in the words
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.dialogue.records import Passage
 
 C1_TYPES = ("Irrelevant", "Redundant", "Incoherent")
 """Error types of category C1 (relevance), marked per sub-sentence."""
@@ -24,30 +25,6 @@ PAIR_ORDER = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 """Which two predictions (from 0) each of the six preferences compares."""
 TIE, FIRST, SECOND = 0, 1, 2
 """Values of a preference."""
-
-
-@dataclass(frozen=True)
-class Passage:
-    """One grounding passage.
-
-    Attributes:
-        title: the page's title (sentence 0 in feedback).
-        sentences: sentence 1, 2, … of the passage. A prompt file does not cut its passages: they have one "sentence",
-            the whole content.
-    """
-
-    title: str
-    sentences: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The sentences joined with one space."""
-        return " ".join(self.sentences)
-
-    def resplit(self, sentences: Callable[[str], Sequence[tuple[int, int]]]) -> Passage:
-        """The same passage cut anew: `sentences` maps a text to character spans (`Segmenter.sentences`)."""
-        text = self.text
-        return Passage(self.title, tuple(text[start:end] for start, end in sentences(text)))
 
 
 def derived_id(question: str, passages: Sequence[Passage]) -> str:

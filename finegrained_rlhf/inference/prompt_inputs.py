@@ -13,9 +13,10 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import get_field, passages_of_lists
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.feedback.records import Passage, derived_id, require, require_text
+from finegrained_rlhf.feedback.records import derived_id, require, require_text
 from finegrained_rlhf.inference.prompts import example_metadata
 from finegrained_rlhf.text.templates import task_text
 

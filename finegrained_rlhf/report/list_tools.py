@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.report.html import Html, el
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 
 def list_tools(name: str, components: Sequence[str]) -> Html:
@@ -37,7 +37,7 @@ def list_tools(name: str, components: Sequence[str]) -> Html:
     )
 
 
-def sort_values(shown: Sample | None, components: Sequence[str]) -> dict[str, Any]:
+def sort_values(shown: SampleRecord | None, components: Sequence[str]) -> dict[str, Any]:
     """Attributes of a list's item: weighted total, raw sums by component, components with a segment below 0."""
     if shown is None:
         return {}

@@ -16,7 +16,7 @@ from finegrained_rlhf.report.html import Html, el, join
 
 
 @dataclass(frozen=True)
-class Part:
+class PageSection:
     """A section of a report.
 
     Attributes:
@@ -32,7 +32,7 @@ class Part:
     body: Html | None
 
 
-def page(title: str, header: Html, parts: Sequence[Part], style: str = "") -> Html:
+def page(title: str, header: Html, parts: Sequence[PageSection], style: str = "") -> Html:
     """A whole HTML document: header, contents, sections.
 
     Args:
@@ -47,7 +47,7 @@ def page(title: str, header: Html, parts: Sequence[Part], style: str = "") -> Ht
     return _document(title, asset("report.css") + style, header, nav, *sections)
 
 
-def _section(part: Part) -> Html:
+def _section(part: PageSection) -> Html:
     lead = el("p", part.lead, class_="lead") if part.lead else None
     return el("section", el("h2", part.title), lead, part.body, id=part.name)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class PassageText(Protocol):
-    """A passage as templates see it (`feedback.records.Passage` is one)."""
+    """A passage as templates see it (`dialogue.records.Passage` is one)."""
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import ComponentTrace, Experience
 from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.runtime.directory.samples import Sample, SampleSegment, SampleTokens
+from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment, SampleTokens
 
 _DIGITS = 6
 
@@ -21,7 +21,7 @@ def sample_rows(experience: Experience) -> list[dict[str, Any]]:
     return [sample.row() for sample in kept_samples(experience)]
 
 
-def kept_samples(experience: Experience) -> list[Sample]:
+def kept_samples(experience: Experience) -> list[SampleRecord]:
     """The responses of a step with their segments and the numbers of their tokens."""
     rollout = experience.rollout
     kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.response_mask)
@@ -29,7 +29,7 @@ def kept_samples(experience: Experience) -> list[Sample]:
     numbers = {name: _rounded(tensor) for name, tensor in tensors.items()}
     indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
     return [
-        Sample(
+        SampleRecord(
             id=prompt.id,
             prompt=prompt.text,
             sample=indices[row],

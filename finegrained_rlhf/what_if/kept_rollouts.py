@@ -19,7 +19,7 @@ from finegrained_rlhf.feedback.records import require
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import (
     QUANTITIES,
-    Sample,
+    SampleRecord,
     SampleSegment,
     SampleTokens,
     read_samples,
@@ -107,7 +107,7 @@ def _number(metrics: Mapping[str, Any], key: str, path: Path) -> float:
     return value
 
 
-def _check(row: Sample, components: Sequence[str]) -> None:
+def _check(row: SampleRecord, components: Sequence[str]) -> None:
     """Raise DataError unless a row holds all that is needed."""
     length = len(_tokens(row).ends)
     require(length > 0, "expected at least one token, got none", "tokens.ends")
@@ -122,7 +122,7 @@ def _check(row: Sample, components: Sequence[str]) -> None:
         require(named in components, f"no such component {named!r}; the run's reward has {known}", f"{where}.component")
 
 
-def _tokens(row: Sample) -> SampleTokens:
+def _tokens(row: SampleRecord) -> SampleTokens:
     if row.tokens is None:
         raise DataError(
             "missing field: this run was trained before values and advantages were kept; train it again",
@@ -131,7 +131,7 @@ def _tokens(row: Sample) -> SampleTokens:
     return row.tokens
 
 
-def _rollout(rows: Sequence[Sample]) -> Rollout:
+def _rollout(rows: Sequence[SampleRecord]) -> Rollout:
     prompts: list[Prompt] = []
     index: list[int] = []
     for row in rows:
@@ -157,13 +157,13 @@ def _rollout(rows: Sequence[Sample]) -> Rollout:
     )
 
 
-def _padded(rows: Sequence[Sample], key: str) -> Tensor:
+def _padded(rows: Sequence[SampleRecord], key: str) -> Tensor:
     """fp32 [R, T] from the lists of the rows, 0 at padding."""
     parts = [torch.tensor(_tokens(row).numbers[key], dtype=torch.float32) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
 
 
-def _scores(name: str, rows: Sequence[Sample], key: Literal["raw", "normalised"]) -> SegmentScores:
+def _scores(name: str, rows: Sequence[SampleRecord], key: Literal["raw", "normalised"]) -> SegmentScores:
     by_row = [row.of(name) for row in rows]
     return SegmentScores(
         [tuple((segment.start, segment.end) for segment in segments) for segments in by_row],
@@ -172,7 +172,7 @@ def _scores(name: str, rows: Sequence[Sample], key: Literal["raw", "normalised"]
     )
 
 
-def _is_whole(row: Sample, segments: Sequence[SampleSegment]) -> bool:
+def _is_whole(row: SampleRecord, segments: Sequence[SampleSegment]) -> bool:
     """True when a component gave one value for the response as a whole."""
     if len(segments) != 1 or (segments[0].start, segments[0].end) != (0, len(row.text)):
         return False

@@ -14,7 +14,8 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord, Passage
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
 from finegrained_rlhf.text.scores import bag_f1, normalise
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import squeeze

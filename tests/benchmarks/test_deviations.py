@@ -9,7 +9,7 @@ from benchmarks.deviations_ends import drift_of
 from benchmarks.deviations_labels import FirstWins, no_shared_word, published_ends
 from benchmarks.deviations_reward_models import WithoutBar, pairs_apart, spread
 from benchmarks.deviations_tokens import SHARE_CUT, cut_otherwise, padded_share, t5_like
-from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -64,7 +64,7 @@ def test_padding_and_pairs_are_counted_by_hand() -> None:
 
 
 def test_the_bar_between_passages_is_all_that_is_left_out() -> None:
-    passages = (LAKE, Passage("A | B", ("One | two.",)))
+    passages = (LAKE, Passage("", "A | B", ("One | two.",)))
     parts = answer_parts("What?", passages, "It is cold.")
     tokenizer = encoder_tokenizer(build_tokenizer([parts.context, parts.before, parts.after], "word"), 200)
     ours, theirs = (make(tokenizer, 200).encode([parts])[0].ids for make in (InputEncoder, WithoutBar))
@@ -85,9 +85,9 @@ def test_a_piece_without_a_shared_word_maps_to_the_first_sentence() -> None:
 
 
 def test_published_sentence_ends_are_found_again_or_not() -> None:
-    whole = record("x.", passages=(Passage("t", ("It is cold.", "It is wide.", "It is deep.")),))
+    whole = record("x.", passages=(Passage("", "t", ("It is cold.", "It is wide.", "It is deep.")),))
     assert published_ends([whole], SpacySegmenter()).startswith(
         "100.0% of 2 published sentence ends found, 100.0% of 2"
     )
-    joined = record("x.", passages=(Passage("t", ("It is cold. It is wide.", "It is deep.")),))
+    joined = record("x.", passages=(Passage("", "t", ("It is cold. It is wide.", "It is deep.")),))
     assert published_ends([joined], SpacySegmenter()).endswith("50.0% of 2 correct")

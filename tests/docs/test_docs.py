@@ -219,12 +219,14 @@ def test_python_examples_parse(page: Path) -> None:
 
 def test_the_custom_rewards_of_the_page(user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from finegrained_rlhf.core.records import Prompt
-    from finegrained_rlhf.feedback.records import Passage
+    from finegrained_rlhf.dialogue.records import Passage
 
     monkeypatch.syspath_prepend(str(user_files))
     import my_rewards
 
-    prompts = [Prompt("a", "…", (), {"passages": (Passage("Lake", ("It is 3 km wide.", "It froze in 1963.")),)})] * 2
+    prompts = [
+        Prompt("a", "…", (), {"passages": (Passage("", "Lake", ("It is 3 km wide.", "It froze in 1963.")),)})
+    ] * 2
     responses = ["It is 3 km wide. It froze in 1936.", ""]
     numbers = my_rewards.GroundedNumbers(penalty=-2.0).score(prompts, responses)
     assert list(numbers.spans) == [((0, 16), (17, 34)), ()]

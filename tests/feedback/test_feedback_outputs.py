@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
-from finegrained_rlhf.feedback.records import Passage, QAExample, derived_id
+from finegrained_rlhf.feedback.records import QAExample, derived_id
 
 ROW: dict[str, Any] = {
     "id": "fw-1",
@@ -25,7 +26,7 @@ def save(path: Path, *rows: Any) -> Path:
 
 def test_round_trip(tmp_path: Path) -> None:
     records = read_outputs(save(tmp_path / "a.jsonl", ROW, {**ROW, "id": "fw-2", "answer": []}))
-    assert records[0].passages == (Passage("A lake", ("It is wide.", "It is cold.")),)
+    assert records[0].passages == (Passage("", "A lake", ("It is wide.", "It is cold.")),)
     assert records[0].outputs == ("3 km 🙂\u2028line", "")
     write_outputs(tmp_path / "b.jsonl", records)
     assert read_outputs(tmp_path / "b.jsonl") == records
@@ -41,7 +42,7 @@ def test_a_strangers_file_needs_question_passages_and_outputs_only(tmp_path: Pat
 
 
 def test_record_of_an_example() -> None:
-    example = QAExample("1", "q", "t", ("r",), (Passage("A", ("s",)),))
+    example = QAExample("1", "q", "t", ("r",), (Passage("", "A", ("s",)),))
     assert OutputRecord.of(example, ["x", "y"]) == OutputRecord("1", "q", example.passages, ("r",), "t", ("x", "y"))
 
 

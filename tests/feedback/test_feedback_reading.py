@@ -9,6 +9,7 @@ import datasets
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import (
     load_examples,
     load_feedback,
@@ -18,7 +19,7 @@ from finegrained_rlhf.feedback.reading import (
     write_examples,
     write_feedback,
 )
-from finegrained_rlhf.feedback.records import Passage, QAExample, SpanError, derived_id
+from finegrained_rlhf.feedback.records import QAExample, SpanError, derived_id
 
 EXAMPLE: dict[str, Any] = {
     "text": "question: How wide? context: wikipage: A lake text: It is wide.",
@@ -94,9 +95,9 @@ def test_the_two_real_files_share_ids(shared_data: Path) -> None:
 def test_example_by_hand(tmp_path: Path) -> None:
     (example,) = read_examples(save(tmp_path / "a.json", [EXAMPLE]))
     assert example.text == EXAMPLE["text"] and example.references == ("3 km.", "Three.")
-    assert example.passages == (Passage("A lake", ("It is wide. It is cold.",)),)
+    assert example.passages == (Passage("", "A lake", ("It is wide. It is cold.",)),)
     split = example.passages[0].resplit(lambda text: [(0, 11), (12, 23)])
-    assert split == Passage("A lake", ("It is wide.", "It is cold.")) and split.text == example.passages[0].text
+    assert split == Passage("", "A lake", ("It is wide.", "It is cold.")) and split.text == example.passages[0].text
 
 
 def test_feedback_by_hand(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_ids(tmp_path: Path) -> None:
     write_examples(tmp_path / "b.json", examples)
     assert [e.id for e in read_examples(tmp_path / "b.json")] == [own, "fw-7", f"{own}-2"]
     assert "id" not in json.loads((tmp_path / "b.json").read_text())[0]
-    loose = [Passage("A lake", ("It is  wide.", "It is cold."))]
+    loose = [Passage("", "A lake", ("It is  wide.", "It is cold."))]
     assert derived_id("How wide?", loose) == own
     assert derived_id("How wide?", []) != own
     with pytest.raises(DataError, match=r"a\.json, record 1, field id: id 'fw-7' occurs twice"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, MissingInfo, Passage, SpanError
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, MissingInfo, SpanError
 
 LAKE = Passage(
+    "",
     "The lake",
     (
         "The lake is three kilometres wide at its widest point.",

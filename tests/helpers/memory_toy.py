@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.tiny.seq2seq import (
     TinyGPT2Config,
@@ -67,7 +67,7 @@ def save_models(root: Path) -> Path:
 
 def job_of(models: Path, kind: str, prompts: int = 2, micro: int = 1, **changes: Any) -> OwnPrompts:
     ids = tuple(10 + i for i in range(PROMPT_TOKENS))
-    metadata = {"question": "w1 w2", "passages": [Passage("w3", (" ".join(WORDS[:150]),))], "references": ("w4",)}
+    metadata = {"question": "w1 w2", "passages": [Passage("", "w3", (" ".join(WORDS[:150]),))], "references": ("w4",)}
     rewards = {
         "relevance": SegmentScorer(str(models / "rewards" / "relevance"), segmenter="rules"),
         "preference": SequenceScorer(str(models / "rewards" / "preference")),

@@ -10,7 +10,8 @@ from feedback_samples import LAKE, record
 from transformers import BertConfig, BertForMaskedLM
 
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, Passage, SpanError
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.models.tiny.seq2seq import (
     TinyLongformerConfig,
     build_longformer,

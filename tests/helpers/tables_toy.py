@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.experiments.factworld.base import SHARED_RUNS
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
-from finegrained_rlhf.feedback.records import Passage
 
-PASSAGE = Passage("Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
+PASSAGE = Passage("", "Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
 QUESTION = "What are the color and the city of Arlo?"
 GOOD = "The color of Arlo is blue. The city of Arlo is Rome."
 WRONG = "The color of Arlo is red, and the job of Arlo is pilot. The city of Arlo is Rome."

@@ -11,9 +11,10 @@ import pytest
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import read_examples, write_examples
-from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.generate import Generate, SampleOutputs
 from finegrained_rlhf.inference.generator import DecodingConfig, load_policy
 from finegrained_rlhf.inference.prompt_inputs import PromptInput, read_inputs
@@ -21,7 +22,7 @@ from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_t
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text
 
-PASSAGES = (Passage("Ana", ("The color of Ana is red.", "The job of Ana is pilot.")),)
+PASSAGES = (Passage("", "Ana", ("The color of Ana is red.", "The job of Ana is pilot.")),)
 EXAMPLES = [
     QAExample(f"q{i}", question, task_text(question, PASSAGES), ("The color of Ana is red.",), PASSAGES)
     for i, question in enumerate(["What is the color of Ana?", "What's the job, and the city, of Ana?", "Who?"])

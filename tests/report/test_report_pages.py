@@ -37,10 +37,10 @@ from finegrained_rlhf.report.pages.timeline import changed_words, timelines
 from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
 from finegrained_rlhf.report.runs.noise import of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
-from finegrained_rlhf.report.runs.settings import by_identity, differences
+from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
 from finegrained_rlhf.report.sweeps.page import inline_svg, sweep_page
 from finegrained_rlhf.report.write import Report
-from finegrained_rlhf.runtime.directory.samples import Sample, SampleSegment
+from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +126,9 @@ def test_a_change_within_chance_is_neither_better_nor_worse(tmp_path: Path) -> N
 
 
 def test_chance_in_rewards_is_estimated_from_the_same_prompts() -> None:
-    def answer(number: int, raw: float, count: int = 1) -> Sample:
+    def answer(number: int, raw: float, count: int = 1) -> SampleRecord:
         segments = [SampleSegment("a", 0, 1, raw / count, raw / count)] * count
-        return Sample(str(number), 0, "", "x", segments)
+        return SampleRecord(str(number), 0, "", "x", segments)
 
     before = [answer(i, float(i)) for i in range(4)]
     now = [answer(i, float(i) + change) for i, change in enumerate((1.0, 1.0, 2.0, 0.0))]
@@ -143,7 +143,9 @@ def test_chance_in_rewards_is_estimated_from_the_same_prompts() -> None:
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.integers(1, 5)), min_size=1, max_size=20))
 def test_what_answers_add_to_a_mean_of_segments_has_that_mean(rows: list[tuple[float, int]]) -> None:
-    answers = [Sample(str(i), 0, "", "", [SampleSegment("a", 0, 0, raw, raw)] * n) for i, (raw, n) in enumerate(rows)]
+    answers = [
+        SampleRecord(str(i), 0, "", "", [SampleSegment("a", 0, 0, raw, raw)] * n) for i, (raw, n) in enumerate(rows)
+    ]
     ratio = sum(raw * n for raw, n in rows) / sum(n for _, n in rows)
     assert sum(of_segments("a")(answers)) / len(rows) == pytest.approx(ratio, abs=1e-9)
 
@@ -296,14 +298,14 @@ def test_what_each_point_prepared_for_itself_is_the_same_scorer(toy: Path) -> No
         return replace(read_run(toy), config=config)
 
     assert len(by_identity({"a": at("a"), "b": at("b")})) == 1
-    assert differences({"a": at("a"), "b": at("b")}) == {}
+    assert changed_keys({"a": at("a"), "b": at("b")}) == {}
 
 
 def test_configurations_are_shown_and_compared(toy: Path) -> None:
     record = read_run(toy)
     assert "<bdi>reward.weights.relevance</bdi></td><td><bdi>0.5</bdi>" in run_page(record)
     other = replace(record, config={**record.config, "seed": 4, "ppo": {"kl": {"beta": 0.1}}})
-    assert differences({"a": record, "b": other}) == {"seed": ["3", "4"], "ppo.kl.beta": ["–", "0.1"]}
+    assert changed_keys({"a": record, "b": other}) == {"seed": ["3", "4"], "ppo.kl.beta": ["–", "0.1"]}
     table = re.search(r'<section id="configuration">(.*?)</section>', compare_page({"a": record, "b": other}))
     assert table and re.findall(r"<td><bdi>(.*?)</bdi></td>", table[1])[:3] == ["seed", "3", "4"]
 

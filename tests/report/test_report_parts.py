@@ -17,7 +17,13 @@ from finegrained_rlhf.report.charts.svg import Chart, Line, figure, smoothed, th
 from finegrained_rlhf.report.html import Html, el, escape, number, signed
 from finegrained_rlhf.report.runs.record import evenly
 from finegrained_rlhf.report.runs.responses import cut
-from finegrained_rlhf.runtime.directory.samples import OracleMark, Sample, SampleSegment, SampleTokens, read_samples
+from finegrained_rlhf.runtime.directory.samples import (
+    OracleMark,
+    SampleRecord,
+    SampleSegment,
+    SampleTokens,
+    read_samples,
+)
 
 # Escaping and numbers --------------------------------------------------------------------------------------------
 
@@ -127,7 +133,7 @@ def test_a_damaged_sample_is_named(tmp_path: Path, change: dict, told: str) -> N
 def test_a_response_as_a_heat_map() -> None:
     segments = [segment(0, 4, raw=1.0), segment(5, 9, raw=-0.5), segment(0, 9, "b", raw=2.0)]
     tokens = SampleTokens([4, 9, 9], {"advantage": [0.5, -1.0, 0.0], "kl": [0.0, 0.25, 0.5]})
-    response = Sample("id", 0, "prompt", "Yes, no <", segments, tokens)
+    response = SampleRecord("id", 0, "prompt", "Yes, no <", segments, tokens)
     html = heat_panel("panel", [Group("prompt", [("now", response), ("later", None)])], ["a", "b"])
     pieces = dict(re.findall(r'<span class="(w[^"]*)" title="[^"]*">([^<]*)</span>', html))
     # layers: 0 is a (largest value 1), 1 is b, 2 advantage (largest but outliers 0.5), 3 KL
@@ -149,8 +155,8 @@ def test_a_response_as_a_heat_map() -> None:
 
 
 def test_what_an_oracle_found_is_underlined_and_counted() -> None:
-    marked = Sample("id", 0, "prompt", "Yes, no <", [segment(0, 9)], None, [OracleMark(5, 9, "irrelevant <C1>")])
-    clean = Sample("id", 1, "prompt", "Yes", [], None, [])
+    marked = SampleRecord("id", 0, "prompt", "Yes, no <", [segment(0, 9)], None, [OracleMark(5, 9, "irrelevant <C1>")])
+    clean = SampleRecord("id", 1, "prompt", "Yes", [], None, [])
     html = heat_panel(
         "panel", [Group("prompt", [("a", marked), ("b", clean), ("c", replace(clean, marks=None))])], ["a"]
     )

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.feedback.records import MissingInfo, Passage
+from finegrained_rlhf.feedback.records import MissingInfo
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.completeness import (
     CompletenessConfig,
@@ -128,7 +129,7 @@ def test_examples_without_needed_sentences_are_skipped() -> None:
 
 
 def test_white_space_does_not_matter() -> None:
-    loose = Passage("The lake", (f"The lake\n\n{WIDE}", COLD.replace(" ", "  ")))
+    loose = Passage("", "The lake", (f"The lake\n\n{WIDE}", COLD.replace(" ", "  ")))
     row = record(f"{WIDE}\n{COLD}", correction=f" {WIDE}  {COLD} ", passages=(loose,))
     result = completeness(row, SEGMENTER)
     assert result is not None and result.scores[0] == 1.0

@@ -14,7 +14,7 @@ from reward_model_samples import CORPUS, cue_records
 
 from finegrained_rlhf.core.batching import length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
-from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
@@ -52,7 +52,7 @@ def test_relevance_input_and_its_separators() -> None:
 
 def test_factuality_and_completeness_inputs() -> None:
     encoder = InputEncoder(TOKENIZER, 512)
-    passages = [LAKE, Passage("The lake", ("It is deep.",))]
+    passages = [LAKE, Passage("", "The lake", ("It is deep.",))]
     context = "wikipage: The lake text: " + LAKE.text + " | wikipage: The lake text: It is deep."
     (item,) = encoder.encode([factuality_parts(QUESTION, passages, ["It is cold.", "Yes!"])])
     expected = " ".join(factuality_input(QUESTION, context, ["It is cold.", "Yes!"], "</s>"))
@@ -65,7 +65,7 @@ def test_factuality_and_completeness_inputs() -> None:
 @pytest.mark.parametrize("passages", [[], [LAKE]])
 def test_white_space_makes_no_difference(passages: list[Passage]) -> None:
     encoder = InputEncoder(TOKENIZER, 512)
-    spaced = [Passage(p.title + " ", tuple(s.replace(" ", "\n ") for s in p.sentences)) for p in passages]
+    spaced = [Passage("", p.title + " ", tuple(s.replace(" ", "\n ") for s in p.sentences)) for p in passages]
     for make in (
         lambda p, gap: factuality_parts(QUESTION, p, [f"It{gap}is cold."]),
         lambda p, gap: answer_parts(QUESTION, p, f"It{gap}is cold. "),

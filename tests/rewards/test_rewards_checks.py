@@ -15,7 +15,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inference.evaluation import evaluate_responses
 from finegrained_rlhf.rewards import BaseScorer, RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -127,7 +127,7 @@ def test_the_penalty_of_the_extending_page_counts_what_is_fine(monkeypatch: pyte
     module = types.ModuleType("my_rewards_of_the_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(body, "extending.md", "exec"), module.__dict__)
-    lake = Passage("Lake", ("It is 3 km wide.", "It froze in 1963."))
+    lake = Passage("", "Lake", ("It is 3 km wide.", "It froze in 1963."))
     prompts = [Prompt(name, "…", (), {"passages": (lake,)}) for name in ("a", "b")]
     responses = ["It is 3 km wide. It froze in 1936. It is cold.", "It is 3 km wide."]
     assert free_share(module.GroundedNumbers(), prompts, responses) == pytest.approx(3 / 4)

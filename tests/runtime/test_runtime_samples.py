@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import (
     OracleMark,
-    Sample,
+    SampleRecord,
     SampleSegment,
     SampleTokens,
     marks_path,
@@ -26,7 +26,7 @@ from finegrained_rlhf.runtime.directory.samples import (
 )
 
 TOKENS = SampleTokens([4, 9, 9], {"kl": [0.0, 0.5, -0.25], "value": [1.0, 1.0, 1.0]})
-SAMPLE = Sample(
+SAMPLE = SampleRecord(
     "p1",
     2,
     "a question",
@@ -37,10 +37,10 @@ SAMPLE = Sample(
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    plain = Sample("p2", 0, "", "")
+    plain = SampleRecord("p2", 0, "", "")
     write_samples(tmp_path / "step_1.jsonl", [SAMPLE, plain])
     read = read_samples(tmp_path / "step_1.jsonl")
-    assert read == [SAMPLE, Sample("p2", 0, "", "", [], None)]
+    assert read == [SAMPLE, SampleRecord("p2", 0, "", "", [], None)]
     assert read[0].totals("a") == (1.0, 0.5) and read[0].total == -0.5 and read[0].of("c") == []
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from text_samples import TEXTS
 
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.feedback.records import Passage
 from finegrained_rlhf.text.scores import bag_f1, exact_match, normalise, token_f1
 from finegrained_rlhf.text.templates import (
     completeness_input,
@@ -21,7 +21,7 @@ from finegrained_rlhf.text.templates import (
     task_text,
 )
 
-PASSAGES = [Passage("A lake", ("It is wide.", "It is cold.")), Passage("B", ("Nothing.",))]
+PASSAGES = [Passage("", "A lake", ("It is wide.", "It is cold.")), Passage("", "B", ("Nothing.",))]
 
 
 def test_task_text_by_hand() -> None:

@@ -73,7 +73,7 @@ class LabelPassages:
         """
         record = read_index_record(self.index)
         inputs = self.inputs(record)
-        path = Path(self.cache) / f"labels-{fingerprint(inputs)}.json"
+        path = Path(self.cache) / f"labels-{inputs_digest(inputs)}.json"
         corpus = Corpus(self.corpus)
         scan = corpus.scan(record.corpus, self.progress)
         if scan.fingerprint != record.corpus.fingerprint:
@@ -110,7 +110,7 @@ class LabelPassages:
         }
 
 
-def fingerprint(inputs: Any) -> str:
+def inputs_digest(inputs: Any) -> str:
     """16 hexadecimal digits of a JSON value; the order of keys does not matter."""
     text = json.dumps(inputs, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

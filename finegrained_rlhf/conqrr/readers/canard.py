@@ -23,8 +23,8 @@ from finegrained_rlhf.dialogue.records import Passage
 NO_ANSWER = "I don't know."
 """How CANARD writes that QuAC's teacher found no answer in the section."""
 UnknownAnswers = Literal["keep", "drop"]
-Part = Literal["all", "train", "dev", "test"]
-PARTS: tuple[Part, ...] = ("all", "train", "dev", "test")
+CanardPart = Literal["all", "train", "dev", "test"]
+PARTS: tuple[CanardPart, ...] = ("all", "train", "dev", "test")
 ELSEWHERE = "turn of another part"
 
 
@@ -36,7 +36,7 @@ class _Row:
     title: str
 
 
-def read_canard(path: str | Path, unknown: UnknownAnswers = "keep", part: Part = "all") -> RewriteReading:
+def read_canard(path: str | Path, unknown: UnknownAnswers = "keep", part: CanardPart = "all") -> RewriteReading:
     """Read a file of CANARD; one example a record, whose gold passage is its own answer (`canard_passages`).
 
     Args:
@@ -62,7 +62,7 @@ def canard_passages(path: str | Path, unknown: UnknownAnswers = "keep") -> list[
 
 
 def read_canard_corpus(
-    path: str | Path, unknown: UnknownAnswers = "keep", part: Part = "all"
+    path: str | Path, unknown: UnknownAnswers = "keep", part: CanardPart = "all"
 ) -> tuple[RewriteReading, list[Passage]]:
     """Examples and corpus in one go; arguments and errors are those of `read_canard`. The corpus is of all parts."""
     dialogues = _dialogues(path)
@@ -71,7 +71,7 @@ def read_canard_corpus(
     passages: dict[tuple[str, str], Passage] = {}
     examples = []
     for name, rows in dialogues.items():
-        mine = part in ("all", part_of(name))
+        mine = part in ("all", canard_part(name))
         turns = []
         for row, answer in zip(rows, _answers(rows), strict=True):
             if answer == NO_ANSWER:
@@ -91,7 +91,7 @@ def read_canard_corpus(
     return RewriteReading.of(examples, len(dialogues), skipped, notes, path), list(passages.values())
 
 
-def part_of(dialogue: str) -> Part:
+def canard_part(dialogue: str) -> CanardPart:
     """Which part a dialogue is held out for."""
     tenth = stable_hash("CANARD", dialogue) % 10
     return "dev" if tenth == 0 else "test" if tenth <= 2 else "train"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from finegrained_rlhf.conqrr.readers.base import RewriteReading
-from finegrained_rlhf.conqrr.readers.canard import PARTS, Part, UnknownAnswers, read_canard
+from finegrained_rlhf.conqrr.readers.canard import PARTS, CanardPart, UnknownAnswers, read_canard
 from finegrained_rlhf.conqrr.readers.cast import read_cast
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
 from finegrained_rlhf.conqrr.readers.qrecc import read_qrecc
@@ -40,7 +40,7 @@ class RewriteData:
     qrels: str | None = None
     min_relevance: int = 1
     unknown: UnknownAnswers = "keep"
-    part: Part = "all"
+    part: CanardPart = "all"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:

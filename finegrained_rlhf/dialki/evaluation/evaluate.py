@@ -29,7 +29,7 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import Vectors, gate_similarity
 from finegrained_rlhf.dialki.readers.base import DialogueReading
-from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import ROLES, Role
@@ -178,7 +178,7 @@ class EvaluateDialki:
     documents: str | None = None
     seen_in: str | None = None
     unseen: bool | None = None
-    part: Part = "all"
+    part: Dstc11Part = "all"
     limit: int | None = None
     turns: int = 4
     context_edges: tuple[int, int] = CONTEXT_EDGES

@@ -45,14 +45,14 @@ def bm25(query: str, documents: Sequence[str], config: Bm25Config | None = None)
     return scores
 
 
-def query_of(example: DialogueExample, turns: int | None = 1) -> str:
+def last_turns_query(example: DialogueExample, turns: int | None = 1) -> str:
     """The last `turns` turns as one text; all of them where `turns` is None."""
     return " ".join(turn.text for turn in example.turns[-turns if turns else None :])
 
 
 def lexical_passage(example: DialogueExample, turns: int | None = 1, config: Bm25Config | None = None) -> int:
     """The passage (title and spans) with the highest BM25 score for the last turns; of equals the first."""
-    scores = bm25(query_of(example, turns), [passage.contents for passage in example.passages], config)
+    scores = bm25(last_turns_query(example, turns), [passage.contents for passage in example.passages], config)
     return scores.index(max(scores))
 
 
@@ -60,6 +60,6 @@ def lexical_span(example: DialogueExample, turns: int | None = 1, config: Bm25Co
     """The single span with the highest BM25 score among the spans of all passages; of equals the first."""
     places = [(p, j) for p, passage in enumerate(example.passages) for j in range(len(passage.spans))]
     documents = [example.passages[p].spans[j] for p, j in places]
-    scores = bm25(query_of(example, turns), documents, config)
+    scores = bm25(last_turns_query(example, turns), documents, config)
     passage, span = places[scores.index(max(scores))]
     return Knowledge(passage, span, span)

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
-from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
@@ -106,7 +106,7 @@ class IdentifyKnowledge:
     document: str | None = None
     format: Format = "jsonl"
     documents: str | None = None
-    part: Part = "all"
+    part: Dstc11Part = "all"
     segmenter: str = "rules"
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)

@@ -20,15 +20,15 @@ from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
 
-Part = Literal["all", "train", "dev", "test"]
-PARTS: tuple[Part, ...] = ("all", "train", "dev", "test")
+Dstc11Part = Literal["all", "train", "dev", "test"]
+PARTS: tuple[Dstc11Part, ...] = ("all", "train", "dev", "test")
 SKIPPED = "turn seeks no knowledge"
 ELSEWHERE = "turn of another part"
 _SPEAKERS: Mapping[str, Role] = {"U": "user", "S": "agent"}
 _Entity = tuple[str, str]
 
 
-def read_dstc11(path: str | Path, part: Part = "all") -> DialogueReading:
+def read_dstc11(path: str | Path, part: Dstc11Part = "all") -> DialogueReading:
     """Read the turns of a directory that seek knowledge; their last turn is the user's.
 
     Args:
@@ -58,7 +58,7 @@ def read_dstc11(path: str | Path, part: Part = "all") -> DialogueReading:
             label = as_object(label, "(record)")
             if not get_field(label, "target"):
                 skipped[SKIPPED] += 1
-            elif part not in ("all", part_of(turns)):
+            elif part not in ("all", dstc11_part(turns)):
                 skipped[ELSEWHERE] += 1
             else:
                 examples.append(_example(i, turns, label, knowledge))
@@ -67,7 +67,7 @@ def read_dstc11(path: str | Path, part: Part = "all") -> DialogueReading:
     return DialogueReading.of(examples, len(logs), skipped, {}, path)
 
 
-def part_of(turns: tuple[Turn, ...]) -> Part:
+def dstc11_part(turns: tuple[Turn, ...]) -> Dstc11Part:
     """`train`, `dev` or `test` for a dialogue: the same for all dialogues that open with the same words."""
     bucket = stable_hash("dstc11", turns[0].text) % 10
     return "dev" if bucket == 0 else "test" if bucket == 1 else "train"

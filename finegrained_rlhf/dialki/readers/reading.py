@@ -12,7 +12,7 @@ from typing import Literal
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.doc2dial import DOCUMENTS, read_doc2dial
-from finegrained_rlhf.dialki.readers.dstc11 import Part, read_dstc11
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
 from finegrained_rlhf.dialki.readers.wow import read_wow
 
@@ -40,7 +40,7 @@ class DialogueData:
     seen_in: str | None = None
     keep_unlabelled: bool = False
     unseen: bool | None = None
-    part: Part = "all"
+    part: Dstc11Part = "all"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:

@@ -17,7 +17,7 @@ from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
-from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
@@ -64,8 +64,8 @@ class MakeResponseData:
     validation_data: str | None = None
     format: Format = "jsonl"
     documents: str | None = None
-    part: Part = "all"
-    validation_part: Part = "all"
+    part: Dstc11Part = "all"
+    validation_part: Dstc11Part = "all"
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.finding.identify import spoken_dialogue
-from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores, places_of
@@ -76,7 +76,7 @@ class GenerateResponses:
     format: Format = "jsonl"
     documents: str | None = None
     keep_unlabelled: bool = False
-    part: Part = "all"
+    part: Dstc11Part = "all"
     segmenter: str = "rules"
     max_turns: int | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)

@@ -20,7 +20,7 @@ from finegrained_rlhf.dialki.model.model import DialkiConfig, load_model, new_mo
 from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.model.search import Threshold, tune_threshold
 from finegrained_rlhf.dialki.readers.base import DialogueReading
-from finegrained_rlhf.dialki.readers.dstc11 import Part
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.training.trainer import BatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -63,9 +63,9 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
     optimizer: OptimizerConfig
     format: Format = "jsonl"
     documents: str | None = None
-    part: Part = "all"
+    part: Dstc11Part = "all"
     validation_data: str | None = None
-    validation_part: Part = "all"
+    validation_part: Dstc11Part = "all"
     validation_examples: int | None = None
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.dialki.evaluation.lexical import lexical_span
 from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
-from finegrained_rlhf.dialki.readers.dstc11 import Part, read_dstc11
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve
 from finegrained_rlhf.experiments.results_table import setting_of
@@ -22,7 +22,7 @@ from finegrained_rlhf.text.tables import markdown_table
 LEXICAL: dict[str, int | None] = {"bm25_last_turn": 1, "bm25_last_two_turns": 2, "bm25_all_turns": None}
 """How many of the last turns each BM25 row asks with."""
 SCORES = ("exact_match", "f1", "passage_accuracy")
-PARTS: dict[Part, str] = {"test": "", "dev": "dev_"}
+PARTS: dict[Dstc11Part, str] = {"test": "", "dev": "dev_"}
 """The parts that are measured, and what their columns begin with."""
 TRAINED = ("dialki", "multi_sentence")
 
@@ -84,14 +84,14 @@ class Dstc11Table(ComparedTable):
         )
 
 
-def _measured(root: Path, run: str, part: Part) -> Mapping[str, float]:
+def _measured(root: Path, run: str, part: Dstc11Part) -> Mapping[str, float]:
     """What the evaluation of a run says of a part."""
     groups = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]
     found: Mapping[str, float] = groups["all"]
     return found
 
 
-def _scores(of_parts: Mapping[Part, Mapping[str, float]]) -> dict[str, float]:
+def _scores(of_parts: Mapping[Dstc11Part, Mapping[str, float]]) -> dict[str, float]:
     return {f"{prefix}{name}": of_parts[part][name] for part, prefix in PARTS.items() for name in SCORES}
 
 

@@ -22,7 +22,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import OracleMark, read_samples, sample_files, write_marks
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.tables import cell, markdown_table
-from finegrained_rlhf.worlds.factworld.grammar import Source, parse_source, split_passages
+from finegrained_rlhf.worlds.factworld.grammar import FactSource, parse_source, split_passages
 from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge
 
 Verdicts = dict[Span, bool | None]
@@ -66,7 +66,7 @@ RESPONSES: Mapping[str, Callable[[Judgement], float]] = {"completeness": given_s
 
 
 @dataclass(frozen=True)
-class Agreement:
+class OracleAgreement:
     """Agreement of one component with the oracle on the samples of one training step.
 
     Attributes:
@@ -112,7 +112,7 @@ class JudgedSample:
 
 def segment_agreement(
     step: int, name: str, samples: Sequence[JudgedSample], claims_error: Callable[[float], bool]
-) -> Agreement:
+) -> OracleAgreement:
     """Agreement of a component that judges segments.
 
     Args:
@@ -140,10 +140,10 @@ def segment_agreement(
                 claims.append(claims_error(value))
     found = Confusion.of(truth, claims)
     ratios = (found.accuracy, found.precision, found.recall, found.f1, found.false_alarm_rate)
-    return Agreement(step, found.items, *ratios, errors=found.errors, claims=found.claims)
+    return OracleAgreement(step, found.items, *ratios, errors=found.errors, claims=found.claims)
 
 
-def pair_agreement(step: int, name: str, samples: Sequence[JudgedSample]) -> Agreement:
+def pair_agreement(step: int, name: str, samples: Sequence[JudgedSample]) -> OracleAgreement:
     """Agreement of a component that scores whole responses, over pairs of samples of one prompt.
 
     Raises:
@@ -159,7 +159,7 @@ def pair_agreement(step: int, name: str, samples: Sequence[JudgedSample]) -> Agr
         groups.setdefault(sample.prompt, []).append((RESPONSES[name](sample.judgement), scores[0][1]))
     pairs = [(a, b) for group in groups.values() for a, b in combinations(group, 2) if a[0] != b[0]]
     alike = sum((a[0] > b[0]) == (a[1] > b[1]) and a[1] != b[1] for a, b in pairs)
-    return Agreement(step, len(pairs), share(alike, len(pairs)))
+    return OracleAgreement(step, len(pairs), share(alike, len(pairs)))
 
 
 def error_claims(component: Mapping[str, Any]) -> Callable[[float], bool]:
@@ -193,7 +193,7 @@ class MeasureDrift:
             folder = self.directory.samples_path(0).parent
             raise DataError("no step_N.jsonl here, expected the samples of a PPO run", file=folder)
         sources = self._sources(self.data or get_field(config, "data"))
-        found: dict[str, list[Agreement]] = {}
+        found: dict[str, list[OracleAgreement]] = {}
         strange: set[str] = set()
         for step, path in files.items():
             try:
@@ -220,7 +220,7 @@ class MeasureDrift:
         print(f"{drift_page(report)}\nreport: {self.directory.drift}")
         return report
 
-    def _marks(self, sources: Mapping[str, Source]) -> dict[tuple[str, str], list[OracleMark]]:
+    def _marks(self, sources: Mapping[str, FactSource]) -> dict[tuple[str, str], list[OracleMark]]:
         """The errors in every kept response to a training prompt, and to a validation prompt whose data is there."""
         kept = [(path, sources) for path in sample_files(self.directory).values()]
         data = self.directory.read_config().get("validation_data")
@@ -235,7 +235,7 @@ class MeasureDrift:
                     found[sample.id, sample.text] = oracle_marks(judgement)
         return found
 
-    def _sources(self, data: str) -> dict[str, Source]:
+    def _sources(self, data: str) -> dict[str, FactSource]:
         """The question and facts behind each prompt, by id."""
         sources = {}
         for example in read_examples(data):
@@ -256,7 +256,7 @@ def oracle_marks(judgement: Judgement) -> list[OracleMark]:
     ]
 
 
-def judged_samples(path: Path, sources: Mapping[str, Source], segmenter: Segmenter) -> Iterator[JudgedSample]:
+def judged_samples(path: Path, sources: Mapping[str, FactSource], segmenter: Segmenter) -> Iterator[JudgedSample]:
     """The samples of one step, judged.
 
     Raises:

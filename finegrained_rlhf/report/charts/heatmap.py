@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from finegrained_rlhf.report.html import Html, el, isolated, join, signed
 from finegrained_rlhf.report.list_tools import list_tools, sort_values
 from finegrained_rlhf.report.runs.responses import Piece, cut
-from finegrained_rlhf.runtime.directory.samples import Sample, SampleSegment
+from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment
 
 LEVELS = 5
 """Shades of each sign."""
@@ -34,9 +34,9 @@ class Group:
     """
 
     prompt: str
-    cells: Sequence[tuple[str, Sample | None]]
+    cells: Sequence[tuple[str, SampleRecord | None]]
     references: Sequence[str] = ()
-    shown: Sample | None = None
+    shown: SampleRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def layer_name(layer: _Layer) -> str:
     return _NAMES[layer.name] if layer.by_token else layer.name
 
 
-def _layers(responses: Sequence[Sample], components: Sequence[str]) -> list[_Layer]:
+def _layers(responses: Sequence[SampleRecord], components: Sequence[str]) -> list[_Layer]:
     found = []
     for component in components:
         values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
@@ -152,7 +152,7 @@ def _group(group: Group, components: Sequence[str], layers: Sequence[_Layer]) ->
     return el("article", *shown, **sort_values(group.shown, components))
 
 
-def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
+def _cell(response: SampleRecord, layers: Sequence[_Layer]) -> Html:
     ends = response.tokens.ends if response.tokens else ()
     pieces = cut(response.text, [*response.segments, *(response.marks or ())], ends)
     last_end = max((segment.end for segment in response.segments), default=0)
@@ -172,7 +172,7 @@ def _cell(response: Sample, layers: Sequence[_Layer]) -> Html:
     return join(text, el("p", *sums, total, _oracle(response), class_="sums"))
 
 
-def _oracle(response: Sample) -> Html | None:
+def _oracle(response: SampleRecord) -> Html | None:
     """How many errors an oracle marked; nothing where none was asked."""
     if response.marks is None:
         return None
@@ -180,7 +180,7 @@ def _oracle(response: Sample) -> Html | None:
     return el("span", "oracle ", el("b", f"{count} error{'s' * (count != 1)}" if count else "no error"))
 
 
-def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
+def _piece(response: SampleRecord, piece: Piece, layers: Sequence[_Layer]) -> Html:
     over = [s for s in response.segments if s.start <= piece.start and piece.end <= s.end and piece.start < piece.end]
     classes = []
     for k, layer in enumerate(layers):
@@ -200,7 +200,7 @@ def _piece(response: Sample, piece: Piece, layers: Sequence[_Layer]) -> Html:
     return el("span", text, class_=" ".join(["w", *classes]), title="\n".join(lines) or None)
 
 
-def _value_of(response: Sample, piece: Piece, over: Sequence[SampleSegment], layer: _Layer) -> float | None:
+def _value_of(response: SampleRecord, piece: Piece, over: Sequence[SampleSegment], layer: _Layer) -> float | None:
     if layer.by_token:
         if response.tokens is None or not piece.tokens or layer.name not in response.tokens.numbers:
             return None
@@ -208,7 +208,7 @@ def _value_of(response: Sample, piece: Piece, over: Sequence[SampleSegment], lay
     return next((segment.raw for segment in over if segment.component == layer.name), None)
 
 
-def _token_lines(response: Sample, piece: Piece) -> list[str]:
+def _token_lines(response: SampleRecord, piece: Piece) -> list[str]:
     """Number, text and quantities of the tokens of a piece."""
     if response.tokens is None:
         return []

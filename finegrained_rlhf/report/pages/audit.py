@@ -10,7 +10,7 @@ from finegrained_rlhf.report.page import table
 from finegrained_rlhf.report.pages.verdict import duration
 from finegrained_rlhf.report.runs.measures import series
 from finegrained_rlhf.report.runs.record import RunRecord
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 from finegrained_rlhf.text.alignment import AlignmentAudit, audit_alignment
 
 PHASES = ("rollout", "rewards", "scoring", "update")
@@ -66,7 +66,7 @@ def timing_part(record: RunRecord) -> Html:
     return join(el("p", total), bar, table(head, rows))
 
 
-def _audit(responses: list[Sample], component: str) -> AlignmentAudit:
+def _audit(responses: list[SampleRecord], component: str) -> AlignmentAudit:
     texts, ends, spans = [], [], []
     for response in responses:
         if response.tokens is not None:

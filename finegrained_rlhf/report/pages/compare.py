@@ -13,7 +13,7 @@ from typing import Any
 from finegrained_rlhf.report.charts.heatmap import heat_panel, heat_style
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure, key_of
 from finegrained_rlhf.report.html import Html, el, isolated, join, number
-from finegrained_rlhf.report.page import Part, heading_row, page
+from finegrained_rlhf.report.page import PageSection, heading_row, page
 from finegrained_rlhf.report.pages.samples import grouped
 from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
 from finegrained_rlhf.report.runs.measures import (
@@ -29,7 +29,7 @@ from finegrained_rlhf.report.runs.measures import (
 )
 from finegrained_rlhf.report.runs.record import RunRecord
 from finegrained_rlhf.report.runs.settings import by_identity, difference_table
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 Named = Mapping[str, RunRecord]
 PROMPTS = 4
@@ -54,11 +54,11 @@ DIFFERENCES = "Keys that are not the same in all runs; {run} is the run's own di
 def compare_page(runs: Named) -> Html:
     """The whole document about several runs."""
     parts = [
-        Part("measures", "Exported policies", MEASURES, measured(runs)),
-        Part("configuration", "What differs in the configurations", DIFFERENCES, difference_table(runs)),
-        Part("curves", "Validation", CURVES, overlays(runs)),
-        Part("answers", "The same prompts", ANSWERS, side_by_side(runs)),
-        Part("missing", "What is missing", "", missing_lines(runs)),
+        PageSection("measures", "Exported policies", MEASURES, measured_sections(runs)),
+        PageSection("configuration", "What differs in the configurations", DIFFERENCES, difference_table(runs)),
+        PageSection("curves", "Validation", CURVES, overlays(runs)),
+        PageSection("answers", "The same prompts", ANSWERS, side_by_side(runs)),
+        PageSection("missing", "What is missing", "", missing_lines(runs)),
     ]
     title = f"{len(runs)} runs"
     places = el("ul", *(el("li", el("b", isolated(name)), " ", isolated(r.path)) for name, r in runs.items()))
@@ -74,7 +74,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return ["/".join(p[-length:]) for p in parts]
 
 
-def measured(runs: Named) -> Html:
+def measured_sections(runs: Named) -> Html:
     """One row a measure, one column a run."""
     rows: list[Html] = []
     for title, found in measures_by_group(runs):
@@ -149,7 +149,7 @@ def _by_reward(
 def side_by_side(runs: Named, prompts: int = PROMPTS) -> Html:
     """Answers of all runs to a few validation prompts."""
     records = list(runs.values())
-    columns: dict[str, Sequence[Sample]] = {}
+    columns: dict[str, Sequence[SampleRecord]] = {}
     if records and (start := records[0].answers.get(min(records[0].answers, default=0))):
         columns["start"] = start
     for name, record in runs.items():

@@ -33,7 +33,7 @@ def header(record: RunRecord) -> Html:
     )
 
 
-def summary(record: RunRecord) -> Html:
+def run_summary(record: RunRecord) -> Html:
     """First validation against that of the exported policy, measure by measure; the last one beside."""
     groups = [
         ("True quality, measured beside the reward", true_measures(record)),

@@ -8,14 +8,14 @@ from __future__ import annotations
 from finegrained_rlhf.report.charts.curves import reward_curves, training_curves, truth_curves
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
-from finegrained_rlhf.report.page import Part, page, table
+from finegrained_rlhf.report.page import PageSection, page, table
 from finegrained_rlhf.report.pages.audit import alignment_part, timing_part
-from finegrained_rlhf.report.pages.overview import components_table, header, summary
+from finegrained_rlhf.report.pages.overview import components_table, header, run_summary
 from finegrained_rlhf.report.pages.samples import before_and_after, by_step
 from finegrained_rlhf.report.pages.timeline import timelines
 from finegrained_rlhf.report.pages.trust import drift_parts, trust_parts
 from finegrained_rlhf.report.runs.record import RunRecord
-from finegrained_rlhf.report.runs.settings import configuration
+from finegrained_rlhf.report.runs.settings import configuration_details
 
 CURVES = "Lines: the rollouts of each training step, sampled. Dots: validation, greedy. "
 SUMMARY = (
@@ -52,20 +52,20 @@ ALIGNMENT = "Each segment's value is paid at the token in which the segment ends
 def run_page(record: RunRecord) -> Html:
     """The whole document."""
     parts = [
-        Part("summary", "First and exported", SUMMARY, summary(record)),
-        Part("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
-        Part("answers", "Before and after", HEAT, before_and_after(record)),
-        Part("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
-        Part("training", "Training", CURVES, training_curves(record)),
-        Part("history", "Answers over time", HISTORY, timelines(record)),
-        Part("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
-        Part("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
-        Part("drift", "Reward models during training", DRIFT, drift_parts(record)),
-        Part("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
-        Part("time", "Time", "", timing_part(record)),
-        Part("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
-        Part("configuration", "Configuration", "", configuration(record)),
-        Part("missing", "What is missing", "", _missing(record)),
+        PageSection("summary", "First and exported", SUMMARY, run_summary(record)),
+        PageSection("truth", "Proxy reward and true error", TRUTH, truth_curves(record)),
+        PageSection("answers", "Before and after", HEAT, before_and_after(record)),
+        PageSection("rewards", "Rewards", CURVES, join(components_table(record), reward_curves(record))),
+        PageSection("training", "Training", CURVES, training_curves(record)),
+        PageSection("history", "Answers over time", HISTORY, timelines(record)),
+        PageSection("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
+        PageSection("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
+        PageSection("drift", "Reward models during training", DRIFT, drift_parts(record)),
+        PageSection("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
+        PageSection("time", "Time", "", timing_part(record)),
+        PageSection("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
+        PageSection("configuration", "Configuration", "", configuration_details(record)),
+        PageSection("missing", "What is missing", "", _missing(record)),
     ]
     return page(f"{record.name}: report", header(record), parts, heat_style())
 

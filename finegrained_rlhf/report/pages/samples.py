@@ -11,7 +11,7 @@ from finegrained_rlhf.report.charts.heatmap import Group, heat_panel
 from finegrained_rlhf.report.html import Html, el
 from finegrained_rlhf.report.page import details
 from finegrained_rlhf.report.runs.record import RunRecord
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 ROWS_OF_A_STEP = 4
 
@@ -22,7 +22,7 @@ def before_and_after(record: RunRecord) -> Html:
     if not shown:
         return el("p", "The run kept no answers to validation prompts.", class_="none")
     columns = {step_name(record, step): rows for step, rows in shown.items()}
-    step = exported_step(record)
+    step = shown_export(record)
     by = step_name(record, step) if step in shown else None
     return heat_panel("answers", grouped(columns, by=by, references=record.references), record.components)
 
@@ -42,7 +42,7 @@ def by_step(record: RunRecord) -> Html:
     return el("div", *parts)
 
 
-def exported_step(record: RunRecord) -> int | None:
+def shown_export(record: RunRecord) -> int | None:
     """The step of the exported policy, or of the best validation while none is exported."""
     return int(record.best["step"]) if record.best else None
 
@@ -52,13 +52,13 @@ def step_name(record: RunRecord, step: int) -> str:
     words = [f"step {step}"]
     if step == 0:
         words.append("initial policy")
-    if step == exported_step(record):
+    if step == shown_export(record):
         words.append("exported" if record.exported is not None else "best")
     return ", ".join(words)
 
 
 def grouped(
-    columns: Mapping[str, Sequence[Sample]],
+    columns: Mapping[str, Sequence[SampleRecord]],
     limit: int | None = None,
     *,
     by: str | None = None,
@@ -87,9 +87,9 @@ def grouped(
     ]
 
 
-def sampled_groups(rows: Sequence[Sample]) -> list[Group]:
+def sampled_groups(rows: Sequence[SampleRecord]) -> list[Group]:
     """Responses that follow one another with one prompt, side by side."""
-    groups: list[tuple[str, list[tuple[str, Sample | None]], str]] = []
+    groups: list[tuple[str, list[tuple[str, SampleRecord | None]], str]] = []
     for row in rows:
         if not groups or groups[-1][2] != row.id:
             groups.append((row.prompt, [], row.id))

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from finegrained_rlhf.report.html import Html, el, isolated, join, signed
 from finegrained_rlhf.report.list_tools import list_tools, sort_values
-from finegrained_rlhf.report.pages.samples import exported_step, step_name
+from finegrained_rlhf.report.pages.samples import shown_export, step_name
 from finegrained_rlhf.report.runs.record import RunRecord
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 OPEN = 3
 """Prompts that are open; the rest unfolds."""
@@ -27,7 +27,7 @@ def timelines(record: RunRecord) -> Html | None:
     again = {key: rows for key, rows in _by_prompt(record.samples).items() if len(rows) > 1}
     if not validation and not again:
         return None
-    best = exported_step(record)
+    best = shown_export(record)
     parts: list[Html | None] = []
     if validation:
         order = sorted(validation, key=lambda key: _shown(validation[key], best).total)
@@ -56,15 +56,15 @@ def changed_words(before: str, now: str) -> list[tuple[str, bool]]:
     return pieces
 
 
-def _list(record: RunRecord, name: str, prompts: Mapping[str, Mapping[int, Sample]], *, validation: bool) -> Html:
+def _list(record: RunRecord, name: str, prompts: Mapping[str, Mapping[int, SampleRecord]], *, validation: bool) -> Html:
     drawn = [_prompt(record, rows, validation=validation) for rows in prompts.values()]
     rest = el("details", el("summary", f"{len(drawn) - OPEN} more"), *drawn[OPEN:]) if len(drawn) > OPEN else None
     tools = list_tools(name, record.components)
     return el("div", tools, el("div", *drawn[:OPEN], rest, class_="body"), class_="list", data_open=OPEN)
 
 
-def _prompt(record: RunRecord, rows: Mapping[int, Sample], *, validation: bool) -> Html:
-    shown = _shown(rows, exported_step(record) if validation else None)
+def _prompt(record: RunRecord, rows: Mapping[int, SampleRecord], *, validation: bool) -> Html:
+    shown = _shown(rows, shown_export(record) if validation else None)
     references = record.references.get(shown.prompt, ())
     entries, before = [], None
     for step, row in rows.items():
@@ -79,7 +79,7 @@ def _prompt(record: RunRecord, rows: Mapping[int, Sample], *, validation: bool) 
     )
 
 
-def _entry(record: RunRecord, heading: str, row: Sample, before: Sample | None) -> Html:
+def _entry(record: RunRecord, heading: str, row: SampleRecord, before: SampleRecord | None) -> Html:
     sums = [join(isolated(name), " ", el("b", signed(row.totals(name)[0]))) for name in record.components]
     total = join("weighted total ", el("b", signed(row.total)))
     head = el("div", el("b", heading), *(el("span", s) for s in (*sums, total)), class_="sums")
@@ -90,14 +90,14 @@ def _entry(record: RunRecord, heading: str, row: Sample, before: Sample | None) 
     return el("li", head, el("p", *(text or [el("span", "(empty)", class_="none")]), class_="said", dir="auto"))
 
 
-def _shown(rows: Mapping[int, Sample], best: int | None) -> Sample:
+def _shown(rows: Mapping[int, SampleRecord], best: int | None) -> SampleRecord:
     """The answer of the exported policy, or the last one."""
     return rows[best] if best is not None and best in rows else list(rows.values())[-1]
 
 
-def _by_prompt(steps: Mapping[int, Sequence[Sample]]) -> dict[str, dict[int, Sample]]:
+def _by_prompt(steps: Mapping[int, Sequence[SampleRecord]]) -> dict[str, dict[int, SampleRecord]]:
     """The first answer to each prompt by step."""
-    found: dict[str, dict[int, Sample]] = {}
+    found: dict[str, dict[int, SampleRecord]] = {}
     for step, rows in steps.items():
         for row in rows:
             found.setdefault(row.id, {}).setdefault(step, row)

@@ -15,7 +15,7 @@ from finegrained_rlhf.report.html import number
 from finegrained_rlhf.report.pages.compare import measures_by_group, names_of
 from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
-from finegrained_rlhf.report.runs.settings import by_identity, differences
+from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
 from finegrained_rlhf.report.text_table import print_table
 
 
@@ -46,7 +46,7 @@ class CompareRuns:
 def print_comparison(runs: Mapping[str, RunRecord], stream: TextIO | None = None) -> None:
     """Configurations, then measures at the exported policies, then what every run's own report warns of."""
     out = stream if stream is not None else sys.stdout
-    rows = [[key, *values] for key, values in differences(runs).items()]
+    rows = [[key, *values] for key, values in changed_keys(runs).items()]
     print("Configuration" if rows else "Configuration: the same in all runs", file=out)
     if rows:
         print_table(["key", *runs], rows, words=len(runs) + 1, stream=out)

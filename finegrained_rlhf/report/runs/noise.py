@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.report.html import is_number
-from finegrained_rlhf.runtime.directory.samples import Sample
+from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 Z = 1.96
 SHARE_FLOOR = 0.01
 """Changes of a share below this never count."""
 FEWEST = 4
 """Answers that a spread is estimated from, at least."""
-Values = Callable[[Sequence[Sample]], list[float]]
+Values = Callable[[Sequence[SampleRecord]], list[float]]
 """What an answer adds to a mean over answers: a number for each of them."""
 
 
-def of_total(answers: Sequence[Sample]) -> list[float]:
+def of_total(answers: Sequence[SampleRecord]) -> list[float]:
     """The weighted total of each answer."""
     return [answer.total for answer in answers]
 
@@ -39,7 +39,7 @@ def of_segments(name: str) -> Values:
     With R = Σx/Σn, answer i adds R + (x_i − R·n_i) / mean(n).
     """
 
-    def values(answers: Sequence[Sample]) -> list[float]:
+    def values(answers: Sequence[SampleRecord]) -> list[float]:
         sums = [answer.totals(name)[0] for answer in answers]
         counts = [len(answer.of(name)) for answer in answers]
         if not sum(counts):
@@ -50,7 +50,9 @@ def of_segments(name: str) -> Values:
     return values
 
 
-def paired_noise(before: Sequence[Sample], now: Sequence[Sample], values: Values, examples: Any) -> float | None:
+def paired_noise(
+    before: Sequence[SampleRecord], now: Sequence[SampleRecord], values: Values, examples: Any
+) -> float | None:
     """1.96 standard errors of the mean difference of two validations over the same prompts.
 
     Args:
@@ -85,5 +87,5 @@ def share_noise(first: float, after: float, examples: Any) -> float | None:
     return max(SHARE_FLOOR, Z * math.sqrt((first * (1 - first) + after * (1 - after)) / examples))
 
 
-def _by_prompt(answers: Sequence[Sample]) -> Mapping[str, Sample]:
+def _by_prompt(answers: Sequence[SampleRecord]) -> Mapping[str, SampleRecord]:
     return {answer.id: answer for answer in reversed(answers)}

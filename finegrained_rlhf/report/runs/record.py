@@ -16,7 +16,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.report.html import is_number
 from finegrained_rlhf.report.runs.state import RunState, read_state
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.directory.samples import OracleMark, Sample, read_marks, read_samples, sample_files
+from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, read_marks, read_samples, sample_files
 
 Row = Mapping[str, Any]
 SAMPLED_STEPS = 6
@@ -52,8 +52,8 @@ class RunRecord:
     steps: Sequence[Row]
     validations: Sequence[Row]
     exported: int | None
-    samples: Mapping[int, Sequence[Sample]]
-    answers: Mapping[int, Sequence[Sample]]
+    samples: Mapping[int, Sequence[SampleRecord]]
+    answers: Mapping[int, Sequence[SampleRecord]]
     references: Mapping[str, Sequence[str]]
     state: RunState
     trust: Mapping[str, Row]
@@ -89,7 +89,7 @@ class RunRecord:
         return self.best is not None and self.best["step"] == 0
 
     @property
-    def shown_answers(self) -> dict[int, Sequence[Sample]]:
+    def shown_answers(self) -> dict[int, Sequence[SampleRecord]]:
         """The kept answers of the first, the exported and the last validation, by step."""
         steps = [row["step"] for row in (*self.validations[:1], *self.validations[-1:])]
         steps += [self.best["step"]] if self.best else []
@@ -208,13 +208,15 @@ def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["step"])
 
 
-def _read_chosen(files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]) -> dict[int, list[Sample]]:
+def _read_chosen(
+    files: Mapping[int, Path], choose: Callable[[Sequence[int]], set[int]]
+) -> dict[int, list[SampleRecord]]:
     return {step: read_samples(files[step]) for step in sorted(choose(sorted(files)))} if files else {}
 
 
 def _with_marks(
-    steps: Mapping[int, Sequence[Sample]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
-) -> dict[int, list[Sample]]:
+    steps: Mapping[int, Sequence[SampleRecord]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
+) -> dict[int, list[SampleRecord]]:
     return {step: [replace(row, marks=marks.get((row.id, row.text))) for row in rows] for step, rows in steps.items()}
 
 

@@ -18,21 +18,21 @@ _OF_A_PLACE = ("output_dir", "prepare", "resume", "tracking")
 """Keys that say where and how a run was started, not what it is; `sweep` and `hydra` are no keys of a run at all."""
 
 
-def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_keys(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """The dotted keys of nested mappings with their values; an empty mapping is a value."""
     if isinstance(value, Mapping) and value:
         for name, child in value.items():
-            yield from leaves(child, f"{key}.{name}" if key else str(name))
+            yield from dotted_keys(child, f"{key}.{name}" if key else str(name))
     else:
         yield key, value
 
 
-def differences(runs: Mapping[str, RunRecord]) -> dict[str, list[str]]:
+def changed_keys(runs: Mapping[str, RunRecord]) -> dict[str, list[str]]:
     """The keys in which the configurations of runs differ: the value of each run as text, a dash where it has none.
 
     A path below a run's own directory counts as the same place in every run.
     """
-    flat = [{key: _text(value, record) for key, value in leaves(record.config)} for record in runs.values()]
+    flat = [{key: _text(value, record) for key, value in dotted_keys(record.config)} for record in runs.values()]
     keys = dict.fromkeys(key for config in flat for key in config if key.split(".")[0] not in _OF_A_PLACE)
     rows = {key: [config.get(key, _ABSENT) for config in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
@@ -41,18 +41,18 @@ def differences(runs: Mapping[str, RunRecord]) -> dict[str, list[str]]:
 def difference_table(runs: Mapping[str, RunRecord]) -> Html:
     """The differences as a table, a column a run; a sentence where there are none."""
     known = {name: record for name, record in runs.items() if record.config}
-    rows = differences(known)
+    rows = changed_keys(known)
     if not rows:
         return el("p", "The configurations are the same." if len(known) > 1 else "Unknown.", class_="none")
     head = ["key", *(isolated(name) for name in known)]
     return table(head, [[isolated(key), *map(isolated, values)] for key, values in rows.items()], words=len(head))
 
 
-def configuration(record: RunRecord) -> Html | None:
+def configuration_details(record: RunRecord) -> Html | None:
     """Every key of a run's configuration, to unfold; None where it is missing."""
     if not record.config:
         return None
-    rows = [[isolated(key), isolated(_text(value, None))] for key, value in leaves(record.config)]
+    rows = [[isolated(key), isolated(_text(value, None))] for key, value in dotted_keys(record.config)]
     return details(f"{len(rows)} keys", table(["key", "value"], rows, words=2))
 
 

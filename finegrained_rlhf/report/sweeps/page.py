@@ -13,7 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.report.charts.heatmap import heat_style
 from finegrained_rlhf.report.html import MINUS, Html, el, is_number, isolated, join
-from finegrained_rlhf.report.page import Part, page, table
+from finegrained_rlhf.report.page import PageSection, page, table
 from finegrained_rlhf.report.pages.compare import (
     ANSWERS,
     CURVES,
@@ -61,19 +61,21 @@ def sweep_page(title: str, result: Mapping[str, Any], pareto_svg: str, runs: Seq
     records, lost = _records(runs)
     failed = list(result.get("failed") or [])
     parts = [
-        Part("points", "Points", _TABLE, _summary_table(result)),
-        Part("pareto", "Pareto plot", "", inline_svg(pareto_svg) if pareto_svg else None),
-        Part(
+        PageSection("points", "Points", _TABLE, _summary_table(result)),
+        PageSection("pareto", "Pareto plot", "", inline_svg(pareto_svg) if pareto_svg else None),
+        PageSection(
             "configuration",
             "What differs in the configurations",
             DIFFERENCES,
             difference_table(records) if records else None,
         ),
-        Part("curves", "Validation", CURVES, overlays(records) if records else None),
-        Part("answers", "The same prompts", ANSWERS, side_by_side(records, PROMPTS) if records else None),
-        Part("runs", "Every run", "", _rows_table(result)),
-        Part("failed", "Failed points", "The others went on. Start the sweep again to repeat these.", _failed(failed)),
-        Part("missing", "What is missing", "", _missing(records, lost)),
+        PageSection("curves", "Validation", CURVES, overlays(records) if records else None),
+        PageSection("answers", "The same prompts", ANSWERS, side_by_side(records, PROMPTS) if records else None),
+        PageSection("runs", "Every run", "", _rows_table(result)),
+        PageSection(
+            "failed", "Failed points", "The others went on. Start the sweep again to repeat these.", _failed(failed)
+        ),
+        PageSection("missing", "What is missing", "", _missing(records, lost)),
     ]
     head = el(
         "header",

@@ -50,7 +50,7 @@ class WordConfig:
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text, in order."""
-        found = map(self.term(), words(text))
+        found = map(self.term(), bm25_words(text))
         return [term for term in found if term is not None]
 
     def _stopped(self) -> frozenset[str]:
@@ -63,7 +63,7 @@ class WordConfig:
         return frozenset(word.lower() for word in self.stop_words)
 
 
-def words(text: str) -> list[str]:
+def bm25_words(text: str) -> list[str]:
     """The words of a text in lower case: runs of letters, digits and underscores, which an apostrophe may join.
 
     A final `'s` is left out.
@@ -100,7 +100,7 @@ class _Memo(dict[str, int]):
         return number
 
     def of(self, text: str) -> list[int]:
-        return [number for number in map(self.__getitem__, words(text)) if number >= 0]
+        return [number for number in map(self.__getitem__, bm25_words(text)) if number >= 0]
 
 
 class GrowingVocabulary:

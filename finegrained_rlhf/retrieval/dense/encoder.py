@@ -156,7 +156,7 @@ class SentenceEncoder:
     def identity(self) -> dict[str, Any]:
         """All that the vectors of passages depend on but precision and device, as JSON, with a hash of the weights."""
         return {
-            "weights": fingerprint(Path(self.config.path)),
+            "weights": encoder_fingerprint(Path(self.config.path)),
             "pooling": self.config.pooling or "mean",
             "similarity": self.config.similarity,
             "passage_prefix": self._prefixes["passage"],
@@ -165,7 +165,7 @@ class SentenceEncoder:
         }
 
 
-def fingerprint(directory: Path) -> str:
+def encoder_fingerprint(directory: Path) -> str:
     """A hash of a model directory's weights, tokenizer and configuration, the same wherever the directory lies."""
     whole = hashlib.sha256()
     kinds = (".safetensors", ".json", ".txt", ".model")

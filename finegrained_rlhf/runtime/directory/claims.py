@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.lock import locked_directory
-from finegrained_rlhf.runtime.directory.provenance import PACKAGE, provenance, versions
+from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -114,7 +114,7 @@ def _refuse_other(target: _Target, record: Mapping[str, Any], overwrite: bool) -
         )
     before = read_json(path)
     try:
-        strict = before["provenance"]["versions"].get(PACKAGE) == versions().get(PACKAGE)
+        strict = before["provenance"]["versions"].get(PACKAGE) == package_versions().get(PACKAGE)
         now, then = record["config"], before["config"]
         found = changes(then, now, before["inputs"], record["inputs"], strict=strict, harmless=_HARMLESS)
     except (KeyError, TypeError, AttributeError):

@@ -39,7 +39,7 @@ def provenance(processes: int = 1) -> dict[str, Any]:
         "command": command_line(),
         "commit": commit_of(Path(__file__).parent),
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": package_versions(),
         "hardware": {**hardware(), "processes": processes},
     }
 
@@ -59,7 +59,7 @@ def command_line() -> str:
     return shlex.join([*(["python"] if script.endswith(".py") else []), script, *sys.argv[1:]])
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Versions of the packages that decide numbers, of those that are installed."""
     found = {}
     for name in _PACKAGES:

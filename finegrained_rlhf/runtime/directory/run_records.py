@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
 from finegrained_rlhf.runtime.directory.changes import Change, changes
 from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
-from finegrained_rlhf.runtime.directory.provenance import PACKAGE, provenance, versions
+from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, reporting_full_disk
 from finegrained_rlhf.runtime.processes import Processes
@@ -31,7 +31,7 @@ def changes_of_run(run: RunDirectory, config: Mapping[str, Any]) -> list[Change]
         return []
     record = read_provenance(run)
     inputs = record.get("inputs")
-    strict = inputs is not None and _version(record) == versions().get(PACKAGE)
+    strict = inputs is not None and _version(record) == package_versions().get(PACKAGE)
     return changes(run.read_config(), config, inputs, None if inputs is None else inputs_of(config), strict=strict)
 
 

@@ -75,7 +75,7 @@ class OracleMark:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleRecord:
     """One response of a step, or one greedy answer of a validation.
 
     Attributes:
@@ -131,12 +131,12 @@ class Sample:
         }
 
 
-def write_samples(path: str | Path, samples: Iterable[Sample]) -> None:
+def write_samples(path: str | Path, samples: Iterable[SampleRecord]) -> None:
     """Write one response a line, atomically."""
     write_jsonl(path, (sample.row() for sample in samples))
 
 
-def read_samples(path: str | Path) -> list[Sample]:
+def read_samples(path: str | Path) -> list[SampleRecord]:
     """Read a file of responses.
 
     Raises:
@@ -192,7 +192,7 @@ def sample_files(run: RunDirectory, kind: Kind = "step") -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in matched if match))
 
 
-def _sample(row: Mapping[str, Any]) -> Sample:
+def _sample(row: Mapping[str, Any]) -> SampleRecord:
     text = _text(row, "response")
     tokens = row.get("tokens")
     read = None if tokens is None else _tokens(tokens, text)
@@ -202,7 +202,7 @@ def _sample(row: Mapping[str, Any]) -> Sample:
     number = row.get("sample", 0)
     if not _is_whole(number):
         raise DataError(f"expected a whole number, got {number!r}", field="sample")
-    return Sample(
+    return SampleRecord(
         id=_text(row, "id"),
         sample=number,
         prompt=_text(row, "prompt"),

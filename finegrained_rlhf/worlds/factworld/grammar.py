@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.feedback.records import Passage
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.text.segmentation import Segmenter
 
 _NAME = r"[^\W_]+(?:[-'’][^\W_]+)*"
@@ -72,7 +72,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Source:
+class FactSource:
     """A question with the facts it can be answered from.
 
     Attributes:
@@ -125,7 +125,7 @@ def parse_question(question: str) -> tuple[str, tuple[str, ...]]:
     return match.group(2), tuple(dict.fromkeys(unique[name.casefold()] for name in names))
 
 
-def parse_source(question: str, passages: Sequence[Passage]) -> Source:
+def parse_source(question: str, passages: Sequence[Passage]) -> FactSource:
     """The question with the facts of its passages.
 
     Raises:
@@ -140,7 +140,7 @@ def parse_source(question: str, passages: Sequence[Passage]) -> Source:
                 facts[clause.topic] = (*facts.get(clause.topic, ()), Fact(clause, passage_id, sentence_id))
     if not facts:
         raise DataError("no sentence states a fact, expected `The A of E is V.`", field="passages")
-    return Source(entity, asked, facts)
+    return FactSource(entity, asked, facts)
 
 
 def split_passages(passages: Sequence[Passage], segmenter: Segmenter) -> tuple[Passage, ...]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_examples
-from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.worlds.base import World
 from finegrained_rlhf.worlds.factworld import lexicon
@@ -96,7 +97,7 @@ class MakeFactWorld(World[tuple[Item, str]]):
 
 def to_passages(item: Item) -> tuple[Passage, ...]:
     """The item's one passage, titled with its entity."""
-    return (Passage(item.entity, item.sentences),)
+    return (Passage("", item.entity, item.sentences),)
 
 
 def to_example(item: Item, answer: str) -> QAExample:

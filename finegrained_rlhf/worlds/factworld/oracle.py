@@ -18,10 +18,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord
-from finegrained_rlhf.feedback.records import Feedback, MissingInfo, Passage, SpanError
+from finegrained_rlhf.feedback.records import Feedback, MissingInfo, SpanError
 from finegrained_rlhf.text.segmentation import Segmenter, Span
-from finegrained_rlhf.worlds.factworld.grammar import Clause, Fact, Source, parse_clause, parse_source, split_passages
+from finegrained_rlhf.worlds.factworld.grammar import (
+    Clause,
+    Fact,
+    FactSource,
+    parse_clause,
+    parse_source,
+    split_passages,
+)
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class ErrorRates:
         return self.correct / self.asked if self.asked else 1.0
 
 
-def judge(source: Source, text: str, segmenter: Segmenter) -> Judgement:
+def judge(source: FactSource, text: str, segmenter: Segmenter) -> Judgement:
     """Judge one answer, which may be any text.
 
     Args:
@@ -161,7 +169,7 @@ def judge(source: Source, text: str, segmenter: Segmenter) -> Judgement:
     return Judgement(text, sentences, tuple(pieces), asked, tuple(fact.clause.topic in seen for fact in asked), right)
 
 
-def _c1(clause: Clause | None, source: Source, seen: set[tuple[str, str]]) -> str | None:
+def _c1(clause: Clause | None, source: FactSource, seen: set[tuple[str, str]]) -> str | None:
     if clause is None:
         return "Incoherent"
     if clause.topic in seen:
@@ -169,7 +177,7 @@ def _c1(clause: Clause | None, source: Source, seen: set[tuple[str, str]]) -> st
     return None if source.asks_for(clause) else "Irrelevant"
 
 
-def _c2(clause: Clause | None, source: Source) -> str | None:
+def _c2(clause: Clause | None, source: FactSource) -> str | None:
     if clause is None:
         return None
     stated = source.stated(clause)
@@ -187,7 +195,7 @@ def judge_answer(question: str, passages: Sequence[Passage], text: str, segmente
     return judge(parse_source(question, split_passages(passages, segmenter)), text, segmenter)
 
 
-def to_feedback(judgement: Judgement, source: Source) -> Feedback:
+def to_feedback(judgement: Judgement, source: FactSource) -> Feedback:
     """The judgement in QA-FEEDBACK's schema: a span a marked sub-sentence and error, an entry a missing fact."""
     errors = tuple(
         SpanError(*piece.span, error, explanation="")
@@ -199,7 +207,7 @@ def to_feedback(judgement: Judgement, source: Source) -> Feedback:
     return Feedback(errors, missing, corrected(judgement, source))
 
 
-def corrected(judgement: Judgement, source: Source) -> str:
+def corrected(judgement: Judgement, source: FactSource) -> str:
     """The answer as its annotator would correct it: one sentence a fact.
 
     Sub-sentences marked C1 are left out, values marked C2 are replaced by the passages' (left out where the passages
@@ -261,7 +269,7 @@ def judge_outputs(record: OutputRecord, segmenter: Segmenter) -> list[Judgement]
     return [judge(source, text, segmenter) for text in record.outputs]
 
 
-def source_of(record: OutputRecord, segmenter: Segmenter) -> Source:
+def source_of(record: OutputRecord, segmenter: Segmenter) -> FactSource:
     """The question of a record with the facts of its passages.
 
     Raises:

@@ -9,7 +9,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.dialki.readers.dstc11 import part_of, read_dstc11
+from finegrained_rlhf.dialki.readers.dstc11 import dstc11_part, read_dstc11
 from finegrained_rlhf.dialogue.records import Turn
 from finegrained_rlhf.experiments.dialki.dstc11 import TRAINED, Dstc11Table, lexical_scores
 
@@ -61,7 +61,9 @@ def test_bm25_by_hand(data: Path) -> None:
 def test_rows_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = table(tmp_path, data, {0: 0.5, 1: 0.7}).run()
     openings = [Turn("user", f"Hello, I am guest {i}.") for i in range(40)]
-    assert result["examples"] == {part: sum(part_of((turn,)) == part for turn in openings) for part in ("test", "dev")}
+    assert result["examples"] == {
+        part: sum(dstc11_part((turn,)) == part for turn in openings) for part in ("test", "dev")
+    }
     assert result["examples"]["test"] > 0 and result["examples"]["dev"] > 0
     assert result["summary"]["dialki"]["exact_match"]["mean"] == pytest.approx(0.6)
     assert result["summary"]["bm25_last_turn"]["exact_match"] == {"mean": 1.0, "std": 0.0, "min": 1.0, "max": 1.0}

@@ -11,9 +11,10 @@ import yaml
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.experiments.factworld.drift import (
-    Agreement,
     MeasureDrift,
+    OracleAgreement,
     error_claims,
     factuality_verdicts,
     fewer_errors,
@@ -21,7 +22,7 @@ from finegrained_rlhf.experiments.factworld.drift import (
     relevance_verdicts,
 )
 from finegrained_rlhf.feedback.reading import write_examples
-from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import read_marks
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -29,7 +30,7 @@ from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
 from finegrained_rlhf.worlds.factworld.oracle import judge_answer
 
 SEGMENTER = SpacySegmenter()
-PASSAGE = Passage("Arlo", ("The color of Arlo is blue. The city of Arlo is Rome. The job of Arlo is pilot.",))
+PASSAGE = Passage("", "Arlo", ("The color of Arlo is blue. The city of Arlo is Rome. The job of Arlo is pilot.",))
 QUESTION = "What are the color and the city of Arlo?"
 EXAMPLES = [QAExample(name, QUESTION, "task", ("gold",), (PASSAGE,)) for name in ("a", "b")]
 GOOD = "The color of Arlo is blue. The city of Arlo is Rome."
@@ -54,7 +55,7 @@ def test_verdicts_count_what_the_oracle_counts() -> None:
     world = MakeFactWorld("unused", seed=5, train=0, dev=0, test=0, sft_train=200, sft_dev=0)
     seen = set()
     for item, answer in world.draw()["sft_train"]:
-        judgement = judge_answer(item.question, [Passage(item.entity, item.sentences)], answer, SEGMENTER)
+        judgement = judge_answer(item.question, [Passage("", item.entity, item.sentences)], answer, SEGMENTER)
         relevance, factuality = relevance_verdicts(judgement).values(), factuality_verdicts(judgement).values()
         assert (sum(relevance), len(relevance)) == (judgement.relevance_errors, len(judgement.sub_sentences))
         assert sum(verdict is True for verdict in factuality) == judgement.factual_errors
@@ -113,17 +114,17 @@ def test_agreement_by_hand(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert report["oracle"] == "factworld" and report["not_comparable"] == []
     parts = report["components"]
     # Errors: the second pieces of WRONG (found) and RAMBLING (missed); the second of the first GOOD is a false alarm.
-    assert parts["relevance"][0] == vars(Agreement(1, 8, 6 / 8, 1 / 2, 1 / 2, 1 / 2, 1 / 6, errors=2, claims=2))
+    assert parts["relevance"][0] == vars(OracleAgreement(1, 8, 6 / 8, 1 / 2, 1 / 2, 1 / 2, 1 / 6, errors=2, claims=2))
     # RAMBLING's second sentence is left out, its first is a false alarm.
-    assert parts["factuality"][0] == vars(Agreement(1, 6, 5 / 6, 1 / 2, 1.0, 2 / 3, 1 / 5, errors=1, claims=2))
+    assert parts["factuality"][0] == vars(OracleAgreement(1, 6, 5 / 6, 1 / 2, 1.0, 2 / 3, 1 / 5, errors=1, claims=2))
     # GOOD is more complete than WRONG (ranked the other way) and RAMBLING (equal scores); these two are alike.
-    assert parts["completeness"][0] == vars(Agreement(1, 2, 0.0))
+    assert parts["completeness"][0] == vars(OracleAgreement(1, 2, 0.0))
     # 0 > −2 > −3 errors: GOOD above both (right), RAMBLING above WRONG (equal scores).
-    assert parts["preference"][0] == vars(Agreement(1, 3, 2 / 3))
+    assert parts["preference"][0] == vars(OracleAgreement(1, 3, 2 / 3))
     assert [row["step"] for row in parts["relevance"]] == [1, 10]
     assert [row["step"] for row in parts["preference"]] == [1, 9, 10]
-    assert parts["relevance"][1] == vars(Agreement(10, 2, 1.0, None, None, None, 0.0, errors=0, claims=0))
-    assert parts["preference"][1] == vars(Agreement(9, 0, None))
+    assert parts["relevance"][1] == vars(OracleAgreement(10, 2, 1.0, None, None, None, 0.0, errors=0, claims=0))
+    assert parts["preference"][1] == vars(OracleAgreement(9, 0, None))
     page = capsys.readouterr().out
     assert "relevance, step 1 → 10: agreement 0.750 → 1.000, recall 0.500 → –, false alarm rate 0.167 → 0.000" in page
     assert "completeness, step 1 → 10: agreement 0.000 → –\n" in page and "drift.json" in page

@@ -14,8 +14,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.core.seeding import seed_everything
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_examples
-from finegrained_rlhf.feedback.records import Passage, QAExample
+from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import TextGenerator
@@ -37,7 +38,7 @@ WORDS = ("red", "blue", "green", "plum", "pear", "lime", "oval", "cube")
 
 def example(number: int) -> QAExample:
     first, second = WORDS[number % 8], WORDS[(3 * number + 1) % 8]
-    passage = Passage(f"Thing {number}", (f"Thing {number} is {first}. It likes {second}.",))
+    passage = Passage("", f"Thing {number}", (f"Thing {number} is {first}. It likes {second}.",))
     question = f"What is thing {number}?"
     answer = f"It is {first}." if number % 2 else f"It is {first} and it likes {second}."
     return QAExample(f"x-{number}", question, task_text(question, [passage]), (answer, "another"), (passage,))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.feedback.records import Passage
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.worlds.factworld.annotate import AnnotateFactWorld, Annotator, annotate, prefer
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_example
 from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge_outputs
 
 SEGMENTER = SpacySegmenter()
-PASSAGE = Passage("Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
+PASSAGE = Passage("", "Arlo", ("The color of Arlo is blue.", "The city of Arlo is Rome.", "The job of Arlo is pilot."))
 QUESTION = "What are the color and the city of Arlo?"
 OUTPUTS = (
     "The color of Arlo is red.",  # wrong value, city missing: 2 errors

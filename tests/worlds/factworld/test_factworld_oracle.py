@@ -7,8 +7,8 @@ import random
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord
-from finegrained_rlhf.feedback.records import Passage
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.worlds.factworld.grammar import parse_clause, parse_question, parse_source, split_passages
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_passages
@@ -23,6 +23,7 @@ from finegrained_rlhf.worlds.factworld.oracle import (
 
 SEGMENTER = SpacySegmenter()
 PASSAGE = Passage(
+    "",
     "Arlo",
     (
         "The color of Arlo is blue.",
@@ -193,13 +194,13 @@ def test_sentence_whose_only_error_is_relevance_is_left_out() -> None:
 
 def test_several_passages_and_uncut_passages() -> None:
     first, second = (
-        Passage("Arlo", ("Arlo is nice.", "The color of Arlo is blue.")),
-        Passage("X", ("The city of Arlo is Rome.",)),
+        Passage("", "Arlo", ("Arlo is nice.", "The color of Arlo is blue.")),
+        Passage("", "X", ("The city of Arlo is Rome.",)),
     )
     source = parse_source(QUESTION, [first, second])
     places = [(f.passage_id, f.sentence_id) for f in source.asked_facts()]
     assert places == [(1, 2), (2, 1)]
-    uncut = Passage("Arlo", (PASSAGE.text,))
+    uncut = Passage("", "Arlo", (PASSAGE.text,))
     assert split_passages([uncut], SEGMENTER) == (PASSAGE,)
     assert judge_answer(QUESTION, [uncut], SOURCE.gold, SEGMENTER).errors == 0
 
@@ -226,7 +227,7 @@ def test_errors_name_the_record() -> None:
     record = OutputRecord("q7", "Who is Arlo?", (PASSAGE,), (), "", ("x",))
     with pytest.raises(DataError, match="record q7, field question"):
         true_error_rates([record], SEGMENTER)
-    record = OutputRecord("q8", QUESTION, (Passage("Arlo", ("Nothing.",)),), (), "", ("x",))
+    record = OutputRecord("q8", QUESTION, (Passage("", "Arlo", ("Nothing.",)),), (), "", ("x",))
     with pytest.raises(DataError, match="record q8, field passages"):
         true_error_rates([record], SEGMENTER)
 
