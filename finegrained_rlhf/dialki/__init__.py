@@ -15,7 +15,7 @@ __getattr__, __dir__ = lazy_exports(
         "DialkiConfig": "model.model",
         "EvaluateDialki": "evaluation.evaluate",
         "GenerateResponses": "responses.generate",
-        "IdentifyKnowledge": "finding.identify",
+        "IdentifyKnowledge": "evaluation.identify",
         "InputConfig": "inputs.examples",
         "LossConfig": "model.objective",
         "MakeResponseData": "responses.data",

@@ -8,7 +8,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "CompareRuns": "runs.compare_text",
+        "CompareRuns": "compare_text",
         "ListRuns": "runs.list",
         "ParetoAxes": "sweeps.results",
         "Report": "write",

@@ -25,10 +25,9 @@ from finegrained_rlhf.dialki.baselines.bertqa import (
 )
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig, WindowConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder, TokenAnswer, answer_texts
-from finegrained_rlhf.dialki.baselines.systems import load_finder
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, WindowEncoder
-from finegrained_rlhf.dialki.evaluation.scores import score_answer
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.inputs.batches import passages_to_search, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import divided
@@ -37,6 +36,7 @@ from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.model.search import SearchConfig, top_spans
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialki.training.trainer import BatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 

@@ -11,10 +11,10 @@ import pytest
 from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 
 from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
-from finegrained_rlhf.dialki.evaluation.scores import length_edges
+from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.identify import IdentifyKnowledge
+from finegrained_rlhf.dialki.finding.scores import length_edges
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.model.search import SearchConfig

@@ -24,8 +24,8 @@ from finegrained_rlhf.dialki.evaluation.evaluate import (
     gate_summary,
 )
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
-from finegrained_rlhf.dialki.evaluation.scores import KnowledgeScore, score_answer
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
+from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.readers.reading import DialogueData

@@ -14,7 +14,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialki.evaluation.lexical import PLAIN_WORDS, bm25, lexical_passage, lexical_span
-from finegrained_rlhf.dialki.evaluation.scores import (
+from finegrained_rlhf.dialki.finding.scores import (
     KnowledgeScore,
     flattened,
     length_edges,

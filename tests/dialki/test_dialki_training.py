@@ -14,9 +14,9 @@ from dialki_toy import dialogue, encoded, job, passage, save_bert, tiny_dialki, 
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
-from finegrained_rlhf.dialki.evaluation.scores import score_answer
+from finegrained_rlhf.dialki.evaluation.identify import document_passages, spoken_dialogue
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
-from finegrained_rlhf.dialki.finding.identify import document_passages, spoken_dialogue
+from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
 from finegrained_rlhf.dialki.model.model import DialkiConfig, load_dialki
 from finegrained_rlhf.dialki.model.objective import LossConfig

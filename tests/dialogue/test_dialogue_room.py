@@ -20,7 +20,7 @@ from finegrained_rlhf.feedback import records as feedback
 def test_a_passage_reads_as_the_three_that_it_stands_for() -> None:
     sentences = ("Old. ", "It is red.")
     cut = Passage("a", "Mill", sentences)
-    of_feedback = feedback.QAExample("q", "Which mill?", "…", (), (Passage("", "Mill", sentences),)).passages[0]
+    of_feedback = feedback.QAExample("q", "Which mill?", "…", ("Mill",), (Passage("", "Mill", sentences),)).passages[0]
     assert (cut.text, cut.sentences) == (of_feedback.text, of_feedback.sentences) == ("Old.  It is red.", sentences)
     split = [(0, 4), (6, 16)]
     assert cut.resplit(lambda text: split).sentences == of_feedback.resplit(lambda text: split).sentences

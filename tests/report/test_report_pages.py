@@ -29,7 +29,7 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json
 from finegrained_rlhf.report.charts.curves import training_curves
-from finegrained_rlhf.report.html import escape
+from finegrained_rlhf.report.elements.html import escape
 from finegrained_rlhf.report.pages.compare import compare_page, names_of, overlays
 from finegrained_rlhf.report.pages.overview import header
 from finegrained_rlhf.report.pages.run import run_page
@@ -170,7 +170,9 @@ def test_a_segment_that_ends_in_no_token_is_counted(tmp_path: Path) -> None:
     section = re.search(r'<section id="alignment">(.*?)</section>', run_page(read_run(run)), re.DOTALL)
     assert section is not None
     rows = [re.findall(r'<td class="num">(.*?)</td>', row) for row in re.findall(r"<tr>(.*?)</tr>", section[1])[1:]]
-    assert rows == [["4", "2.00", "2", "50.00%"], ["4", "2.00", "2", "50.00%"], ["2", "1.00", "1", "50.00%"]]
+    # segments kept, a response, on a sound token map (those of `good`), ending inside a token (`Six. ` ends in `. E`)
+    halves = ["4", "2.00", "50.00%", "25.00%"]
+    assert rows == [halves, halves, ["2", "1.00", "50.00%", "0.00%"]]
 
 
 def test_beta_is_drawn_only_where_it_changes(toy: Path) -> None:

@@ -18,10 +18,10 @@ from report_toy import write_toy_run
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.plain_words import with_keys
-from finegrained_rlhf.report.runs.compare_text import CompareRuns
+from finegrained_rlhf.report.compare_text import CompareRuns
+from finegrained_rlhf.report.elements.text_table import plain_table, print_table
 from finegrained_rlhf.report.runs.list import ListRuns, runs_below
 from finegrained_rlhf.report.runs.state import read_state
-from finegrained_rlhf.report.text_table import plain_table, print_table
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
 ROOT = Path(__file__).parents[2]

@@ -13,17 +13,16 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.dialki.baselines.systems import load_finder, system_of
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
-from finegrained_rlhf.dialki.evaluation.scores import (
+from finegrained_rlhf.dialki.finding.coverage import Coverage
+from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
+from finegrained_rlhf.dialki.finding.scores import (
     CONTEXT_EDGES,
     KnowledgeScore,
     length_edges,
     score_answer,
     summaries,
 )
-from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.inputs.report import InputReport
@@ -32,6 +31,7 @@ from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.dialki.training.systems import load_finder, system_of
 from finegrained_rlhf.dialogue.records import ROLES, Role
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar

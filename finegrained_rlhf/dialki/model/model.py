@@ -226,7 +226,7 @@ def read_record(directory: Path, kind: type[C]) -> C:
     if foreign:
         raise ModelError(
             f"{directory}: its record has `{foreign[0]}`, which no {kind.__name__} has (`load_finder` of "
-            "`dialki.baselines.systems` opens all systems)"
+            "`dialki.training.systems` opens all systems)"
         )
     try:
         values = {name: value for name, value in raw.items() if name in known}

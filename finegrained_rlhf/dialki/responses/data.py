@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.dialki.baselines.systems import load_finder
-from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
+from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
+from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.runtime.console import progress_bar

@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.dialki.baselines.systems import load_finder
+from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
 from finegrained_rlhf.dialki.finding.finder import Found
-from finegrained_rlhf.dialki.finding.identify import spoken_dialogue
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores, places_of
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
+from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.dialki.baselines.systems import System, system_of
-from finegrained_rlhf.dialki.evaluation.scores import length_edges, summaries
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Found
+from finegrained_rlhf.dialki.finding.scores import length_edges, summaries
 from finegrained_rlhf.dialki.inputs.batches import HistoryLabels, keep_history_labels
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.model import DialkiConfig, load_model, new_model, read_record
@@ -22,6 +21,7 @@ from finegrained_rlhf.dialki.model.search import Threshold, tune_threshold
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
+from finegrained_rlhf.dialki.training.systems import System, system_of
 from finegrained_rlhf.dialki.training.trainer import BatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult

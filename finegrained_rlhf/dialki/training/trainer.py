@@ -16,8 +16,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.dialki.evaluation.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
+from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage, lexical_span
-from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
+from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.experiments.compared_table import CurvesTable
 from finegrained_rlhf.experiments.comparison import Claim

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.dialki.evaluation.lexical import lexical_span
-from finegrained_rlhf.dialki.evaluation.scores import score_answer, summary
+from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.report.html import Html, el, isolated, join, signed
-from finegrained_rlhf.report.list_tools import list_tools, sort_values
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, signed
+from finegrained_rlhf.report.elements.list_tools import list_tools, sort_values
 from finegrained_rlhf.report.runs.responses import Piece, cut
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment
 

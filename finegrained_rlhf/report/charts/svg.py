@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from finegrained_rlhf.report.html import MINUS, Html, el, is_number, join
+from finegrained_rlhf.report.elements.html import MINUS, Html, el, is_number, join
 
 SLOTS = 8
 """Colours of lines (`--s0` … in the style sheet); further lines repeat them dashed."""

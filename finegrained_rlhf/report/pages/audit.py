@@ -5,8 +5,8 @@ Knows samples, `alignment` and `time/…` of the metrics.
 
 from __future__ import annotations
 
-from finegrained_rlhf.report.html import Html, el, isolated, join, number
-from finegrained_rlhf.report.page import table
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
+from finegrained_rlhf.report.elements.page import table
 from finegrained_rlhf.report.pages.verdict import duration
 from finegrained_rlhf.report.runs.measures import series
 from finegrained_rlhf.report.runs.record import RunRecord

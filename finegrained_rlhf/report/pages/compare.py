@@ -12,8 +12,8 @@ from typing import Any
 
 from finegrained_rlhf.report.charts.heatmap import heat_panel, heat_style
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure, key_of
-from finegrained_rlhf.report.html import Html, el, isolated, join, number
-from finegrained_rlhf.report.page import PageSection, heading_row, page
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
+from finegrained_rlhf.report.elements.page import PageSection, heading_row, page
 from finegrained_rlhf.report.pages.samples import grouped
 from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
 from finegrained_rlhf.report.runs.measures import (

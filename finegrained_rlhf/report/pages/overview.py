@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from finegrained_rlhf.report.charts.svg import sparkline
-from finegrained_rlhf.report.html import Html, el, isolated, join, number, signed
-from finegrained_rlhf.report.page import heading_row, table
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number, signed
+from finegrained_rlhf.report.elements.page import heading_row, table
 from finegrained_rlhf.report.pages.verdict import (
     answers_to_three_questions,
     between,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from finegrained_rlhf.report.charts.curves import reward_curves, training_curves, truth_curves
 from finegrained_rlhf.report.charts.heatmap import heat_style
-from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
-from finegrained_rlhf.report.page import PageSection, page, table
+from finegrained_rlhf.report.elements.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.elements.page import PageSection, page, table
 from finegrained_rlhf.report.pages.audit import alignment_part, timing_part
 from finegrained_rlhf.report.pages.overview import components_table, header, run_summary
 from finegrained_rlhf.report.pages.samples import before_and_after, by_step

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from finegrained_rlhf.report.charts.heatmap import Group, heat_panel
-from finegrained_rlhf.report.html import Html, el
-from finegrained_rlhf.report.page import details
+from finegrained_rlhf.report.elements.html import Html, el
+from finegrained_rlhf.report.elements.page import details
 from finegrained_rlhf.report.runs.record import RunRecord
 from finegrained_rlhf.runtime.directory.samples import SampleRecord
 

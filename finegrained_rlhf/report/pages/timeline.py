@@ -9,8 +9,8 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
-from finegrained_rlhf.report.html import Html, el, isolated, join, signed
-from finegrained_rlhf.report.list_tools import list_tools, sort_values
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, signed
+from finegrained_rlhf.report.elements.list_tools import list_tools, sort_values
 from finegrained_rlhf.report.pages.samples import shown_export, step_name
 from finegrained_rlhf.report.runs.record import RunRecord
 from finegrained_rlhf.runtime.directory.samples import SampleRecord

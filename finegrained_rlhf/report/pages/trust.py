@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure
-from finegrained_rlhf.report.html import Html, el, is_number, isolated, join, number
-from finegrained_rlhf.report.page import table
+from finegrained_rlhf.report.elements.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.elements.page import table
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 
 _MEASURES = {"agreement": "Agreement", "precision": "Precision", "recall": "Recall", "f1": "F1"}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.report.html import number
+from finegrained_rlhf.report.elements.html import number
+from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.runs.state import RunState, read_state
-from finegrained_rlhf.report.text_table import print_table
 from finegrained_rlhf.runtime.console import in_words
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.report.html import is_number
+from finegrained_rlhf.report.elements.html import is_number
 from finegrained_rlhf.report.runs.state import RunState, read_state
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, read_marks, read_samples, sample_files

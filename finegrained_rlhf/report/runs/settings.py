@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finegrained_rlhf.report.html import Html, el, isolated, join
-from finegrained_rlhf.report.page import details, table
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join
+from finegrained_rlhf.report.elements.page import details, table
 from finegrained_rlhf.report.runs.record import RunRecord
 
 _ABSENT = "–"

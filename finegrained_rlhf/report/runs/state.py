@@ -5,10 +5,7 @@ Knows the files of run directories; loads no model and verifies no checksum, so 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +14,12 @@ from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.runtime.directory.lock import is_locked
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import LOOP_STATE, MANIFEST, CheckpointStore
 from finegrained_rlhf.runtime.loop.start import exported_step
 
 Status = Literal["running", "finished", "stopped early", "resumable", "not resumable", "not started", "damaged"]
-LOCK_FILE = ".lock"
-"""In the directory of a run at work, held by its process."""
 RECENT_SECONDS = 120.0
 """A run without a lock whose files changed so short a time ago may be at work."""
 
@@ -71,7 +67,7 @@ def read_state(path: str | Path, now: float | None = None) -> RunState:
     model = next((m for m in (run.final("policy"), run.final("model")) if m.is_dir()), None)
     record = _record(model / "export.json") if model else {}
     changed = max((_modified(p) for p in _watched(run)), default=0.0)
-    locked = _is_locked(run.path / LOCK_FILE)
+    locked = is_locked(run.path)
     stop = loop.get("stop_reason")
     reached = _whole(loop.get("step"))
     done = reached is not None and total is not None and reached >= total
@@ -171,22 +167,6 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether another process holds a lock file; a file that is merely there means nothing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def _whole(value: Any) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.report.charts.heatmap import heat_style
-from finegrained_rlhf.report.html import MINUS, Html, el, is_number, isolated, join
-from finegrained_rlhf.report.page import PageSection, page, table
+from finegrained_rlhf.report.elements.html import MINUS, Html, el, is_number, isolated, join
+from finegrained_rlhf.report.elements.page import PageSection, page, table
 from finegrained_rlhf.report.pages.compare import (
     ANSWERS,
     CURVES,

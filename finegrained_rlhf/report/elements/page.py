@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from finegrained_rlhf.report.html import Html, el, join
+from finegrained_rlhf.report.elements.html import Html, el, join
 
 
 @dataclass(frozen=True)

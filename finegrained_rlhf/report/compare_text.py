@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TextIO
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.report.html import number
+from finegrained_rlhf.report.elements.html import number
+from finegrained_rlhf.report.elements.text_table import print_table
 from finegrained_rlhf.report.pages.compare import measures_by_group, names_of
 from finegrained_rlhf.report.pages.verdict import found_warnings, policy_name
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
 from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
-from finegrained_rlhf.report.text_table import print_table
 
 
 class CompareRuns:
