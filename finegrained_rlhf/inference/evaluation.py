@@ -225,7 +225,7 @@ def summarise(
     - `reward/total`, the mean weighted sum, where no component is normalised during training;
     - the oracle's rates under their own names; 0 where there is nothing to count.
     """
-    from finegrained_rlhf.metrics import ResponseLength, RougeLSum, finite_mean
+    from finegrained_rlhf.metrics import RougeLSum, finite_mean
 
     metrics: dict[str, float] = {}
     texts = [row.response for row in rows]
@@ -235,7 +235,7 @@ def summarise(
     metrics["mean_words"] = finite_mean([len(text.split()) for text in texts])
     tokens = [row.tokens for row in rows if row.tokens is not None]
     if tokens and len(tokens) == len(rows):
-        metrics |= ResponseLength().compute(predictions=tokens)
+        metrics["mean_tokens"] = finite_mean(tokens)
     finished = [row.finished for row in rows if row.finished is not None]
     if finished and len(finished) == len(rows):
         metrics["finished_share"] = finite_mean(finished)
@@ -243,7 +243,7 @@ def summarise(
 
 
 def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None) -> dict[str, float]:
-    from finegrained_rlhf.metrics import ErrorFreeShare, MeanCompleteness, finite_mean
+    from finegrained_rlhf.metrics import ErrorFreeShare, finite_mean
 
     if not rows or composer is None:
         return {}
@@ -257,7 +257,7 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
         metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in found])
         if found[0].whole_response:
             values = [value for scores in found for value in scores.values]
-            metrics[f"reward/{name}/mean_score"] = MeanCompleteness().compute(predictions=values)["completeness"]
+            metrics[f"reward/{name}/mean_score"] = finite_mean(values)
         else:
             least = error_free_from(composer.config.components[name])
             flags = [

@@ -13,14 +13,11 @@ from finegrained_rlhf.metrics.functions import error_free_share, finite_mean, ro
 
 if TYPE_CHECKING:
     from finegrained_rlhf.metrics.bleu import SacreBLEU
-    from finegrained_rlhf.metrics.completeness import MeanCompleteness, ResponseLength
     from finegrained_rlhf.metrics.rouge import RougeLSum
     from finegrained_rlhf.metrics.segments import ErrorFreeShare
 
 __all__ = [
     "ErrorFreeShare",
-    "MeanCompleteness",
-    "ResponseLength",
     "RougeLSum",
     "SacreBLEU",
     "error_free_share",
@@ -33,8 +30,6 @@ _CLASSES = {
     "RougeLSum": "rouge",
     "SacreBLEU": "bleu",
     "ErrorFreeShare": "segments",
-    "MeanCompleteness": "completeness",
-    "ResponseLength": "completeness",
 }
 
 

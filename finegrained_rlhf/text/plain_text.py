@@ -1,12 +1,20 @@
-"""Token ids of text that people or models wrote, in which nothing is a control token.
+"""Text that people or models wrote, in which nothing is a control token: as token ids, or as text.
 
-Knows tokenizers by their call. A question, passage, answer or response that holds the characters `</s>` or `<pad>`
-means these characters: as control tokens they would end a segment, pad a row or mask a word inside of it.
+Knows tokenizers by their call and what they call their special tokens. Knows no inputs and no models. A question,
+passage, answer or response that holds the characters `</s>` or `<pad>` means these characters: as control tokens they
+would end a segment, pad a row or mask a word inside of it.
+
+- `plain_token_ids` where the ids of a whole text are wanted and no character may change: prompts, references and what
+  reward models read. It is exact: the ids are those of the characters themselves.
+- `literal_texts` where texts are joined with a marker that must not stand in them (turns of a dialogue), or go to code
+  that tokenizes on its own (a dense encoder). It changes a text that holds a control token by a space (`< /s>`), and no
+  other text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -61,3 +69,32 @@ def _taken_apart(tokenizer: Any, row: Sequence[int], mask: Sequence[int], contro
         pieces = tokenizer(list(characters), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         result += [piece for ids in pieces for piece in ids if piece not in control]
     return result
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """The texts that a Hugging Face tokenizer reads as control tokens, longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    found = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+    return sorted(found, key=lambda token: (-len(token), token))
+
+
+def literal_texts(tokenizer: Any, *more: str) -> Callable[[str], str]:
+    """A function that writes control tokens in a text apart (`</s>` as `< /s>`), so that they are read as words.
+
+    Any other text comes back as it was, so its tokens are the same. A special token of one character stays.
+
+    Args:
+        tokenizer: whose special tokens are written apart.
+        more: other texts that must not stand in a text, at least two characters each.
+    """
+    tokens = [token for token in (*special_tokens(tokenizer), *more) if len(token) > 1]
+    if not tokens:
+        return lambda text: text
+    pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+
+    def literal(text: str) -> str:
+        while (found := pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)) != text:
+            text = found  # `<<pad>pad>` holds another one once the first is apart
+        return text
+
+    return literal

@@ -79,8 +79,6 @@ def test_metric_classes_equal_the_functions(tmp_path: Path, monkeypatch: pytest.
         "error_free_share": pytest.approx(2 / 3),
         "segments": 3,
     }
-    assert metrics.MeanCompleteness().compute(predictions=[1.0, 0.5]) == {"completeness": 0.75}
-    assert metrics.ResponseLength().compute(predictions=[3, 4]) == {"mean_tokens": 3.5}
     assert not list(tmp_path.iterdir())
 
 

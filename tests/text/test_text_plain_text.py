@@ -11,7 +11,7 @@ from benchmarks.deviations_tokens import t5_like
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
-from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.plain_text import literal_texts, plain_token_ids, special_tokens
 from finegrained_rlhf.training.sft.trainer import demonstrations
 from reward_models.encoders.inputs import InputEncoder, factuality_parts
 
@@ -83,3 +83,17 @@ def test_prompts_and_demonstrations_hold_one_end_of_sequence() -> None:
     (demonstration,) = demonstrations([taught], owner, 100)
     assert [t for t in demonstration.answer_ids if t in control_ids(owner.tokenizer)] == [owner.eos_ids[0]]
     assert demonstration.answer_ids[-1] == owner.eos_ids[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_literal_texts_write_control_tokens_apart_and_no_other_text(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    literal = literal_texts(tokenizer, "|||")
+    nested = "red <<pad>pad> ||| blue |||| <</s>/s>"
+    for text in (NASTY, nested):
+        apart = literal(text)
+        assert apart.replace(" ", "") == text.replace(" ", "")
+        assert not [token for token in (*special_tokens(tokenizer), "|||") if len(token) > 1 and token in apart]
+        assert not control_ids(tokenizer) & set(tokenizer(apart, add_special_tokens=False).input_ids)
+    for text in ("the cat; who saw it?", "", "  red || blue\n\ngreen! x < y > z </ s>"):
+        assert literal(text) == text

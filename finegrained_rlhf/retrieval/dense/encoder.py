@@ -23,7 +23,7 @@ from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.text.special_tokens import literal_texts
+from finegrained_rlhf.text.plain_text import literal_texts
 
 TextKind = Literal["query", "passage"]
 
