@@ -42,6 +42,9 @@ def save_arrays(path: str | Path, arrays: Arrays) -> None:
 def open_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     """The arrays of a safetensors file, memory-mapped: what is not read takes no memory.
 
+    Returns:
+        By name, each of the shape [...] and type that the file's header says, read-only.
+
     Raises:
         DataError: the file is missing or damaged.
     """
@@ -65,7 +68,15 @@ def open_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def string_arrays(strings: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """What `StringTable` reads: all text, where each of n strings starts (n + 1), their hashes ascending, and whose."""
+    """What `StringTable` reads.
+
+    Args:
+        strings: n of them.
+
+    Returns:
+        `text`: uint8 [bytes of all strings], UTF-8; `starts`: int64 [n + 1], where each begins; `hashes`: uint64 [n],
+        ascending; `rows`: int32 [n], whose hash each is.
+    """
     encoded = [string.encode() for string in strings]
     starts = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(text) for text in encoded], out=starts[1:])

@@ -205,7 +205,7 @@ class QaParts(Parts):
 
 
 def qa_objective(model: BertQaModel, chosen: Sequence[ChosenWindows], group_size: int = 64) -> tuple[Tensor, QaParts]:
-    """The summed loss (with gradient) of some dialogues, and its parts."""
+    """The summed loss of some dialogues, a scalar [] with gradient, and its parts (float64 [5], in nats)."""
     sums = window_loss(model.scores(chosen, group_size), chosen)
     values = torch.cat([sums, sums.new_tensor([len(chosen)])])
     return sums[:2].sum(), QaParts(values.detach().double().cpu())

@@ -78,6 +78,9 @@ def objective(
         config: weights.
         seed: of the noise, a 63-bit hash of run and step.
         group_size: most inputs that go through the encoder together.
+
+    Returns:
+        Scalar [] in nats, and its parts (float64 [9]).
     """
     batch = collate(chosen, model.pad_id, model.device, group_size)
     labels = targets(chosen, model.device)

@@ -106,8 +106,11 @@ def worst_noise(
         model: whose predictions are disturbed; its parameters get no gradient.
         batch: the inputs.
         clean: the predictions without noise; treated as fixed.
-        start: of each group.
+        start: fp32 [G, L, width] of each group of G inputs, 0 at padding.
         config: length of the step and radius.
+
+    Returns:
+        fp32 [G, L, width] of each group, of norm at most `config.radius` over [L, width], without gradient.
     """
     noise = [delta.detach().requires_grad_() for delta in start]
     fixed = NextScores(

@@ -116,7 +116,7 @@ class KnowledgeTrainer(ABC):
 
     @abstractmethod
     def loss(self, chosen: Sequence[Any], step: int) -> tuple[Tensor, Parts]:
-        """The summed loss of some dialogues, with gradient, and its parts."""
+        """The summed loss of some dialogues, a scalar [] in nats with gradient, and its parts (float64 [k])."""
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step. Returns losses before it, accuracy of the passage, gradient norm and rate."""
@@ -207,6 +207,6 @@ class DialkiTrainer(KnowledgeTrainer):
         return passages_to_train(item, self.batches.passages, self.seed, step)
 
     def loss(self, chosen: Sequence[Chosen], step: int) -> tuple[Tensor, Parts]:
-        """L_next + α L_hist + β L_adv of some dialogues, and its parts."""
+        """L_next + α L_hist + β L_adv of some dialogues, a scalar [] in nats, and its parts (float64 [9])."""
         seed = stable_hash(self.seed, "noise", step)
         return objective(self.model, chosen, self.losses, seed, self.batches.group_size)

@@ -159,7 +159,7 @@ class Bm25Index:
         return found
 
     def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[np.float32]:
-        """The score of every passage of a pool for every query (see `PoolScorer`), as `search` gives it.
+        """The score of every passage of a pool for every query (see `PoolScorer`), as `search` gives it: fp32 [Q, P].
 
         The work does not grow with the corpus: the terms of a passage are read from its shard, and kept.
         """

@@ -147,7 +147,7 @@ def shard_paths(directory: Path) -> list[Path]:
 
 
 def counts_of(arrays: dict[str, NDArray[Any]]) -> TermCounts:
-    """The counts among a shard's arrays."""
+    """The counts among a shard's arrays: `terms` and `counts` [m], `starts` [n + 1], `lengths` [n] (`TermCounts`)."""
     return TermCounts(arrays["terms"], arrays["counts"], arrays["starts"], arrays["lengths"])
 
 

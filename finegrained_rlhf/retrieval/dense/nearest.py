@@ -48,7 +48,7 @@ class FlatSearch:
         self._store, self._faiss = store, import_faiss()
 
     def candidates(self, queries: NDArray[np.float32], n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """As `Nearest.candidates`."""
+        """As `Nearest.candidates`: fp32 [Q, dimension] → products and rows [Q, n]."""
         heap = self._faiss.ResultHeap(len(queries), n, keep_max=True)
         for first, vectors in self._store.blocks():
             products, rows = self._faiss.knn(
@@ -162,7 +162,7 @@ class IvfPqSearch:
         self._refine = config.refine
 
     def candidates(self, queries: NDArray[np.float32], n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """As `Nearest.candidates`; `refine` times as many."""
+        """As `Nearest.candidates`, `refine` times as many: fp32 [Q, dimension] → products and rows [Q, R], R ≤ refine · n."""
         products, rows = self._index.search(queries, min(n * self._refine, self._index.ntotal))
         return products, rows
 
