@@ -51,7 +51,7 @@ class BertQaTrainer(KnowledgeTrainer):
         return windows_to_train(item, self.batches.passages, self.seed, step)
 
     def loss(self, chosen: Sequence[ChosenWindows], step: int) -> tuple[Tensor, QaParts]:
-        """The cross-entropy of both ends of some dialogues' answers, a scalar [] in nats, and its parts (float64 [5])."""
+        """The cross-entropy of both ends of some answers, a scalar [] in nats, and its parts (float64 [5])."""
         return qa_objective(self.model, chosen, self.batches.group_size)
 
 

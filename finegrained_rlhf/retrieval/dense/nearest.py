@@ -162,7 +162,7 @@ class IvfPqSearch:
         self._refine = config.refine
 
     def candidates(self, queries: NDArray[np.float32], n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """As `Nearest.candidates`, `refine` times as many: fp32 [Q, dimension] → products and rows [Q, R], R ≤ refine · n."""
+        """As `Nearest.candidates`, up to `refine` times as many (R): fp32 [Q, dimension] → products and rows [Q, R]."""
         products, rows = self._index.search(queries, min(n * self._refine, self._index.ntotal))
         return products, rows
 
