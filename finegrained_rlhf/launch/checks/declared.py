@@ -96,6 +96,9 @@ def named(name: str, module: Module, seen: tuple[str, ...] = ()) -> tuple[ast.st
             return node, module
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return node, module
+        if isinstance(node, ast.Assign) and (behind := _behind_the_door(name, node.value)) is not None:
+            origin = source(f"{module.name}.{behind}")
+            return named(name, origin, (*seen, module.name)) if origin is not None else None
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name and module.name not in seen:
@@ -140,6 +143,14 @@ def module_exists(name: str) -> bool:
         return spec is not None
     bases = [Path(place).joinpath(*below) for place in spec.submodule_search_locations or ()]
     return any(base.is_dir() or list(base.parent.glob(f"{base.name}.*")) for base in bases)
+
+
+def _behind_the_door(name: str, value: ast.expr) -> str | None:
+    """The module that a package's `lazy_exports` (core/exports.py) names for one of its names."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "lazy_exports"):
+        return None
+    exports: dict[str, str] = ast.literal_eval(value.args[1])
+    return exports.get(name)
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
