@@ -193,7 +193,8 @@ def _class(node: ast.ClassDef, module: Module) -> Declaration | None:
 
 
 def _base(base: ast.expr, module: Module) -> Declaration | None:
-    place = named(base.id, module) if isinstance(base, ast.Name) else None
+    generic = base.value if isinstance(base, ast.Subscript) else base  # TrainingRun[PPOTrainer]
+    place = named(generic.id, module) if isinstance(generic, ast.Name) else None
     return _class(place[0], place[1]) if place is not None and isinstance(place[0], ast.ClassDef) else None
 
 
