@@ -96,6 +96,9 @@ def named(name: str, module: Module, seen: tuple[str, ...] = ()) -> tuple[ast.st
             return node, module
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return node, module
+        if isinstance(node, ast.Assign) and (behind := _behind_the_door(name, node.value)) is not None:
+            origin = source(f"{module.name}.{behind}")
+            return named(name, origin, (*seen, module.name)) if origin is not None else None
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name and module.name not in seen:
@@ -142,6 +145,14 @@ def module_exists(name: str) -> bool:
     return any(base.is_dir() or list(base.parent.glob(f"{base.name}.*")) for base in bases)
 
 
+def _behind_the_door(name: str, value: ast.expr) -> str | None:
+    """The module that a package's `lazy_exports` (core/exports.py) names for one of its names."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "lazy_exports"):
+        return None
+    exports: dict[str, str] = ast.literal_eval(value.args[1])
+    return exports.get(name)
+
+
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements of a module, those under `if` and `try` included."""
     for node in body:
@@ -182,7 +193,8 @@ def _class(node: ast.ClassDef, module: Module) -> Declaration | None:
 
 
 def _base(base: ast.expr, module: Module) -> Declaration | None:
-    place = named(base.id, module) if isinstance(base, ast.Name) else None
+    generic = base.value if isinstance(base, ast.Subscript) else base  # TrainingRun[PPOTrainer]
+    place = named(generic.id, module) if isinstance(generic, ast.Name) else None
     return _class(place[0], place[1]) if place is not None and isinstance(place[0], ast.ClassDef) else None
 
 
