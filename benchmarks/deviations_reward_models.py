@@ -33,15 +33,18 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.encoders.inputs import EncodedInput, InputEncoder, InputParts, collate
-from reward_models.encoders.models import GlobalAttention, Kind, RewardModel, RewardModelRecord, new_reward_model
+from reward_models.encoders.inputs import EncodedInput, InputEncoder, collate
+from reward_models.encoders.models import RewardModel, RewardModelRecord, new_reward_model
+from reward_models.kinds import KindName
+from reward_models.kinds.base import GlobalAttention
+from reward_models.kinds.parts import InputParts
 from reward_models.training.objectives import objective
 from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)
 VOCABULARY, MAX_LENGTH, HELD_OUT = 4000, 2048, 0.1
-TEMPLATE_STEPS: dict[Kind, int] = {"completeness": 200, "factuality": 100}
+TEMPLATE_STEPS: dict[KindName, int] = {"completeness": 200, "factuality": 100}
 
 
 class WithoutBar(InputEncoder):
@@ -53,7 +56,7 @@ class WithoutBar(InputEncoder):
         return super().encode(list(joined))
 
 
-def untrained(path: Path, kind: Kind, seed: int) -> RewardModel:
+def untrained(path: Path, kind: KindName, seed: int) -> RewardModel:
     """A reward model with a new head on the encoder at `path`, with the global attention of the published settings."""
     seed_everything(seed, "models")
     attention: GlobalAttention = "none" if kind in ("relevance", "factuality") else "first"
@@ -83,7 +86,7 @@ def trained(
 
 
 def examples_of(
-    records: Sequence[FeedbackRecord], kind: Kind, encoder: InputEncoder, matching: Any = "token_f1"
+    records: Sequence[FeedbackRecord], kind: KindName, encoder: InputEncoder, matching: Any = "token_f1"
 ) -> list[RewardExample]:
     """Labelled inputs of all records."""
     return build_examples(records, LabelSettings(kind, matching), encoder, SpacySegmenter())
@@ -101,7 +104,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f}"
 
 
-def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: Kind) -> None:
+def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: KindName) -> None:
     """Pairs of a question together or shuffled, and batches of 12 or 24, with the same number of steps."""
     reader = InputEncoder(untrained(encoder, kind, 0).tokenizer, MAX_LENGTH)
     together, validation = examples_of(train, kind, reader), examples_of(dev, kind, reader)
@@ -145,7 +148,7 @@ def segment_answers(model: RewardModel, examples: Sequence[RewardExample]) -> to
     return torch.cat([model.segment_logits(batch).argmax(dim=-1) for batch in rows])
 
 
-def template(feedback: Path, kind: Kind) -> None:
+def template(feedback: Path, kind: KindName) -> None:
     """Train without the bar between passages, then score held-out records without and with it."""
     train, dev = hold_out(read_feedback(feedback), HELD_OUT, 0)
     texts = [text for record in train for passage in record.passages for text in passage.sentences]

@@ -27,13 +27,14 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.models.tiny.seq2seq import SPECIALS, build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples
-from reward_models.encoders.inputs import InputEncoder, InputParts, answer_parts, factuality_parts, relevance_parts
-from reward_models.encoders.models import Kind
+from reward_models.encoders.inputs import InputEncoder
+from reward_models.kinds import KindName
+from reward_models.kinds.parts import InputParts, answer_parts, factuality_parts, relevance_parts
 
 VOCABULARY, MAX_LENGTH = 8000, 2048
 SHARE_CUT = 0.01
 """Of the tokens of an answer, cut into two other tokens as a policy that samples may do."""
-BATCHES: tuple[tuple[Kind, int], ...] = (
+BATCHES: tuple[tuple[KindName, int], ...] = (
     ("relevance", 24),
     ("factuality", 24),
     ("completeness", 12),

@@ -6,7 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BatchConfig": "training.trainer",
-        "CompletenessConfig": "data.completeness",
+        "CompletenessConfig": "labels.completeness",
         "EvaluateRewardModel": "trust.evaluate",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",

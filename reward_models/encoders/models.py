@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,9 @@ from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.quiet import quiet_transformers
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.inputs import InputBatch
+from reward_models.kinds import Kind, KindName, kind_named
+from reward_models.kinds.base import GlobalAttention
 
-Kind = Literal["relevance", "factuality", "completeness", "preference"]
-GlobalAttention = Literal["none", "first", "separators"]
-SEGMENT_KINDS = ("relevance", "factuality")
 ID2LABEL = {0: "no_error", 1: "has_error"}
 RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
@@ -44,7 +43,7 @@ class RewardModelRecord:
     """What a reward model is, beside its weights.
 
     Attributes:
-        kind: `relevance` and `factuality` label segments, `completeness` and `preference` score whole answers.
+        kind: name of its kind (`reward_models/kinds/`).
         global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
             `separators` (and the class token). Other encoders take no notice.
         max_length: longest input in tokens.
@@ -53,7 +52,7 @@ class RewardModelRecord:
         std: their standard deviation (of the population), > 0.
     """
 
-    kind: Kind
+    kind: KindName
     global_attention: GlobalAttention = "none"
     max_length: int = 2048
     segmenter: str = "rules"
@@ -61,8 +60,7 @@ class RewardModelRecord:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(f"reward model kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        kind_named(self.kind)
         if self.global_attention not in get_args(GlobalAttention):
             expected = ", ".join(get_args(GlobalAttention))
             raise ConfigError(f"global_attention must be one of {expected}, got {self.global_attention!r}")
@@ -70,14 +68,19 @@ class RewardModelRecord:
             raise ConfigError(f"the standard deviation of a reward model's scores must be positive, got {self.std}")
 
     @property
+    def definition(self) -> Kind:
+        """The kind itself: form, density, labels and inputs."""
+        return kind_named(self.kind)
+
+    @property
     def labels_segments(self) -> bool:
         """True for a model with a label at each separator, False for one scalar an answer."""
-        return self.kind in SEGMENT_KINDS
+        return self.definition.form == "segment"
 
     @property
     def granularity(self) -> str:
-        """The segments that it labels: `sub_sentence`, `sentence` or `response`."""
-        return {"relevance": "sub_sentence", "factuality": "sentence"}.get(self.kind, "response")
+        """What it judges: each `sub_sentence`, `sentence` or `response`."""
+        return self.definition.density
 
 
 def read_record(directory: Path) -> RewardModelRecord | None:

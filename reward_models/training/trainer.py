@@ -93,12 +93,12 @@ class RewardModelTrainer:
         self.processes.all_reduce_gradients(self.optimizer.parameters)
         norm = self.optimizer.step(step)
         self.model.eval()
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
         return {**metrics, "items": items, "gradient_norm": norm, "lr": self.optimizer.lr(step)}
 
     @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
-        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is the accuracy."""
+        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is what its kind selects by."""
         if not self.validation:
             return {}
         share = [self.validation[i] for i in self.processes.share(len(self.validation))]
@@ -106,8 +106,8 @@ class RewardModelTrainer:
         for batch in in_batches(share, self.batches.eval_batch_size):
             with self.processes.autocast():
                 counts += objective(self.model, batch)[1]
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
-        return {"score": metrics["accuracy"], **metrics}
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
+        return {"score": metrics[self.model.record.definition.selected_by], **metrics}
 
     def save_model(self, directory: Path) -> None:
         """Write the model in the Hugging Face layout."""

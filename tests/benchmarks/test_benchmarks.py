@@ -45,7 +45,8 @@ from benchmarks.workload import (
     word,
 )
 from finegrained_rlhf.core.errors import ConfigError
-from reward_models.encoders.inputs import InputEncoder, answer_parts, factuality_parts, relevance_parts
+from reward_models.encoders.inputs import InputEncoder
+from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
 
 ROOT = Path(__file__).parents[2]
 TINY = PROFILES["tiny"]

@@ -14,7 +14,8 @@ from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokeni
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import RewardExample
-from reward_models.encoders.inputs import EncodedInput, InputEncoder, answer_parts
+from reward_models.encoders.inputs import EncodedInput, InputEncoder
+from reward_models.kinds.parts import answer_parts
 
 ANSWER = "The old red house stands there, and nobody has ever lived in it. It is blue."
 

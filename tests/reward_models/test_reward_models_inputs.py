@@ -19,16 +19,8 @@ from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokeniz
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.encoders.inputs import (
-    EncodedInput,
-    InputEncoder,
-    _shortened,
-    answer_parts,
-    batches_by_length,
-    collate,
-    factuality_parts,
-    relevance_parts,
-)
+from reward_models.encoders.inputs import EncodedInput, InputEncoder, _shortened, batches_by_length, collate
+from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
 
 QUESTION = "What is the lake like?"
 TOKENIZER = encoder_tokenizer(build_tokenizer(CORPUS), 512)

@@ -18,8 +18,9 @@ from finegrained_rlhf.rewards import StartableScorer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
 from reward_models import scorers
-from reward_models.encoders.inputs import InputEncoder, answer_parts, collate, relevance_parts
+from reward_models.encoders.inputs import InputEncoder, collate
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.kinds.parts import answer_parts, relevance_parts
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 RESPONSES = [

@@ -23,6 +23,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples, output_inputs
 from reward_models.encoders.inputs import InputEncoder, collate
 from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.kinds import COMPLETENESS
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, measured
 from reward_models.training.trainer import BatchConfig, RewardModelTrainer, in_batches
@@ -80,7 +81,7 @@ def test_moments_are_those_of_all_training_outputs(folder: Path) -> None:
     records = cue_records(6)
     found = measured(model, records, 5, Processes())
     with torch.no_grad():
-        inputs = output_inputs(records, InputEncoder(model.tokenizer, model.max_length))
+        inputs = output_inputs(COMPLETENESS, records, InputEncoder(model.tokenizer, model.max_length))
         scores = [float(model.answer_scores(collate([item], 0))) for item in inputs]
     assert len(scores) == 24
     assert found.mean == pytest.approx(float(np.mean(scores)), abs=1e-5)

@@ -23,9 +23,9 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
-from reward_models.data.labels import SegmentLabels
 from reward_models.encoders.inputs import InputEncoder, collate
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.labels.segments import SegmentLabels
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, measured
 from reward_models.training.trainer import BatchConfig

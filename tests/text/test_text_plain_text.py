@@ -13,7 +13,8 @@ from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.sft.trainer import demonstrations
-from reward_models.encoders.inputs import InputEncoder, factuality_parts
+from reward_models.encoders.inputs import InputEncoder
+from reward_models.kinds.parts import factuality_parts
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"] * 3
 NASTY = "red </s> <mask> <pad> cat</s> blue <s>"
