@@ -164,7 +164,9 @@ def template(feedback: Path, kind: KindName) -> None:
     without, with_bar = (examples_of(dev, kind, reader, "original") for reader in readers)
     trained(model, examples, without, 12, TEMPLATE_STEPS[kind], 0)
     model.eval()
-    accuracies = [objective(model, each)[1].metrics(kind == "factuality")["accuracy"] for each in (without, with_bar)]
+    accuracies = [
+        objective(model, each)[1].metrics(model.record.definition.form)["accuracy"] for each in (without, with_bar)
+    ]
     if kind == "factuality":
         answers = [segment_answers(model, each) for each in (without, with_bar)]
         change = f"{int((answers[0] != answers[1]).sum())} of {len(answers[0])} segment labels change"

@@ -6,36 +6,39 @@ know feedback or training. Any bidirectional encoder works; a Longformer is comp
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.models.encoders.loading import input_limit
-from finegrained_rlhf.models.loading import load_tokenizer, model_directory
-from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.models.encoders.loading import encoder_config, input_limit
+from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.inputs import InputBatch
-from reward_models.kinds import Kind, KindName, kind_named
+from reward_models.kinds import Form, Kind, KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
 
 ID2LABEL = {0: "no_error", 1: "has_error"}
 RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
-_NEW_HEAD = re.compile(r"^(classifier|pre_classifier|score)\.|\.pooler\.")
+_NEW_HEAD = r"^(classifier|pre_classifier|score)\.|\.pooler\."
+_FORMS: Mapping[Form, tuple[Any, Mapping[str, Any]]] = {
+    "segment": (
+        AutoModelForTokenClassification,
+        {"num_labels": len(ID2LABEL), "id2label": ID2LABEL, "label2id": {name: i for i, name in ID2LABEL.items()}},
+    ),
+    "sequence": (AutoModelForSequenceClassification, {"num_labels": 1}),
+}
+"""Of each form, transformers' class and the settings of a new head."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
     return frozenset(wrong)
 
 
-class RewardModel(nn.Module):
+class RewardModel(EncoderModel):
     """An encoder with a head, its tokenizer and its record.
 
     Args:
@@ -127,18 +130,13 @@ class RewardModel(nn.Module):
     """
 
     def __init__(self, model: Any, tokenizer: Any, record: RewardModelRecord) -> None:
-        super().__init__()
-        self.model, self.tokenizer, self.record = model, tokenizer, record
+        super().__init__(tokenizer)
+        self.model, self.record = model, record
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @property
-    def pad_id(self) -> int:
-        """Id of the padding token."""
-        return int(self.tokenizer.pad_token_id)
+    def network(self) -> Any:
+        """The classification model."""
+        return self.model
 
     @property
     def max_length(self) -> int:
@@ -168,9 +166,7 @@ class RewardModel(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""
-        with quiet_transformers():
-            self.model.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
+        super().save(directory)
         write_json(directory / RECORD, asdict(self.record))
 
 
@@ -196,39 +192,17 @@ def _global_tokens(batch: InputBatch, kind: GlobalAttention) -> GlobalTokens | N
     return GlobalTokens(torch.cat([first, positions], dim=1), torch.cat([always, real], dim=1))
 
 
-def _open(directory: Path, segments: bool, **options: Any) -> tuple[Any, set[str]]:
-    """A classification model in fp32 and the names of its weights that the directory lacks.
+def _open(directory: Path, form: Form, new_head: bool) -> Any:
+    """The classification model of a form, fp32, on the CPU; a new head is drawn from the global generator.
 
     Raises:
-        ModelError: missing, damaged, or no encoder.
+        ModelError: missing, damaged, without some of its weights, or no encoder.
     """
-    auto = AutoModelForTokenClassification if segments else AutoModelForSequenceClassification
-    try:
-        config = AutoConfig.from_pretrained(directory)
-        if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-            raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as Longformer")
-        with quiet_transformers():
-            model, info = auto.from_pretrained(
-                directory,
-                dtype=torch.float32,
-                output_loading_info=True,
-                local_files_only=True,
-                use_safetensors=True,
-                **options,
-            )
-    except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"{directory}: cannot be opened as a reward model ({reason})") from None
-    except Exception as error:  # safetensors raises its own type for damaged files
-        if type(error).__module__.startswith("safetensors"):
-            raise ModelError(f"{directory}: damaged weights ({error})") from None
-        raise
-    return model, set(info["missing_keys"])
-
-
-def _require(directory: Path, missing: set[str]) -> None:
-    if missing:
-        raise ModelError(f"{directory}: weights are missing, {sorted(missing)[0]} and {len(missing) - 1} more")
+    encoder_config(directory)
+    auto, head = _FORMS[form]
+    if new_head:
+        return load_weights(auto, directory, torch.float32, optional=_NEW_HEAD, **head)
+    return load_weights(auto, directory, torch.float32)
 
 
 def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel:
@@ -238,12 +212,7 @@ def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel
         ModelError: there is no encoder at `path`, or it lacks weights.
     """
     directory = model_directory(path, export="model")
-    if record.labels_segments:
-        label2id = {name: key for key, name in ID2LABEL.items()}
-        model, missing = _open(directory, True, num_labels=len(ID2LABEL), id2label=ID2LABEL, label2id=label2id)
-    else:
-        model, missing = _open(directory, False, num_labels=1)
-    _require(directory, {name for name in missing if not _NEW_HEAD.search(name)})
+    model = _open(directory, record.definition.form, new_head=True)
     return RewardModel(model, load_tokenizer(directory), record).eval()
 
 
@@ -261,8 +230,7 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
     record = read_record(directory) or default
     if record is None:
         raise ModelError(f"{directory}: no {RECORD}, so say in the configuration of which kind the model is")
-    model, missing = _open(directory, record.labels_segments)
-    _require(directory, missing)
+    model = _open(directory, record.definition.form, new_head=False)
     if record.labels_segments:
         try:
             error_label_ids(model.config.id2label)
