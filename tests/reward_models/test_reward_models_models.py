@@ -17,7 +17,9 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.tiny.seq2seq import build_gpt2, build_t5, build_tokenizer
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
+from finegrained_rlhf.models.tiny.t5 import build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from reward_models.encoders.inputs import EncodedInput, InputBatch, collate
 from reward_models.encoders.models import (
     RewardModelRecord,
