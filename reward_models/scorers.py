@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.templates import PassageText
-from reward_models.encoders.inputs import EncodedInput, InputEncoder, TooLong, batches_by_length
+from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
 from reward_models.encoders.models import RewardModel, RewardModelRecord, error_label_ids, load_reward_model
 from reward_models.kinds import Kind, KindName, PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
@@ -76,9 +76,9 @@ class _Scorer:
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
-        too_long: TooLong,
+        too_long: InputTooLong,
     ) -> None:
-        if too_long not in get_args(TooLong):
+        if too_long not in get_args(InputTooLong):
             raise ConfigError(f"too_long must be truncate or refuse, got {too_long!r}")
         self.too_long = too_long
         if batch_size < 1 or (max_length is not None and max_length < 8):
@@ -86,7 +86,7 @@ class _Scorer:
         self.path, self.batch_size, self.max_length = path, batch_size, max_length
         self._default = default
         self._model: RewardModel | None = None
-        self._encoder: InputEncoder | None = None
+        self._encoder: RewardInputEncoder | None = None
 
     def setup(self, device: torch.device | str = "cpu") -> None:
         """Read the model onto `device`.
@@ -97,7 +97,7 @@ class _Scorer:
         model = load_reward_model(self.path, self._default).to(device).eval()
         self._check(model)
         limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
-        self._model, self._encoder = model, InputEncoder(model.tokenizer, limit, self.too_long)
+        self._model, self._encoder = model, RewardInputEncoder(model.tokenizer, limit, self.too_long)
 
     def _check(self, model: RewardModel) -> None:
         """Raise ModelError unless the model is of a kind that this scorer can use."""
@@ -154,7 +154,7 @@ class SegmentScorer(_Scorer):
         batch_size: int = 32,
         max_length: int | None = None,
         kind: KindName | None = None,
-        too_long: TooLong = "truncate",
+        too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if not negative < positive:
@@ -244,7 +244,7 @@ class SequenceScorer(_Scorer):
         batch_size: int = 32,
         max_length: int | None = None,
         kind: KindName | None = None,
-        too_long: TooLong = "truncate",
+        too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if std is not None and std <= 0:

@@ -20,13 +20,13 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
-from reward_models.encoders.inputs import InputEncoder
+from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.kinds import KindName, PairKind, kind_named
 from reward_models.kinds.base import GlobalAttention
 from reward_models.labels.completeness import CompletenessConfig
 from reward_models.labels.segments import MIN_SPAN_WORDS
-from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class RewardModelConfig:
 
     kind: KindName
     optimizer: OptimizerConfig
-    batches: BatchConfig = BatchConfig()
+    batches: RewardBatchConfig = RewardBatchConfig()
     epochs: int | None = None
     steps: int | None = None
     max_length: int = 2048
@@ -76,7 +76,7 @@ class RewardModelConfig:
         return cls(
             kind=kind,
             optimizer=optimizer,
-            batches=BatchConfig(batch_size=recipe.batch_size),
+            batches=RewardBatchConfig(batch_size=recipe.batch_size),
             epochs=recipe.epochs,
             steps=recipe.steps,
             global_attention=recipe.global_attention,
@@ -156,7 +156,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         """
         train_records, validation_records = self._read()
         model = self._new_model()
-        encoder = InputEncoder(model.tokenizer, model.max_length)
+        encoder = RewardInputEncoder(model.tokenizer, model.max_length)
         train = self._examples(train_records, encoder, self.data)
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
         trainer, loop = self._trainer(model, train, validation, processes)
@@ -177,7 +177,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         return new_reward_model(self.model, record)
 
     def _examples(
-        self, records: Sequence[FeedbackRecord], encoder: InputEncoder, file: str, needed: bool = True
+        self, records: Sequence[FeedbackRecord], encoder: RewardInputEncoder, file: str, needed: bool = True
     ) -> list[RewardExample]:
         try:
             examples = build_examples(records, self._label_settings(), encoder, SpacySegmenter(self.segmenter))
@@ -221,7 +221,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         trainer.model = best
         dev = trainer.validate(result.best_step)
         if best.record.definition.form == "sequence" and best.record.std is None:
-            best.record = measured(best, records, self.reward_model.batches.eval_batch_size, processes)
+            best.record = with_moments(best, records, self.reward_model.batches.eval_batch_size, processes)
             if processes.is_main:
                 export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
                 with atomic_directory(run.final("model")) as directory:
@@ -260,7 +260,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         processes.barrier()
 
 
-def measured(
+def with_moments(
     model: RewardModel, records: Sequence[FeedbackRecord], batch_size: int, processes: Processes
 ) -> RewardModelRecord:
     """The record of a pair model with mean and (population) std of its raw scores of all answers in `records`.
@@ -270,7 +270,7 @@ def measured(
     """
     kind = model.record.definition
     assert isinstance(kind, PairKind)
-    inputs = output_inputs(kind, records, InputEncoder(model.tokenizer, model.max_length))
+    inputs = output_inputs(kind, records, RewardInputEncoder(model.tokenizer, model.max_length))
     share = [inputs[i] for i in processes.share(len(inputs))]
     with processes.autocast():
         scores = raw_scores(model, share, batch_size).double()

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
-from reward_models.encoders.inputs import EncodedInput, InputEncoder
+from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
 from reward_models.kinds import KindName, PairKind, SegmentKind, kind_named
 from reward_models.labels.completeness import Matching
 from reward_models.labels.pairs import AnswerPair
@@ -68,7 +68,7 @@ def _segment_examples(
     kind: SegmentKind,
     records: Sequence[FeedbackRecord],
     settings: LabelSettings,
-    encoder: InputEncoder,
+    encoder: RewardInputEncoder,
     segmenter: Segmenter,
 ) -> list[RewardExample]:
     labelled = [(record, kind.labels(record, segmenter, settings.min_span_words)) for record in records]
@@ -86,7 +86,7 @@ def _pair_examples(
     kind: PairKind,
     records: Sequence[FeedbackRecord],
     settings: LabelSettings,
-    encoder: InputEncoder,
+    encoder: RewardInputEncoder,
     segmenter: Segmenter,
 ) -> list[RewardExample]:
     groups: dict[int, list[AnswerPair]] = {}
@@ -95,7 +95,7 @@ def _pair_examples(
     return [_pair_example(kind, pairs, encoder) for pairs in groups.values()]
 
 
-def _pair_example(kind: PairKind, pairs: Sequence[AnswerPair], encoder: InputEncoder) -> RewardExample:
+def _pair_example(kind: PairKind, pairs: Sequence[AnswerPair], encoder: RewardInputEncoder) -> RewardExample:
     record = pairs[0].record
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.better_text, pair.worse_text)))
     inputs = encoder.encode([kind.parts(record.question, record.passages, text) for text in texts])
@@ -106,7 +106,7 @@ def _pair_example(kind: PairKind, pairs: Sequence[AnswerPair], encoder: InputEnc
 
 
 def build_examples(
-    records: Sequence[FeedbackRecord], settings: LabelSettings, encoder: InputEncoder, segmenter: Segmenter
+    records: Sequence[FeedbackRecord], settings: LabelSettings, encoder: RewardInputEncoder, segmenter: Segmenter
 ) -> list[RewardExample]:
     """Labelled inputs of all records that teach anything, in order.
 
@@ -121,7 +121,7 @@ def build_examples(
     return _pair_examples(kind, records, settings, encoder, segmenter)
 
 
-def output_inputs(kind: PairKind, records: Sequence[FeedbackRecord], encoder: InputEncoder) -> list[EncodedInput]:
+def output_inputs(kind: PairKind, records: Sequence[FeedbackRecord], encoder: RewardInputEncoder) -> list[EncodedInput]:
     """The inputs of every answer of the records, each answer as often as it occurs (for mean and std)."""
     return encoder.encode(
         [kind.parts(record.question, record.passages, text) for record in records for text in record.predictions]

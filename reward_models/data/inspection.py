@@ -20,7 +20,7 @@ from reward_models.labels.completeness import CompletenessConfig, Matching, scor
 from reward_models.labels.pairs import AnswerPair, PairSet, ordered_pairs
 from reward_models.labels.segments import SegmentLabels
 
-Format = Literal["table", "json"]
+ReportFormat = Literal["table", "json"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PairCounts:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PairAgreement:
     """How often another order of the answers agrees with the human preferences.
 
     Attributes:
@@ -76,7 +76,7 @@ class FeedbackReport:
     comparisons: Mapping[str, PairCounts]
     span_types: Mapping[str, int]
     missing_info_types: Mapping[str, int]
-    agreement: Mapping[str, Agreement]
+    agreement: Mapping[str, PairAgreement]
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values, a key for each kind of reward model first."""
@@ -97,7 +97,7 @@ def count_pairs(pairs: PairSet) -> PairCounts:
     return PairCounts(pairs.examples, pairs.first, pairs.second, pairs.ties)
 
 
-def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> Agreement:
+def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> PairAgreement:
     """Agreement of two sets of ordered pairs of the same records, over the pairs that both order."""
     winners = {(p.record.id, frozenset((p.better, p.worse))): p.better for p in human}
     same = [
@@ -105,7 +105,7 @@ def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> 
         for pair in other
         if (key := (pair.record.id, frozenset((pair.better, pair.worse)))) in winners
     ]
-    return Agreement(len(same), sum(same), round(sum(same) / len(same), 4) if same else None)
+    return PairAgreement(len(same), sum(same), round(sum(same) / len(same), 4) if same else None)
 
 
 def _longer_pairs(records: Sequence[FeedbackRecord]) -> list[AnswerPair]:
@@ -194,13 +194,13 @@ class InspectFeedback:
     """
 
     data: str
-    format: Format = "table"
+    format: ReportFormat = "table"
     segmenter: str = "rules"
     completeness: CompletenessConfig = CompletenessConfig()
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(Format):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(Format))}, got {self.format!r}")
+        if self.format not in get_args(ReportFormat):
+            raise ConfigError(f"format: expected one of {', '.join(get_args(ReportFormat))}, got {self.format!r}")
 
     def run(self) -> FeedbackReport:
         """Read the file, count, print."""

@@ -24,7 +24,7 @@ from reward_models.kinds.parts import InputParts
 
 logger = logging.getLogger(__name__)
 
-TooLong = Literal["refuse", "truncate"]
+InputTooLong = Literal["refuse", "truncate"]
 
 _CACHED_PIECES = 4096
 
@@ -67,7 +67,7 @@ class InputBatch:
     width: int
 
 
-def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
+def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
     """Pad inputs to one batch and list their separators. The copies to a CUDA device are not waited for."""
     ids, mask = pad_rows([item.ids for item in inputs], pad_id)
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
@@ -83,7 +83,7 @@ def batches_by_length(
 ) -> Iterator[tuple[list[int], InputBatch]]:
     """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs."""
     for rows in length_groups([len(item.ids) for item in inputs], batch_size, batch_overhead(device)):
-        yield rows, collate([inputs[i] for i in rows], pad_id, device)
+        yield rows, pad_inputs([inputs[i] for i in rows], pad_id, device)
 
 
 class _Pieces(dict[str, tuple[int, ...]]):
@@ -102,7 +102,7 @@ def _pieces_of(tokenizer: Any) -> _Pieces:
     return _shared_pieces.setdefault(key, _Pieces())
 
 
-class InputEncoder:
+class RewardInputEncoder:
     """Turns words into ids: `<s> before context after (</s> segment)* </s>`.
 
     The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
@@ -121,7 +121,7 @@ class InputEncoder:
         ModelError: the tokenizer lacks one of these tokens.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int, too_long: TooLong = "refuse") -> None:
+    def __init__(self, tokenizer: Any, max_length: int, too_long: InputTooLong = "refuse") -> None:
         start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
         sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         if start is None or sep is None or tokenizer.pad_token_id is None:

@@ -27,7 +27,7 @@ from reward_models.kinds import Form, Kind, KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
 
 ID2LABEL = {0: "no_error", 1: "has_error"}
-RECORD = "reward_model.json"
+REWARD_MODEL_RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
 _NEW_HEAD = r"^(classifier|pre_classifier|score)\.|\.pooler\."
@@ -86,13 +86,13 @@ class RewardModelRecord:
         return self.definition.density
 
 
-def read_record(directory: Path) -> RewardModelRecord | None:
+def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
     """The record saved beside a model; None where there is none (a model made elsewhere).
 
     Raises:
         ModelError: it is there and not readable.
     """
-    path = directory / RECORD
+    path = directory / REWARD_MODEL_RECORD
     if not path.is_file():
         return None
     try:
@@ -167,7 +167,7 @@ class RewardModel(EncoderModel):
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""
         super().save(directory)
-        write_json(directory / RECORD, asdict(self.record))
+        write_json(directory / REWARD_MODEL_RECORD, asdict(self.record))
 
 
 def _by_row(batch: InputBatch) -> tuple[Tensor, Tensor]:
@@ -227,9 +227,11 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
         ModelError: missing, damaged, without a record, or its labels do not fit its kind.
     """
     directory = model_directory(path, export="model")
-    record = read_record(directory) or default
+    record = read_reward_model_record(directory) or default
     if record is None:
-        raise ModelError(f"{directory}: no {RECORD}, so say in the configuration of which kind the model is")
+        raise ModelError(
+            f"{directory}: no {REWARD_MODEL_RECORD}, so say in the configuration of which kind the model is"
+        )
     model = _open(directory, record.definition.form, new_head=False)
     if record.labels_segments:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from reward_models.kinds.base import Density, Form, Kind, PairKind, Recipe, SegmentKind
+from reward_models.kinds.base import Form, Kind, LabelDensity, PairKind, Recipe, SegmentKind
 from reward_models.kinds.completeness import COMPLETENESS
 from reward_models.kinds.factuality import FACTUALITY
 from reward_models.kinds.preference import PREFERENCE
@@ -21,7 +21,7 @@ __all__ = [
     "KINDS",
     "PREFERENCE",
     "RELEVANCE",
-    "Density",
+    "LabelDensity",
     "Form",
     "Kind",
     "KindName",

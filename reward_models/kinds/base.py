@@ -22,7 +22,7 @@ from reward_models.labels.segments import MIN_SPAN_WORDS, SegmentLabels, segment
 
 Form = Literal["segment", "sequence"]
 """Whether a model labels each segment of an answer, or gives the whole answer one score."""
-Density = Literal["sub_sentence", "sentence", "response"]
+LabelDensity = Literal["sub_sentence", "sentence", "response"]
 GlobalAttention = Literal["none", "first", "separators"]
 """Which tokens of a Longformer see everything: none, the class token, or it and the separators."""
 
@@ -69,7 +69,7 @@ class Kind:
     """The validation metrics that are printed at the end of a training."""
 
     name: str
-    density: Density
+    density: LabelDensity
     reads_passages: bool
     recipe: Recipe
     selected_by: str = "accuracy"
@@ -77,7 +77,7 @@ class Kind:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ConfigError(f"a reward model kind needs a name of letters, digits and _, got {self.name!r}")
-        if self.density not in get_args(Density) or (self.density == "response") != (self.form == "sequence"):
+        if self.density not in get_args(LabelDensity) or (self.density == "response") != (self.form == "sequence"):
             raise ConfigError(f"reward model kind {self.name}: a {self.form} model cannot judge each {self.density!r}")
 
 
@@ -136,7 +136,7 @@ class PairKind(Kind):
     form: ClassVar[Form] = "sequence"
     headline: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    density: Density = "response"
+    density: LabelDensity = "response"
     reads_passages: bool = True
     compare: Compare
 

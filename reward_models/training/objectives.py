@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reward_models.data.examples import RewardExample
-from reward_models.encoders.inputs import collate
+from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, error_label_ids
 from reward_models.kinds import Form
 from reward_models.labels.segments import HAS_ERROR
@@ -100,7 +100,7 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
 
 def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
     """Summed loss (with gradient) and counts of segment labels; segments without a label are left out."""
-    batch = collate(
+    batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
     flat = [label for example in examples for label in example.labels]
@@ -128,7 +128,7 @@ def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> 
 
 def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
     """Summed loss (with gradient) and counts of pairs; a pair is correct where R(better) > R(worse)."""
-    batch = collate(
+    batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
     scores = model.answer_scores(batch)
@@ -149,6 +149,6 @@ _OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample]], tupl
 }
 
 
-def objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+def reward_model_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
     """The objective of the model's form; as `segment_objective` and `pair_objective`."""
     return _OBJECTIVES[model.record.definition.form](model, examples)

@@ -17,11 +17,11 @@ from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
-from reward_models.training.objectives import Counts, labelled_items, objective
+from reward_models.training.objectives import Counts, labelled_items, reward_model_objective
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class RewardBatchConfig:
     """How many examples are taken at a time.
 
     Attributes:
@@ -64,7 +64,7 @@ class RewardModelTrainer:
         model: RewardModel,
         train: Sequence[RewardExample],
         validation: Sequence[RewardExample],
-        batches: BatchConfig,
+        batches: RewardBatchConfig,
         optimizer: OptimizerConfig,
         total_steps: int,
         processes: Processes,
@@ -87,7 +87,7 @@ class RewardModelTrainer:
         counts = Counts.zero()
         for micro in in_batches(share, self.batches.micro_batch_size or max(1, items)):
             with self.processes.autocast():
-                loss, found = objective(self.model, micro)
+                loss, found = reward_model_objective(self.model, micro)
             (loss / items).backward()  # type: ignore[no-untyped-call]
             counts += found
         self.processes.all_reduce_gradients(self.optimizer.parameters)
@@ -105,7 +105,7 @@ class RewardModelTrainer:
         counts = Counts.zero()
         for batch in in_batches(share, self.batches.eval_batch_size):
             with self.processes.autocast():
-                counts += objective(self.model, batch)[1]
+                counts += reward_model_objective(self.model, batch)[1]
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
         return {"score": metrics[self.model.record.definition.selected_by], **metrics}
 

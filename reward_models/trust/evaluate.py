@@ -14,7 +14,7 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import cell, markdown_table
 from reward_models.data.examples import LabelSettings, build_examples
-from reward_models.encoders.inputs import InputEncoder
+from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model
 from reward_models.kinds import KindName, kind_named
 from reward_models.labels.completeness import CompletenessConfig, Matching
@@ -80,7 +80,9 @@ class EvaluateRewardModel:
         segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
         records = read_feedback(self.data)
         try:
-            examples = build_examples(records, settings, InputEncoder(model.tokenizer, model.max_length), segmenter)
+            examples = build_examples(
+                records, settings, RewardInputEncoder(model.tokenizer, model.max_length), segmenter
+            )
         except DataError as error:
             raise error.at(file=self.data) from None
         if not examples:

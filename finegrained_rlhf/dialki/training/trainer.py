@@ -29,7 +29,7 @@ from finegrained_rlhf.training.sft.trainer import set_dropout
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class DialkiBatchConfig:
     """How many dialogues and passages are taken at a time.
 
     Attributes:
@@ -81,7 +81,7 @@ class KnowledgeTrainer(ABC):
         model: KnowledgeModel,
         train: Sequence[Any],
         validation: Sequence[Any],
-        batches: BatchConfig,
+        batches: DialkiBatchConfig,
         losses: LossConfig,
         optimizer: OptimizerConfig,
         total_steps: int,
@@ -102,7 +102,7 @@ class KnowledgeTrainer(ABC):
 
     @staticmethod
     @abstractmethod
-    def new_finder(model: Any, processes: Processes, batches: BatchConfig) -> Finder[Any]:
+    def new_finder(model: Any, processes: Processes, batches: DialkiBatchConfig) -> Finder[Any]:
         """What answers the validation dialogues."""
 
     @staticmethod
@@ -193,7 +193,7 @@ class DialkiTrainer(KnowledgeTrainer):
     """Trains DIALKI, and Multi-Sentence: the model decides which."""
 
     @staticmethod
-    def new_finder(model: DialkiModel, processes: Processes, batches: BatchConfig) -> KnowledgeFinder:
+    def new_finder(model: DialkiModel, processes: Processes, batches: DialkiBatchConfig) -> KnowledgeFinder:
         """The finder of a DIALKI."""
         return KnowledgeFinder(model, processes, batches.eval_batch_size, batches.group_size)
 

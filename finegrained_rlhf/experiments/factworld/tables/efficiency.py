@@ -25,14 +25,14 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
-PREFERENCE = "preference_rlhf"
+PREFERENCE_RLHF = "preference_rlhf"
 LEVELS = (0.30, 0.25, 0.20, 0.15, 0.10)
 """Of the mean error; SFT starts at about 0.34."""
 NAMES = {
     DENSE: "dense, λ 0.95",
     SAME_LAMBDA: "holistic, λ 0.95",
     PAPERS_LAMBDA: "holistic, λ 0.99",
-    PREFERENCE: "preference RLHF",
+    PREFERENCE_RLHF: "preference RLHF",
 }
 
 
@@ -50,7 +50,7 @@ class EfficiencyTable(Table):
         "`error_during_training` the mean of the curve over all episodes, `kl` the last step's in nats an episode, "
         "`proxy_reward` the exported policy's reward."
     )
-    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE)
+    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE_RLHF)
     columns = ("error_during_training", "mean_error", *RATES, "proxy_reward", "best_step", "steps", "kl")
     caption = "Mean error and reward on the dev questions by episodes; lines are means over seeds, bands their range"
     claims = (
@@ -76,7 +76,7 @@ class EfficiencyTable(Table):
         rewards = {
             run: [curve(rows, lambda row: float(row["reward/total"])) for rows in found[run].values()]
             for run in self.runs
-            if run != PREFERENCE
+            if run != PREFERENCE_RLHF
         }
         rows = [self._row(root, run, seed, errors[run][seed]) for run in self.runs for seed, root in roots.items()]
         return {
