@@ -68,7 +68,10 @@ class InputBatch:
 
 
 def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
-    """Pad inputs to one batch and list their separators. The copies to a CUDA device are not waited for."""
+    """B inputs padded to ids and mask [B, L], and the S separators among them; see `InputBatch`.
+
+    The copies to a CUDA device are not waited for.
+    """
     ids, mask = pad_rows([item.ids for item in inputs], pad_id)
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
     positions = [position for item in inputs for position in item.separators]
@@ -81,7 +84,10 @@ def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device
 def batches_by_length(
     inputs: Sequence[EncodedInput], batch_size: int, pad_id: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[list[int], InputBatch]]:
-    """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs."""
+    """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs.
+
+    A batch is [B, L], L the length of its longest input.
+    """
     for rows in length_groups([len(item.ids) for item in inputs], batch_size, batch_overhead(device)):
         yield rows, pad_inputs([inputs[i] for i in rows], pad_id, device)
 

@@ -1,6 +1,7 @@
 """Losses and counts of the two forms of reward model: labels of segments, and pairs of scored answers.
 
-Knows logits, scores and labels. Sums, not means, so that micro-batches and processes can be added up exactly.
+Knows reward models and labelled examples; does not know steps or optimizers. Sums, not means, so that micro-batches and
+processes can be added up exactly.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
 
 
 def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """Summed loss (with gradient) and counts of segment labels; segments without a label are left out."""
+    """Summed loss (fp32 scalar with gradient) and counts of segment labels; segments without one are left out."""
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
@@ -127,7 +128,7 @@ def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> 
 
 
 def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """Summed loss (with gradient) and counts of pairs; a pair is correct where R(better) > R(worse)."""
+    """Summed loss (fp32 scalar with gradient) and counts of pairs; one is correct where R(better) > R(worse)."""
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
@@ -150,5 +151,5 @@ _OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample]], tupl
 
 
 def reward_model_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """The objective of the model's form; as `segment_objective` and `pair_objective`."""
+    """Summed loss (fp32 scalar with gradient) and counts, by the model's form."""
     return _OBJECTIVES[model.record.definition.form](model, examples)

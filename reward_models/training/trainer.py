@@ -121,24 +121,12 @@ class RewardModelTrainer:
         """Read weights and moments of a checkpoint.
 
         Raises:
-            ModelError: its weights are of another architecture.
-            CheckpointError: its moments are.
+            ModelError: it holds no readable reward model.
+            CheckpointError: its weights or moments are of another architecture.
         """
         stored = load_reward_model(checkpoint / "model")
-        copy_weights(stored, self.model, checkpoint)
+        self.model.copy_weights(stored, checkpoint)
         self.optimizer.load(checkpoint)
-
-
-def copy_weights(source: RewardModel, target: RewardModel, where: Path) -> None:
-    """Copy all weights of `source` into `target`.
-
-    Raises:
-        ConfigError: they differ in architecture.
-    """
-    try:
-        target.load_state_dict(source.state_dict())
-    except RuntimeError:
-        raise ConfigError(f"{where}: holds a reward model of another architecture than the one in `model`") from None
 
 
 def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequence[RewardExample]]:
@@ -155,7 +143,11 @@ def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequenc
 
 @torch.no_grad()
 def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> Callable[[], torch.Tensor]:
-    """Launch the scoring of whole answers in batches by length; the result waits for it and gives `raw_scores`."""
+    """Launch the scoring of n whole answers in batches by length.
+
+    Returns:
+        A function that waits for it and gives the raw scores, fp32 [n] on the CPU, in the order of `inputs`.
+    """
     order: list[int] = []
     parts = []
     for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):

@@ -145,7 +145,11 @@ class SegmentVerdicts:
 
 @torch.no_grad()
 def segment_verdicts(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> list[SegmentVerdicts]:
-    """What `model` says of each input's segments, in the order of `inputs`; computed in batches by length."""
+    """What `model` says of each input's segments, in the order of `inputs`; computed in batches by length.
+
+    The probabilities of an input are those of the error labels at its separators: the sum over the wrong columns of
+    softmax(logits [S, labels]).
+    """
     wrong = sorted(error_label_ids(model.model.config.id2label))
     found: dict[int, SegmentVerdicts] = {}
     for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from feedback_samples import record
-from reward_model_samples import cue_records, enlarged, prompt, save_longformer
+from reward_model_samples import cue_records, enlarged, prompt, save_bert, save_longformer
 from share_toy import Share
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -164,6 +164,15 @@ def test_gradients_of_processes_add_up(folder: Path, kind: str) -> None:
     assert max(float(g.abs().max()) for g in whole) > 1e-3
     for i, expected in enumerate(whole):
         assert torch.allclose(sum(part[i] for part in parts), expected, atol=1e-6)
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(folder: Path, tmp_path: Path) -> None:
+    made = trainer(folder, "relevance", RewardBatchConfig())
+    new_reward_model(save_bert(tmp_path / "bert"), RewardModelRecord("relevance")).save(tmp_path / "step_1" / "model")
+    with pytest.raises(CheckpointError, match="step_1: holds a RewardModel of another architecture than this run's"):
+        made.load_state(tmp_path / "step_1")
+    with pytest.raises(ModelError, match="no model here"):
+        made.load_state(tmp_path / "step_2")
 
 
 def test_in_batches_covers_everything_in_order(folder: Path) -> None:

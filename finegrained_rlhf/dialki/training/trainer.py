@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.evaluation.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
@@ -182,10 +182,7 @@ class KnowledgeTrainer(ABC):
         """
         directory = checkpoint / "model"
         stored = load_model(directory, read_record(directory, type(self.model.config)), type(self.model))
-        try:
-            self.model.load_state_dict(stored.state_dict())
-        except RuntimeError:
-            raise CheckpointError(f"{checkpoint}: holds a DIALKI of another architecture than this run's") from None
+        self.model.copy_weights(stored, checkpoint)
         self.optimizer.load(checkpoint)
 
 
