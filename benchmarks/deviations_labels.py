@@ -19,7 +19,8 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.functions import rouge_lsum
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span, sub_sentence_spans
-from reward_models.data.completeness import (
+from reward_models.kinds import FACTUALITY, RELEVANCE
+from reward_models.labels.completeness import (
     SentenceId,
     TokenF1Matcher,
     mapped_sentences,
@@ -27,7 +28,6 @@ from reward_models.data.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.data.labels import factuality_labels, relevance_labels
 
 
 class PunktSegmenter:
@@ -52,8 +52,8 @@ def answers_cut(records: Sequence[FeedbackRecord], rules: Segmenter, punkt: Segm
     lines = {"answers": f"{other} of {len(answers)} are cut otherwise by Punkt"}
     for name, segmenter in (("rules", rules), ("Punkt", punkt)):
         counts = [sum(len(cut(a)) for a in answers) for cut in (segmenter.sentences, segmenter.sub_sentences)]
-        for labels_of in (relevance_labels, factuality_labels):
-            labels = [label for record in records for label in labels_of(record, segmenter).labels]
+        for kind in (RELEVANCE, FACTUALITY):
+            labels = [label for record in records for label in kind.labels(record, segmenter).labels]
             counts += [labels.count(1), labels.count(0)]
         rouge = rouge_lsum([r.predictions[0] for r in records], [[r.gold] for r in records], segmenter)
         lines[f"answers, {name}"] = (

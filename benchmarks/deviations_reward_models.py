@@ -23,28 +23,27 @@ from torch import nn
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyLongformerConfig,
-    build_longformer,
-    build_tokenizer,
-    encoder_tokenizer,
-)
+from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.encoders.inputs import EncodedInput, InputEncoder, InputParts, collate
-from reward_models.encoders.models import GlobalAttention, Kind, RewardModel, RewardModelRecord, new_reward_model
-from reward_models.training.objectives import objective
-from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
+from reward_models.encoders.models import RewardModel, RewardModelRecord, new_reward_model
+from reward_models.kinds import KindName
+from reward_models.kinds.base import GlobalAttention
+from reward_models.kinds.parts import InputParts
+from reward_models.training.objectives import reward_model_objective
+from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)
 VOCABULARY, MAX_LENGTH, HELD_OUT = 4000, 2048, 0.1
-TEMPLATE_STEPS: dict[Kind, int] = {"completeness": 200, "factuality": 100}
+TEMPLATE_STEPS: dict[KindName, int] = {"completeness": 200, "factuality": 100}
 
 
-class WithoutBar(InputEncoder):
+class WithoutBar(RewardInputEncoder):
     """Joins passages as the original's training files do, without ` | `."""
 
     def encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
@@ -53,7 +52,7 @@ class WithoutBar(InputEncoder):
         return super().encode(list(joined))
 
 
-def untrained(path: Path, kind: Kind, seed: int) -> RewardModel:
+def untrained(path: Path, kind: KindName, seed: int) -> RewardModel:
     """A reward model with a new head on the encoder at `path`, with the global attention of the published settings."""
     seed_everything(seed, "models")
     attention: GlobalAttention = "none" if kind in ("relevance", "factuality") else "first"
@@ -70,7 +69,7 @@ def trained(
 ) -> tuple[float, float]:
     """Train; the highest dev accuracy of the validations, and the number of training inputs a step."""
     processes = Processes(ProcessConfig(precision="fp32", threads=1))
-    batches = BatchConfig(batch_size, eval_batch_size=64)
+    batches = RewardBatchConfig(batch_size, eval_batch_size=64)
     trainer = RewardModelTrainer(model, train, dev, batches, FACTWORLD, steps, processes, seed)
     seed_everything(seed, "training")
     scores, inputs = [], 0
@@ -83,7 +82,7 @@ def trained(
 
 
 def examples_of(
-    records: Sequence[FeedbackRecord], kind: Kind, encoder: InputEncoder, matching: Any = "token_f1"
+    records: Sequence[FeedbackRecord], kind: KindName, encoder: RewardInputEncoder, matching: Any = "token_f1"
 ) -> list[RewardExample]:
     """Labelled inputs of all records."""
     return build_examples(records, LabelSettings(kind, matching), encoder, SpacySegmenter())
@@ -101,9 +100,9 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f}"
 
 
-def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: Kind) -> None:
+def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: KindName) -> None:
     """Pairs of a question together or shuffled, and batches of 12 or 24, with the same number of steps."""
-    reader = InputEncoder(untrained(encoder, kind, 0).tokenizer, MAX_LENGTH)
+    reader = RewardInputEncoder(untrained(encoder, kind, 0).tokenizer, MAX_LENGTH)
     together, validation = examples_of(train, kind, reader), examples_of(dev, kind, reader)
     for name, size, examples in (
         ("12 pairs, a question's together", 12, together),
@@ -117,9 +116,9 @@ def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[F
 
 def classes(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord]) -> None:
     """A relevance model with its two classes, and with a third one that no label is of."""
-    reader = InputEncoder(untrained(encoder, "relevance", 0).tokenizer, MAX_LENGTH)
+    reader = RewardInputEncoder(untrained(encoder, "relevance", 0).tokenizer, MAX_LENGTH)
     examples, validation = examples_of(train, "relevance", reader), examples_of(dev, "relevance", reader)
-    batch = collate([item for example in validation for item in example.inputs], reader.pad_id)
+    batch = pad_inputs([item for example in validation for item in example.inputs], reader.pad_id)
     for count in (2, 3):
         scores, third = [], 0.0
         for seed in SEEDS:
@@ -141,11 +140,11 @@ def classes(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[Feedba
 @torch.no_grad()
 def segment_answers(model: RewardModel, examples: Sequence[RewardExample]) -> torch.Tensor:
     """The class of every segment of the examples, [S]."""
-    rows = [collate(example.inputs, model.pad_id) for example in examples]
+    rows = [pad_inputs(example.inputs, model.pad_id) for example in examples]
     return torch.cat([model.segment_logits(batch).argmax(dim=-1) for batch in rows])
 
 
-def template(feedback: Path, kind: Kind) -> None:
+def template(feedback: Path, kind: KindName) -> None:
     """Train without the bar between passages, then score held-out records without and with it."""
     train, dev = hold_out(read_feedback(feedback), HELD_OUT, 0)
     texts = [text for record in train for passage in record.passages for text in passage.sentences]
@@ -156,12 +155,15 @@ def template(feedback: Path, kind: Kind) -> None:
         build_longformer(base, config, 0).save_pretrained(folder)
         encoder_tokenizer(base, MAX_LENGTH).save_pretrained(folder)
         model = untrained(Path(folder), kind, 0)
-    readers = [make(model.tokenizer, MAX_LENGTH) for make in (WithoutBar, InputEncoder)]
+    readers = [make(model.tokenizer, MAX_LENGTH) for make in (WithoutBar, RewardInputEncoder)]
     examples = examples_of(train, kind, readers[0], "original")
     without, with_bar = (examples_of(dev, kind, reader, "original") for reader in readers)
     trained(model, examples, without, 12, TEMPLATE_STEPS[kind], 0)
     model.eval()
-    accuracies = [objective(model, each)[1].metrics(kind == "factuality")["accuracy"] for each in (without, with_bar)]
+    accuracies = [
+        reward_model_objective(model, each)[1].metrics(model.record.definition.form)["accuracy"]
+        for each in (without, with_bar)
+    ]
     if kind == "factuality":
         answers = [segment_answers(model, each) for each in (without, with_bar)]
         change = f"{int((answers[0] != answers[1]).sum())} of {len(answers[0])} segment labels change"

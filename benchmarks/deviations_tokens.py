@@ -24,16 +24,17 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.seq2seq import SPECIALS, build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import SPECIALS, build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples
-from reward_models.encoders.inputs import InputEncoder, InputParts, answer_parts, factuality_parts, relevance_parts
-from reward_models.encoders.models import Kind
+from reward_models.encoders.inputs import RewardInputEncoder
+from reward_models.kinds import KindName
+from reward_models.kinds.parts import InputParts, answer_parts, factuality_parts, relevance_parts
 
 VOCABULARY, MAX_LENGTH = 8000, 2048
 SHARE_CUT = 0.01
 """Of the tokens of an answer, cut into two other tokens as a policy that samples may do."""
-BATCHES: tuple[tuple[Kind, int], ...] = (
+BATCHES: tuple[tuple[KindName, int], ...] = (
     ("relevance", 24),
     ("factuality", 24),
     ("completeness", 12),
@@ -85,7 +86,7 @@ def one_call(records: Sequence[FeedbackRecord], tokenizer: Any, segmenter: Segme
     """Ids of relevance and factuality inputs, piece by piece and by one call over the words."""
     spaced = copy.deepcopy(tokenizer)  # the original's tokenizer puts a space before each word, the first one too
     spaced.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    encoder = InputEncoder(tokenizer, 10**6)
+    encoder = RewardInputEncoder(tokenizer, 10**6)
     parts: list[InputParts] = []
     for record in records:
         text = record.predictions[0]
@@ -109,7 +110,7 @@ def one_call(records: Sequence[FeedbackRecord], tokenizer: Any, segmenter: Segme
 
 def template(records: Sequence[FeedbackRecord], tokenizer: Any) -> str:
     """Inputs of the completeness model with and without the bar between passages."""
-    encoder = InputEncoder(tokenizer, 10**6)
+    encoder = RewardInputEncoder(tokenizer, 10**6)
     differ = bars = tokens = 0
     for record in records:
         parts = answer_parts(record.question, record.passages, record.predictions[0])
@@ -130,7 +131,7 @@ def batching(records: Sequence[FeedbackRecord], tokenizer: Any, segmenter: Segme
     """Padding and encoded answers of an epoch: pairs and inputs shuffled, and in this project's batches."""
     lines = {}
     for kind, size in BATCHES:
-        examples = build_examples(records, LabelSettings(kind), InputEncoder(tokenizer, MAX_LENGTH), segmenter)
+        examples = build_examples(records, LabelSettings(kind), RewardInputEncoder(tokenizer, MAX_LENGTH), segmenter)
         pairs = [RewardExample((e.inputs[i], e.inputs[j]), pairs=((0, 1),)) for e in examples for i, j in e.pairs]
         single = pairs or list(examples)
         random.Random(0).shuffle(single)

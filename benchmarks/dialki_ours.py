@@ -13,7 +13,7 @@ from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.order import items_of_step
@@ -41,7 +41,7 @@ class Ours:
         self.processes = Processes(ProcessConfig(profile.precision))
         self.finder = KnowledgeFinder(model, self.processes, profile.batch_size)
         self.encoded: Sequence[EncodedExample] = self.finder.encoder.encode(examples, training=True)[0]
-        batches = BatchConfig(batch_size=profile.batch_size, passages=profile.train_passages)
+        batches = DialkiBatchConfig(batch_size=profile.batch_size, passages=profile.train_passages)
         self.trainer = DialkiTrainer(
             model, self.encoded, [], batches, LOSSES, optimizer, 1, self.processes, seed=profile.seed, dropout=dropout
         )

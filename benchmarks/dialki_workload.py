@@ -23,7 +23,7 @@ from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_d
 from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 
 LOSSES = LossConfig(history=1.0, adversarial=5.0)
 """The thesis's on Doc2Dial."""

@@ -5,8 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "BatchConfig": "training.trainer",
-        "CompletenessConfig": "data.completeness",
+        "RewardBatchConfig": "training.trainer",
+        "CompletenessConfig": "labels.completeness",
         "EvaluateRewardModel": "trust.evaluate",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",

@@ -17,23 +17,10 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.templates import PassageText
-from reward_models.encoders.inputs import (
-    EncodedInput,
-    InputEncoder,
-    InputParts,
-    TooLong,
-    answer_parts,
-    batches_by_length,
-    factuality_parts,
-    relevance_parts,
-)
-from reward_models.encoders.models import (
-    Kind,
-    RewardModel,
-    RewardModelRecord,
-    error_label_ids,
-    load_reward_model,
-)
+from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
+from reward_models.encoders.models import RewardModel, RewardModelRecord, error_label_ids, load_reward_model
+from reward_models.kinds import Kind, KindName, PairKind, SegmentKind
+from reward_models.kinds.parts import InputParts
 from reward_models.training.trainer import start_raw_scores
 
 Granularity = Literal["sub_sentence", "sentence"]
@@ -71,6 +58,15 @@ def passages_of(prompt: Prompt) -> Sequence[PassageText]:
     return list(passages)
 
 
+def passages_for(kind: Kind, prompt: Prompt) -> Sequence[PassageText]:
+    """The passages that a kind of model is shown; none are needed where it reads none.
+
+    Raises:
+        DataError: it reads them and the prompt carries none.
+    """
+    return passages_of(prompt) if kind.reads_passages else ()
+
+
 class _Scorer:
     """A reward model that is loaded at `setup`."""
 
@@ -80,9 +76,9 @@ class _Scorer:
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
-        too_long: TooLong,
+        too_long: InputTooLong,
     ) -> None:
-        if too_long not in get_args(TooLong):
+        if too_long not in get_args(InputTooLong):
             raise ConfigError(f"too_long must be truncate or refuse, got {too_long!r}")
         self.too_long = too_long
         if batch_size < 1 or (max_length is not None and max_length < 8):
@@ -90,7 +86,7 @@ class _Scorer:
         self.path, self.batch_size, self.max_length = path, batch_size, max_length
         self._default = default
         self._model: RewardModel | None = None
-        self._encoder: InputEncoder | None = None
+        self._encoder: RewardInputEncoder | None = None
 
     def setup(self, device: torch.device | str = "cpu") -> None:
         """Read the model onto `device`.
@@ -101,7 +97,7 @@ class _Scorer:
         model = load_reward_model(self.path, self._default).to(device).eval()
         self._check(model)
         limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
-        self._model, self._encoder = model, InputEncoder(model.tokenizer, limit, self.too_long)
+        self._model, self._encoder = model, RewardInputEncoder(model.tokenizer, limit, self.too_long)
 
     def _check(self, model: RewardModel) -> None:
         """Raise ModelError unless the model is of a kind that this scorer can use."""
@@ -157,8 +153,8 @@ class SegmentScorer(_Scorer):
         negative: float = -1.0,
         batch_size: int = 32,
         max_length: int | None = None,
-        kind: Kind | None = None,
-        too_long: TooLong = "truncate",
+        kind: KindName | None = None,
+        too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if not negative < positive:
@@ -171,14 +167,15 @@ class SegmentScorer(_Scorer):
         self._segmenter: Segmenter | None = None
 
     def _check(self, model: RewardModel) -> None:
-        record = model.record
-        if not record.labels_segments:
+        record, kind = model.record, model.record.definition
+        if not isinstance(kind, SegmentKind):
             raise ModelError(f"{self.path}: a {record.kind} model scores whole answers; use SequenceScorer")
         if self.granularity is not None and self.granularity != record.granularity:
             raise ModelError(
                 f"{self.path}: a {record.kind} model labels each {record.granularity}, "
                 f"the configuration asks for {self.granularity}"
             )
+        self._kind = kind
         config = model.model.config
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
@@ -187,16 +184,12 @@ class SegmentScorer(_Scorer):
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""
-        record = self.model.record
-        assert self._segmenter is not None
-        cut = self._segmenter.sentences if record.granularity == "sentence" else self._segmenter.sub_sentences
-        return cut(response)
+        assert self.model is not None and self._segmenter is not None
+        return self._kind.cut(response, self._segmenter)
 
     def _parts(self, prompt: Prompt, response: str, spans: Sequence[Span]) -> InputParts:
         segments = [response[start:end] for start, end in spans]
-        if self.model.record.kind == "relevance":
-            return relevance_parts(question_of(prompt), segments)
-        return factuality_parts(question_of(prompt), passages_of(prompt), segments)
+        return self._kind.parts(question_of(prompt), passages_for(self._kind, prompt), segments)
 
     @torch.no_grad()
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
@@ -250,8 +243,8 @@ class SequenceScorer(_Scorer):
         std: float | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
-        kind: Kind | None = None,
-        too_long: TooLong = "truncate",
+        kind: KindName | None = None,
+        too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
         if std is not None and std <= 0:
@@ -259,14 +252,14 @@ class SequenceScorer(_Scorer):
         self.scale, self.bias, self._mean, self._std = scale, bias, mean, std
 
     def _check(self, model: RewardModel) -> None:
-        record = model.record
-        if record.labels_segments:
+        record, kind = model.record, model.record.definition
+        if not isinstance(kind, PairKind):
             raise ModelError(f"{self.path}: a {record.kind} model labels segments; use SegmentScorer")
         mean = self._mean if self._mean is not None else record.mean
         std = self._std if self._std is not None else record.std
         if mean is None or std is None:
             raise ModelError(f"{self.path}: no mean and std of its scores are saved with the model; set mean and std")
-        self.mean, self.std = mean, std
+        self.mean, self.std, self._kind = mean, std, kind
 
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Launch the scoring of whole responses, one value each; an empty one is scored as an empty answer.
@@ -278,7 +271,7 @@ class SequenceScorer(_Scorer):
         model = self.model
         inputs = self._encode(
             [
-                answer_parts(question_of(prompt), passages_of(prompt), response)
+                self._kind.parts(question_of(prompt), passages_for(self._kind, prompt), response)
                 for prompt, response in zip(prompts, responses, strict=True)
             ]
         )

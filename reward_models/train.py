@@ -19,19 +19,14 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.completeness import CompletenessConfig
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
-from reward_models.data.labels import MIN_SPAN_WORDS
-from reward_models.encoders.inputs import InputEncoder
-from reward_models.encoders.models import (
-    GlobalAttention,
-    Kind,
-    RewardModel,
-    RewardModelRecord,
-    load_reward_model,
-    new_reward_model,
-)
-from reward_models.training.trainer import BatchConfig, RewardModelTrainer, raw_scores
+from reward_models.encoders.inputs import RewardInputEncoder
+from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.kinds import KindName, PairKind, kind_named
+from reward_models.kinds.base import GlobalAttention
+from reward_models.labels.completeness import CompletenessConfig
+from reward_models.labels.segments import MIN_SPAN_WORDS
+from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
@@ -42,7 +37,7 @@ LEAST_STD = 1e-3
 
 @dataclass(frozen=True)
 class RewardModelConfig:
-    """One of the four reward models with its hyper-parameters.
+    """A kind of reward model with its hyper-parameters.
 
     Attributes:
         kind: `relevance`, `factuality`, `completeness` or `preference`.
@@ -55,9 +50,9 @@ class RewardModelConfig:
         min_span_words: C1 spans with fewer words are dropped.
     """
 
-    kind: Kind
+    kind: KindName
     optimizer: OptimizerConfig
-    batches: BatchConfig = BatchConfig()
+    batches: RewardBatchConfig = RewardBatchConfig()
     epochs: int | None = None
     steps: int | None = None
     max_length: int = 2048
@@ -70,6 +65,22 @@ class RewardModelConfig:
         if self.max_length < 8 or self.min_span_words < 0:
             raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
         RewardModelRecord(self.kind, self.global_attention)
+
+    @classmethod
+    def of_the_paper(cls, kind: KindName) -> RewardModelConfig:
+        """The paper's settings of a kind, as `conf/reward_model/` gives them to the scripts."""
+        recipe = kind_named(kind).recipe
+        optimizer = OptimizerConfig(
+            lr=recipe.lr, weight_decay=recipe.weight_decay, warmup_ratio=0.1, schedule="linear", max_grad_norm=1.0
+        )
+        return cls(
+            kind=kind,
+            optimizer=optimizer,
+            batches=RewardBatchConfig(batch_size=recipe.batch_size),
+            epochs=recipe.epochs,
+            steps=recipe.steps,
+            global_attention=recipe.global_attention,
+        )
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         """
         train_records, validation_records = self._read()
         model = self._new_model()
-        encoder = InputEncoder(model.tokenizer, model.max_length)
+        encoder = RewardInputEncoder(model.tokenizer, model.max_length)
         train = self._examples(train_records, encoder, self.data)
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
         trainer, loop = self._trainer(model, train, validation, processes)
@@ -166,7 +177,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         return new_reward_model(self.model, record)
 
     def _examples(
-        self, records: Sequence[FeedbackRecord], encoder: InputEncoder, file: str, needed: bool = True
+        self, records: Sequence[FeedbackRecord], encoder: RewardInputEncoder, file: str, needed: bool = True
     ) -> list[RewardExample]:
         try:
             examples = build_examples(records, self._label_settings(), encoder, SpacySegmenter(self.segmenter))
@@ -209,8 +220,8 @@ class TrainRewardModel(TrainingRun[Assembled]):
         best = load_reward_model(run.final("model")).to(processes.device)
         trainer.model = best
         dev = trainer.validate(result.best_step)
-        if not best.record.labels_segments and best.record.std is None:
-            best.record = measured(best, records, self.reward_model.batches.eval_batch_size, processes)
+        if best.record.definition.form == "sequence" and best.record.std is None:
+            best.record = with_moments(best, records, self.reward_model.batches.eval_batch_size, processes)
             if processes.is_main:
                 export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
                 with atomic_directory(run.final("model")) as directory:
@@ -229,7 +240,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
                 "std": best.record.std,
             }
             run.write_results(summary)
-            shown = ", ".join(f"{name} {dev[name]:.3f}" for name in ("accuracy", "f1_has_error") if name in dev)
+            shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
         processes.barrier()
 
@@ -249,15 +260,17 @@ class TrainRewardModel(TrainingRun[Assembled]):
         processes.barrier()
 
 
-def measured(
+def with_moments(
     model: RewardModel, records: Sequence[FeedbackRecord], batch_size: int, processes: Processes
 ) -> RewardModelRecord:
-    """The model's record with mean and (population) std of its raw scores of all answers in `records`.
+    """The record of a pair model with mean and (population) std of its raw scores of all answers in `records`.
 
     The std of equal scores is 0 and would divide by zero: it is recorded as 1 then. A warning says where the scores
     hardly differ: such a model may order pairs well above chance, but the reward would be made of rounding.
     """
-    inputs = output_inputs(records, InputEncoder(model.tokenizer, model.max_length))
+    kind = model.record.definition
+    assert isinstance(kind, PairKind)
+    inputs = output_inputs(kind, records, RewardInputEncoder(model.tokenizer, model.max_length))
     share = [inputs[i] for i in processes.share(len(inputs))]
     with processes.autocast():
         scores = raw_scores(model, share, batch_size).double()

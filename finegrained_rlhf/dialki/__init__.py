@@ -10,7 +10,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "BatchConfig": "training.trainer",
+        "DialkiBatchConfig": "training.trainer",
         "BertQaConfig": "baselines.config",
         "DialkiConfig": "model.model",
         "EvaluateDialki": "evaluation.evaluate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,28 +70,43 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: tuple[str, ...] = ()) -> Any:
+def read_model_config(directory: Path) -> Any:
+    """The configuration of the model in a directory.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        return AutoConfig.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
+
+
+def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str | None = None, **options: Any) -> Any:
     """A transformers model from a directory, with every weight that its class has.
 
     Args:
         auto: transformers' class to open it with.
         directory: that holds it.
         dtype: of the weights.
-        optional: beginnings of the names of weights that may be absent.
+        optional: regular expression, found in the names of weights that may be absent; None: none may.
+        options: of the model's configuration, as `from_pretrained` takes them.
 
     Raises:
         ModelError: it cannot be opened, or lacks weights, or a weight is not finite.
     """
     try:
         with quiet_transformers():
-            model, info = auto.from_pretrained(directory, dtype=dtype, output_loading_info=True, use_safetensors=True)
+            model, info = auto.from_pretrained(
+                directory, dtype=dtype, output_loading_info=True, local_files_only=True, use_safetensors=True, **options
+            )
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
         if type(error).__module__.startswith("safetensors"):
             raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
         raise
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
+    missing = sorted(name for name in info["missing_keys"] if optional is None or not re.search(optional, name))
     if missing:
         raise ModelError(
             f"{directory}: the weights are not those of a {type(model).__name__}: {len(missing)} are missing, "
@@ -142,10 +158,7 @@ class PolicyConfig:
 def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str | None = None) -> Policy:
     """A policy from a model directory or run directory, in evaluation mode, fp32, on the CPU."""
     directory = model_directory(path)
-    try:
-        config = AutoConfig.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
+    config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = load_weights(auto, directory, torch.float32)
     tokenizer = load_tokenizer(directory)

@@ -104,6 +104,8 @@ def reference_adapter(adapter: Any) -> Iterator[None]:
 def merged_state(model: Any) -> dict[str, Tensor]:
     """Plain weights with the adapter added in: W + (alpha / r) · B A, under the names of the plain model.
 
+    Each keeps the shape of the plain weight: W [out, in], B [out, r], A [r, in].
+
     Weights that the model ties share their memory here too; one that has an adapter of its own gets its own.
     """
     state = {

@@ -134,7 +134,18 @@ class Policy(nn.Module, ABC):
         *,
         entropy: bool = False,
     ) -> TokenLogprobs:
-        """Teacher-forced log-probabilities [R, T] of responses, with their entropy if asked (see `token_logprobs`)."""
+        """Teacher-forced log-probabilities of responses, with their entropy if asked (see `token_logprobs`).
+
+        Args:
+            memory: P encoded prompts.
+            prompt_index: int64 [R], the prompt of each row.
+            response_ids: int64 [R, T], right-padded.
+            response_mask: int64 [R, T], 1 = real.
+            entropy: False leaves the entropy at 0.
+
+        Returns:
+            fp32 [R, T] each, 0 at padding.
+        """
         hidden = self.hidden(memory, prompt_index, response_ids)
         return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored, entropy=entropy)
 
@@ -159,7 +170,7 @@ class Seq2SeqPolicy(Policy):
         return t5.encode(self.model, ids, mask)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
-        """See `Policy.hidden`."""
+        """States [R, T, D]; see `Policy.hidden`."""
         assert memory.states is not None
         start = self.model.config.decoder_start_token_id
         states, mask = memory.states, memory.prompt_mask
@@ -167,12 +178,12 @@ class Seq2SeqPolicy(Policy):
             return t5.decoder_states(self.model, states, mask, prompt_index, response_ids, start)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `Policy.head`."""
+        """Logits [n, V] of states [n, D]; see `Policy.head`."""
         return t5.head(self.model, hidden)
 
 
 def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Move the padding of right-padded ids [P, L] and mask to the left, where causal generation needs it."""
+    """Right-padded ids and mask, int64 [P, L], with their padding on the left, where causal generation needs it."""
     width = ids.shape[1]
     shift = width - mask.sum(dim=1, keepdim=True)
     source = torch.arange(width, device=ids.device).unsqueeze(0) - shift
@@ -181,7 +192,15 @@ def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 
 
 def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, pad: int) -> Tensor:
-    """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response."""
+    """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
+
+    Args:
+        backbone: the causal model without its head.
+        memory: P prompts, right-padded.
+        prompt_index: int64 [R], the prompt of each row.
+        response_ids: int64 [R, T], right-padded.
+        pad: id of the padding token.
+    """
     prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
     ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
     mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
@@ -206,10 +225,10 @@ class CausalPolicy(Policy):
         return None
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
-        """See `Policy.hidden`."""
+        """States [R, T, D]; see `Policy.hidden`."""
         with self._recomputing():
             return causal_states(self.model.base_model, memory, prompt_index, response_ids, self.pad_id)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `Policy.head`."""
+        """Logits [n, V] of states [n, D]; see `Policy.head`."""
         return self.model.lm_head(hidden)

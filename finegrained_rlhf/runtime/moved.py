@@ -1,6 +1,7 @@
-"""What classes were called in the configurations of version 0.1, so that runs made by it still open.
+"""What classes were called in configurations of older versions, so that runs made by them still open.
 
-A configuration names a class by the door of its package (`core/exports.py`) since version 0.2; before, by its module.
+A configuration names a class by the door of its package (`core/exports.py`) since version 0.2; before, by its module. A
+class that is renamed gets a new door, and the old one leads to it here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _IN_THIS_PACKAGE = {
     "dialki.respond.GenerateResponses": "dialki.GenerateResponses",
     "dialki.response_data.MakeResponseData": "dialki.MakeResponseData",
     "dialki.search.SearchConfig": "dialki.SearchConfig",
-    "dialki.trainer.BatchConfig": "dialki.BatchConfig",
+    "dialki.BatchConfig": "dialki.DialkiBatchConfig",
+    "dialki.trainer.BatchConfig": "dialki.DialkiBatchConfig",
     "dialki.world.dialogues.DialogueWorldConfig": "worlds.dialogue.DialogueWorldConfig",
     "dialki.world.make.MakeDialogueWorld": "worlds.dialogue.MakeDialogueWorld",
     "dialki.world.response_table.ResponseTable": "experiments.dialki.ResponseTable",
@@ -100,18 +102,19 @@ _REWARD_MODELS = {
     "reward_models.scorers.SegmentScorer": "reward_models.SegmentScorer",
     "reward_models.scorers.SequenceScorer": "reward_models.SequenceScorer",
     "reward_models.tiny.MakeTinyRewardModels": "reward_models.MakeTinyRewardModels",
-    "reward_models.training.BatchConfig": "reward_models.BatchConfig",
+    "reward_models.BatchConfig": "reward_models.RewardBatchConfig",
+    "reward_models.training.BatchConfig": "reward_models.RewardBatchConfig",
     "reward_models.trust_job.EvaluateRewardModel": "reward_models.EvaluateRewardModel",
 }
 MOVED: Mapping[str, str] = {
     **{f"finegrained_rlhf.{old}": f"finegrained_rlhf.{new}" for old, new in _IN_THIS_PACKAGE.items()},
     **_REWARD_MODELS,
 }
-"""`_target_` of version 0.1 → its name today."""
+"""`_target_` of an older version → its name today."""
 
 
 def with_current_names(config: Any) -> Any:
-    """A configuration in plain containers, in which every `_target_` of version 0.1 has its current name."""
+    """A configuration in plain containers, in which every old `_target_` has its current name."""
     if isinstance(config, Mapping):
         return {
             key: MOVED.get(value, value) if key == "_target_" and isinstance(value, str) else with_current_names(value)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["length", "repetition", "eos"]
+WarningKind = Literal["length", "repetition", "eos"]
 
 LENGTH_CHANGE = 1.25
 """Factor by which the mean length must have grown or shrunk."""
@@ -35,7 +35,7 @@ class HackingWarning:
     """
 
     component: str
-    kind: Kind
+    kind: WarningKind
     message: str
 
 
@@ -61,7 +61,7 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         if after - before <= 1e-6:
             continue
         gain = f"{name} rose from {before:.3f} to {after:.3f} a response"
-        signs: dict[Kind, str | None] = {
+        signs: dict[WarningKind, str | None] = {
             "length": _length(name, first, now),
             "repetition": _repetition(first, now),
             "eos": _eos(first, now),

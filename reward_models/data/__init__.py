@@ -1,1 +1,1 @@
-"""From feedback records to examples: labels, pairs, inputs."""
+"""From feedback records to examples in tokens, and a report of what a feedback file holds."""

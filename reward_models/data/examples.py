@@ -6,7 +6,7 @@ Does not know models or losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,19 +14,12 @@ import numpy as np
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter, Span
-from reward_models.data.completeness import Matching
-from reward_models.data.labels import MIN_SPAN_WORDS, SegmentLabels, factuality_labels, relevance_labels
-from reward_models.data.pairs import AnswerPair, completeness_pairs, preference_pairs
-from reward_models.encoders.inputs import (
-    EncodedInput,
-    InputEncoder,
-    InputParts,
-    answer_parts,
-    factuality_parts,
-    relevance_parts,
-)
-from reward_models.encoders.models import Kind
+from finegrained_rlhf.text.segmentation import Segmenter
+from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
+from reward_models.kinds import KindName, PairKind, SegmentKind, kind_named
+from reward_models.labels.completeness import Matching
+from reward_models.labels.pairs import AnswerPair
+from reward_models.labels.segments import MIN_SPAN_WORDS
 
 _BATCHES_SORTED_TOGETHER = 16
 
@@ -66,31 +59,46 @@ class LabelSettings:
         min_span_words: C1 spans with fewer words are dropped.
     """
 
-    kind: Kind
+    kind: KindName
     matching: Matching = "original"
     min_span_words: int = MIN_SPAN_WORDS
 
 
-def _texts(text: str, spans: Sequence[Span]) -> list[str]:
-    return [text[start:end] for start, end in spans]
-
-
 def _segment_examples(
+    kind: SegmentKind,
     records: Sequence[FeedbackRecord],
-    encoder: InputEncoder,
-    label: Callable[[FeedbackRecord], SegmentLabels],
-    parts: Callable[[FeedbackRecord, Sequence[str]], InputParts],
+    settings: LabelSettings,
+    encoder: RewardInputEncoder,
+    segmenter: Segmenter,
 ) -> list[RewardExample]:
-    labelled = [(record, label(record)) for record in records]
+    labelled = [(record, kind.labels(record, segmenter, settings.min_span_words)) for record in records]
     kept = [(record, labels) for record, labels in labelled if labels.teaches]
-    encoded = encoder.encode([parts(record, _texts(record.predictions[0], labels.spans)) for record, labels in kept])
-    return [RewardExample((item,), labels.labels) for item, (_, labels) in zip(encoded, kept, strict=True)]
+    parts = [
+        kind.parts(record.question, record.passages, [record.predictions[0][a:b] for a, b in labels.spans])
+        for record, labels in kept
+    ]
+    return [
+        RewardExample((item,), labels.labels) for item, (_, labels) in zip(encoder.encode(parts), kept, strict=True)
+    ]
 
 
-def _pair_example(pairs: Sequence[AnswerPair], encoder: InputEncoder) -> RewardExample:
+def _pair_examples(
+    kind: PairKind,
+    records: Sequence[FeedbackRecord],
+    settings: LabelSettings,
+    encoder: RewardInputEncoder,
+    segmenter: Segmenter,
+) -> list[RewardExample]:
+    groups: dict[int, list[AnswerPair]] = {}
+    for pair in kind.pairs(records, segmenter, settings.matching).pairs:
+        groups.setdefault(id(pair.record), []).append(pair)
+    return [_pair_example(kind, pairs, encoder) for pairs in groups.values()]
+
+
+def _pair_example(kind: PairKind, pairs: Sequence[AnswerPair], encoder: RewardInputEncoder) -> RewardExample:
     record = pairs[0].record
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.better_text, pair.worse_text)))
-    inputs = encoder.encode([answer_parts(record.question, record.passages, text) for text in texts])
+    inputs = encoder.encode([kind.parts(record.question, record.passages, text) for text in texts])
     where = {text: i for i, text in enumerate(texts)}
     return RewardExample(
         tuple(inputs), pairs=tuple((where[pair.better_text], where[pair.worse_text]) for pair in pairs)
@@ -98,42 +106,25 @@ def _pair_example(pairs: Sequence[AnswerPair], encoder: InputEncoder) -> RewardE
 
 
 def build_examples(
-    records: Sequence[FeedbackRecord], settings: LabelSettings, encoder: InputEncoder, segmenter: Segmenter
+    records: Sequence[FeedbackRecord], settings: LabelSettings, encoder: RewardInputEncoder, segmenter: Segmenter
 ) -> list[RewardExample]:
     """Labelled inputs of all records that teach anything, in order.
 
     Raises:
+        ConfigError: there is no such kind of reward model.
         DataError: an input does not fit the model even without its passages.
     """
-    words = settings.min_span_words
-    if settings.kind == "relevance":
-        return _segment_examples(
-            records,
-            encoder,
-            lambda record: relevance_labels(record, segmenter, words),
-            lambda record, segments: relevance_parts(record.question, segments),
-        )
-    if settings.kind == "factuality":
-        return _segment_examples(
-            records,
-            encoder,
-            lambda record: factuality_labels(record, segmenter, words),
-            lambda record, segments: factuality_parts(record.question, record.passages, segments),
-        )
-    if settings.kind == "preference":
-        found = preference_pairs(records)
-    else:
-        found = completeness_pairs(records, segmenter, settings.matching)
-    groups: dict[int, list[AnswerPair]] = {}
-    for pair in found.pairs:
-        groups.setdefault(id(pair.record), []).append(pair)
-    return [_pair_example(pairs, encoder) for pairs in groups.values()]
+    kind = kind_named(settings.kind)
+    if isinstance(kind, SegmentKind):
+        return _segment_examples(kind, records, settings, encoder, segmenter)
+    assert isinstance(kind, PairKind)
+    return _pair_examples(kind, records, settings, encoder, segmenter)
 
 
-def output_inputs(records: Sequence[FeedbackRecord], encoder: InputEncoder) -> list[EncodedInput]:
+def output_inputs(kind: PairKind, records: Sequence[FeedbackRecord], encoder: RewardInputEncoder) -> list[EncodedInput]:
     """The inputs of every answer of the records, each answer as often as it occurs (for mean and std)."""
     return encoder.encode(
-        [answer_parts(record.question, record.passages, text) for record in records for text in record.predictions]
+        [kind.parts(record.question, record.passages, text) for record in records for text in record.predictions]
     )
 
 

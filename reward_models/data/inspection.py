@@ -15,11 +15,12 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, MISSING_TYPES, FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
-from reward_models.data.completeness import CompletenessConfig, Matching, scores_to_preferences
-from reward_models.data.labels import SegmentLabels, factuality_labels, relevance_labels
-from reward_models.data.pairs import AnswerPair, PairSet, completeness_pairs, ordered_pairs, preference_pairs
+from reward_models.kinds import COMPLETENESS, KINDS, PREFERENCE, PairKind, SegmentKind
+from reward_models.labels.completeness import CompletenessConfig, Matching, scores_to_preferences
+from reward_models.labels.pairs import AnswerPair, PairSet, ordered_pairs
+from reward_models.labels.segments import SegmentLabels
 
-Format = Literal["table", "json"]
+ReportFormat = Literal["table", "json"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class PairCounts:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PairAgreement:
     """How often another order of the answers agrees with the human preferences.
 
     Attributes:
@@ -62,10 +63,8 @@ class FeedbackReport:
 
     Attributes:
         examples: records in the file.
-        relevance: labels of the relevance model (sub-sentences, C1).
-        factuality: labels of the factuality model (sentences, C2).
-        completeness: comparisons by completeness score.
-        preference: comparisons by human preference.
+        labels: of each kind of segment model, by name.
+        comparisons: of each kind of pair model, by name.
         span_types: marked spans by error type.
         missing_info_types: missing-information marks by type.
         agreement: with the human preferences, of the completeness order (`completeness`) and of the order by length
@@ -73,19 +72,17 @@ class FeedbackReport:
     """
 
     examples: int
-    relevance: LabelCounts
-    factuality: LabelCounts
-    completeness: PairCounts
-    preference: PairCounts
+    labels: Mapping[str, LabelCounts]
+    comparisons: Mapping[str, PairCounts]
     span_types: Mapping[str, int]
     missing_info_types: Mapping[str, int]
-    agreement: Mapping[str, Agreement]
+    agreement: Mapping[str, PairAgreement]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values, the four reward models first."""
+        """The report as plain JSON values, a key for each kind of reward model first."""
         values = asdict(self)
-        values["examples"] = values.pop("examples")
-        return values
+        examples = values.pop("examples")
+        return {**values.pop("labels"), **values.pop("comparisons"), **values, "examples": examples}
 
 
 def count_labels(labels: Sequence[SegmentLabels]) -> LabelCounts:
@@ -100,7 +97,7 @@ def count_pairs(pairs: PairSet) -> PairCounts:
     return PairCounts(pairs.examples, pairs.first, pairs.second, pairs.ties)
 
 
-def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> Agreement:
+def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> PairAgreement:
     """Agreement of two sets of ordered pairs of the same records, over the pairs that both order."""
     winners = {(p.record.id, frozenset((p.better, p.worse))): p.better for p in human}
     same = [
@@ -108,7 +105,7 @@ def agreement_with(human: Sequence[AnswerPair], other: Sequence[AnswerPair]) -> 
         for pair in other
         if (key := (pair.record.id, frozenset((pair.better, pair.worse)))) in winners
     ]
-    return Agreement(len(same), sum(same), round(sum(same) / len(same), 4) if same else None)
+    return PairAgreement(len(same), sum(same), round(sum(same) / len(same), 4) if same else None)
 
 
 def _longer_pairs(records: Sequence[FeedbackRecord]) -> list[AnswerPair]:
@@ -134,21 +131,21 @@ def inspect_feedback(
         segmenter: cuts the answers.
         matching: how completeness maps sub-sentences to passage sentences.
     """
-    preference = preference_pairs(records)
-    complete = completeness_pairs(records, segmenter, matching)
+    segment_kinds = [kind for kind in KINDS.values() if isinstance(kind, SegmentKind)]
+    pair_kinds = [kind for kind in KINDS.values() if isinstance(kind, PairKind)]
+    pairs = {kind.name: kind.pairs(records, segmenter, matching) for kind in pair_kinds}
+    human = pairs[PREFERENCE.name].pairs
     return FeedbackReport(
         examples=len(records),
-        relevance=count_labels([relevance_labels(record, segmenter) for record in records]),
-        factuality=count_labels([factuality_labels(record, segmenter) for record in records]),
-        completeness=count_pairs(complete),
-        preference=count_pairs(preference),
+        labels={k.name: count_labels([k.labels(record, segmenter) for record in records]) for k in segment_kinds},
+        comparisons={name: count_pairs(made) for name, made in pairs.items()},
         span_types=_type_counts(C1_TYPES + C2_TYPES, [e.error_type for r in records for e in r.feedback.errors]),
         missing_info_types=_type_counts(
             MISSING_TYPES, [m.error_type for r in records for m in r.feedback.missing_info]
         ),
         agreement={
-            "completeness": agreement_with(preference.pairs, complete.pairs),
-            "longer_answer": agreement_with(preference.pairs, _longer_pairs(records)),
+            COMPLETENESS.name: agreement_with(human, pairs[COMPLETENESS.name].pairs),
+            "longer_answer": agreement_with(human, _longer_pairs(records)),
         },
     )
 
@@ -160,12 +157,12 @@ def report_table(report: FeedbackReport) -> str:
     lines += ["", "Missing information"]
     lines += _rows([(name, count) for name, count in report.missing_info_types.items()])
     lines += ["", "Segment labels", _line("reward model", "examples", "has error", "no error", "share of errors")]
-    for name, labels in (("relevance", report.relevance), ("factuality", report.factuality)):
+    for name, labels in report.labels.items():
         total = labels.has_error + labels.no_error
         share = f"{labels.has_error / total:.3f}" if total else "-"
         lines.append(_line(name, labels.examples, labels.has_error, labels.no_error, share))
     lines += ["", "Comparisons", _line("reward model", "examples", "first", "second", "ties")]
-    for name, pairs in (("completeness", report.completeness), ("preference", report.preference)):
+    for name, pairs in report.comparisons.items():
         lines.append(_line(name, pairs.examples, pairs.first, pairs.second, pairs.ties))
     lines += ["", "Agreement with the human preferences", _line("order by", "compared", "agree", "share")]
     for name, agreed in report.agreement.items():
@@ -197,13 +194,13 @@ class InspectFeedback:
     """
 
     data: str
-    format: Format = "table"
+    format: ReportFormat = "table"
     segmenter: str = "rules"
     completeness: CompletenessConfig = CompletenessConfig()
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(Format):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(Format))}, got {self.format!r}")
+        if self.format not in get_args(ReportFormat):
+            raise ConfigError(f"format: expected one of {', '.join(get_args(ReportFormat))}, got {self.format!r}")
 
     def run(self) -> FeedbackReport:
         """Read the file, count, print."""

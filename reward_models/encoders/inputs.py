@@ -1,7 +1,7 @@
 """What a reward model reads, as token ids with the separators in known places.
 
-Knows tokenizers and the templates of `finegrained_rlhf.text.templates`; training and scoring both go through here.
-Does not know labels or models. An input that is too long loses the end of its passages, never a separator.
+Knows tokenizers and inputs in words (`kinds/parts.py`); training and scoring both go through here. Does not know labels
+or models. An input that is too long loses the end of its passages, never a separator.
 """
 
 from __future__ import annotations
@@ -20,64 +20,13 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.text.plain_text import plain_token_ids
-from finegrained_rlhf.text.templates import (
-    PassageText,
-    completeness_input,
-    context_text,
-    factuality_input,
-    relevance_input,
-    squeeze,
-    task_text,
-)
+from reward_models.kinds.parts import InputParts
 
 logger = logging.getLogger(__name__)
 
-TooLong = Literal["refuse", "truncate"]
+InputTooLong = Literal["refuse", "truncate"]
 
 _CACHED_PIECES = 4096
-_SEP = "</s>"
-
-
-@dataclass(frozen=True)
-class InputParts:
-    """One input in words.
-
-    Attributes:
-        before: everything before the passages.
-        context: the passages, the only part that may be cut; may be empty.
-        after: what follows them up to the first separator.
-        segments: the segments to judge, each behind a separator; none for a model of whole answers.
-    """
-
-    before: str
-    context: str
-    after: str
-    segments: tuple[str, ...] = ()
-
-
-def _around(text: str, context: str) -> tuple[str, str, str]:
-    """`text` split into what lies before, in and after `context`."""
-    before, found, after = text.partition(context) if context else (text, "", "")
-    return before.strip(), found, after.strip()
-
-
-def relevance_parts(question: str, segments: Sequence[str]) -> InputParts:
-    """The R1 input: question and segments, no passages."""
-    pieces = relevance_input(question, segments, _SEP)
-    return InputParts(pieces[0], "", "", tuple(pieces[2::2]))
-
-
-def factuality_parts(question: str, passages: Sequence[PassageText], segments: Sequence[str]) -> InputParts:
-    """The R2 input: question, passages and segments."""
-    context = context_text(passages)
-    pieces = factuality_input(question, context, segments, _SEP)
-    return InputParts(*_around(pieces[0], squeeze(context)), tuple(pieces[2::2]))
-
-
-def answer_parts(question: str, passages: Sequence[PassageText], answer: str) -> InputParts:
-    """The R3 and preference input: task text and the whole answer."""
-    text = completeness_input(task_text(question, passages), answer)
-    return InputParts(*_around(text, squeeze(context_text(passages))))
 
 
 @dataclass(frozen=True)
@@ -118,8 +67,11 @@ class InputBatch:
     width: int
 
 
-def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
-    """Pad inputs to one batch and list their separators. The copies to a CUDA device are not waited for."""
+def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
+    """B inputs padded to ids and mask [B, L], and the S separators among them; see `InputBatch`.
+
+    The copies to a CUDA device are not waited for.
+    """
     ids, mask = pad_rows([item.ids for item in inputs], pad_id)
     rows = [row for row, item in enumerate(inputs) for _ in item.separators]
     positions = [position for item in inputs for position in item.separators]
@@ -132,9 +84,12 @@ def collate(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | 
 def batches_by_length(
     inputs: Sequence[EncodedInput], batch_size: int, pad_id: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[list[int], InputBatch]]:
-    """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs."""
+    """Batches of at most `batch_size` inputs of similar length, shortest first, each with the places of its inputs.
+
+    A batch is [B, L], L the length of its longest input.
+    """
     for rows in length_groups([len(item.ids) for item in inputs], batch_size, batch_overhead(device)):
-        yield rows, collate([inputs[i] for i in rows], pad_id, device)
+        yield rows, pad_inputs([inputs[i] for i in rows], pad_id, device)
 
 
 class _Pieces(dict[str, tuple[int, ...]]):
@@ -153,7 +108,7 @@ def _pieces_of(tokenizer: Any) -> _Pieces:
     return _shared_pieces.setdefault(key, _Pieces())
 
 
-class InputEncoder:
+class RewardInputEncoder:
     """Turns words into ids: `<s> before context after (</s> segment)* </s>`.
 
     The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
@@ -172,7 +127,7 @@ class InputEncoder:
         ModelError: the tokenizer lacks one of these tokens.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int, too_long: TooLong = "refuse") -> None:
+    def __init__(self, tokenizer: Any, max_length: int, too_long: InputTooLong = "refuse") -> None:
         start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
         sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         if start is None or sep is None or tokenizer.pad_token_id is None:

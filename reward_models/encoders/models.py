@@ -6,37 +6,39 @@ know feedback or training. Any bidirectional encoder works; a Longformer is comp
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.models.encoders.loading import input_limit
-from finegrained_rlhf.models.loading import load_tokenizer, model_directory
-from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.models.encoders.loading import encoder_config, input_limit
+from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.inputs import InputBatch
+from reward_models.kinds import Form, Kind, KindName, kind_named
+from reward_models.kinds.base import GlobalAttention
 
-Kind = Literal["relevance", "factuality", "completeness", "preference"]
-GlobalAttention = Literal["none", "first", "separators"]
-SEGMENT_KINDS = ("relevance", "factuality")
 ID2LABEL = {0: "no_error", 1: "has_error"}
-RECORD = "reward_model.json"
+REWARD_MODEL_RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
-_NEW_HEAD = re.compile(r"^(classifier|pre_classifier|score)\.|\.pooler\.")
+_NEW_HEAD = r"^(classifier|pre_classifier|score)\.|\.pooler\."
+_FORMS: Mapping[Form, tuple[Any, Mapping[str, Any]]] = {
+    "segment": (
+        AutoModelForTokenClassification,
+        {"num_labels": len(ID2LABEL), "id2label": ID2LABEL, "label2id": {name: i for i, name in ID2LABEL.items()}},
+    ),
+    "sequence": (AutoModelForSequenceClassification, {"num_labels": 1}),
+}
+"""Of each form, transformers' class and the settings of a new head."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class RewardModelRecord:
     """What a reward model is, beside its weights.
 
     Attributes:
-        kind: `relevance` and `factuality` label segments, `completeness` and `preference` score whole answers.
+        kind: name of its kind (`reward_models/kinds/`).
         global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
             `separators` (and the class token). Other encoders take no notice.
         max_length: longest input in tokens.
@@ -53,7 +55,7 @@ class RewardModelRecord:
         std: their standard deviation (of the population), > 0.
     """
 
-    kind: Kind
+    kind: KindName
     global_attention: GlobalAttention = "none"
     max_length: int = 2048
     segmenter: str = "rules"
@@ -61,8 +63,7 @@ class RewardModelRecord:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(f"reward model kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        kind_named(self.kind)
         if self.global_attention not in get_args(GlobalAttention):
             expected = ", ".join(get_args(GlobalAttention))
             raise ConfigError(f"global_attention must be one of {expected}, got {self.global_attention!r}")
@@ -70,23 +71,28 @@ class RewardModelRecord:
             raise ConfigError(f"the standard deviation of a reward model's scores must be positive, got {self.std}")
 
     @property
+    def definition(self) -> Kind:
+        """The kind itself: form, density, labels and inputs."""
+        return kind_named(self.kind)
+
+    @property
     def labels_segments(self) -> bool:
         """True for a model with a label at each separator, False for one scalar an answer."""
-        return self.kind in SEGMENT_KINDS
+        return self.definition.form == "segment"
 
     @property
     def granularity(self) -> str:
-        """The segments that it labels: `sub_sentence`, `sentence` or `response`."""
-        return {"relevance": "sub_sentence", "factuality": "sentence"}.get(self.kind, "response")
+        """What it judges: each `sub_sentence`, `sentence` or `response`."""
+        return self.definition.density
 
 
-def read_record(directory: Path) -> RewardModelRecord | None:
+def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
     """The record saved beside a model; None where there is none (a model made elsewhere).
 
     Raises:
         ModelError: it is there and not readable.
     """
-    path = directory / RECORD
+    path = directory / REWARD_MODEL_RECORD
     if not path.is_file():
         return None
     try:
@@ -114,7 +120,7 @@ def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
     return frozenset(wrong)
 
 
-class RewardModel(nn.Module):
+class RewardModel(EncoderModel):
     """An encoder with a head, its tokenizer and its record.
 
     Args:
@@ -124,18 +130,13 @@ class RewardModel(nn.Module):
     """
 
     def __init__(self, model: Any, tokenizer: Any, record: RewardModelRecord) -> None:
-        super().__init__()
-        self.model, self.tokenizer, self.record = model, tokenizer, record
+        super().__init__(tokenizer)
+        self.model, self.record = model, record
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @property
-    def pad_id(self) -> int:
-        """Id of the padding token."""
-        return int(self.tokenizer.pad_token_id)
+    def network(self) -> Any:
+        """The classification model."""
+        return self.model
 
     @property
     def max_length(self) -> int:
@@ -165,10 +166,8 @@ class RewardModel(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""
-        with quiet_transformers():
-            self.model.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
-        write_json(directory / RECORD, asdict(self.record))
+        super().save(directory)
+        write_json(directory / REWARD_MODEL_RECORD, asdict(self.record))
 
 
 def _by_row(batch: InputBatch) -> tuple[Tensor, Tensor]:
@@ -193,39 +192,17 @@ def _global_tokens(batch: InputBatch, kind: GlobalAttention) -> GlobalTokens | N
     return GlobalTokens(torch.cat([first, positions], dim=1), torch.cat([always, real], dim=1))
 
 
-def _open(directory: Path, segments: bool, **options: Any) -> tuple[Any, set[str]]:
-    """A classification model in fp32 and the names of its weights that the directory lacks.
+def _open(directory: Path, form: Form, new_head: bool) -> Any:
+    """The classification model of a form, fp32, on the CPU; a new head is drawn from the global generator.
 
     Raises:
-        ModelError: missing, damaged, or no encoder.
+        ModelError: missing, damaged, without some of its weights, or no encoder.
     """
-    auto = AutoModelForTokenClassification if segments else AutoModelForSequenceClassification
-    try:
-        config = AutoConfig.from_pretrained(directory)
-        if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-            raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as Longformer")
-        with quiet_transformers():
-            model, info = auto.from_pretrained(
-                directory,
-                dtype=torch.float32,
-                output_loading_info=True,
-                local_files_only=True,
-                use_safetensors=True,
-                **options,
-            )
-    except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"{directory}: cannot be opened as a reward model ({reason})") from None
-    except Exception as error:  # safetensors raises its own type for damaged files
-        if type(error).__module__.startswith("safetensors"):
-            raise ModelError(f"{directory}: damaged weights ({error})") from None
-        raise
-    return model, set(info["missing_keys"])
-
-
-def _require(directory: Path, missing: set[str]) -> None:
-    if missing:
-        raise ModelError(f"{directory}: weights are missing, {sorted(missing)[0]} and {len(missing) - 1} more")
+    encoder_config(directory)
+    auto, head = _FORMS[form]
+    if new_head:
+        return load_weights(auto, directory, torch.float32, optional=_NEW_HEAD, **head)
+    return load_weights(auto, directory, torch.float32)
 
 
 def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel:
@@ -235,12 +212,7 @@ def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel
         ModelError: there is no encoder at `path`, or it lacks weights.
     """
     directory = model_directory(path, export="model")
-    if record.labels_segments:
-        label2id = {name: key for key, name in ID2LABEL.items()}
-        model, missing = _open(directory, True, num_labels=len(ID2LABEL), id2label=ID2LABEL, label2id=label2id)
-    else:
-        model, missing = _open(directory, False, num_labels=1)
-    _require(directory, {name for name in missing if not _NEW_HEAD.search(name)})
+    model = _open(directory, record.definition.form, new_head=True)
     return RewardModel(model, load_tokenizer(directory), record).eval()
 
 
@@ -255,11 +227,12 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
         ModelError: missing, damaged, without a record, or its labels do not fit its kind.
     """
     directory = model_directory(path, export="model")
-    record = read_record(directory) or default
+    record = read_reward_model_record(directory) or default
     if record is None:
-        raise ModelError(f"{directory}: no {RECORD}, so say in the configuration of which kind the model is")
-    model, missing = _open(directory, record.labels_segments)
-    _require(directory, missing)
+        raise ModelError(
+            f"{directory}: no {REWARD_MODEL_RECORD}, so say in the configuration of which kind the model is"
+        )
+    model = _open(directory, record.definition.form, new_head=False)
     if record.labels_segments:
         try:
             error_label_ids(model.config.id2label)

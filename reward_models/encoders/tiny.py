@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.seeding import seed_everything
-from reward_models.encoders.models import Kind, RewardModelRecord, new_reward_model
+from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.kinds import KindName, kind_named
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,18 @@ class MakeTinyRewardModels:
 
     encoder: str
     output_dir: str
-    kinds: Sequence[Kind] = ("relevance", "factuality", "completeness", "preference")
+    kinds: Sequence[KindName] = get_args(KindName)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.kinds:
+            kind_named(name)
 
     def run(self) -> None:
         """Write the models; the scalar ones get mean 0 and standard deviation 1."""
         for kind in self.kinds:
             seed_everything(self.seed, "tiny reward model", kind)
-            segments = kind in ("relevance", "factuality")
-            mean, std = (None, None) if segments else (0.0, 1.0)
+            mean, std = (0.0, 1.0) if kind_named(kind).form == "sequence" else (None, None)
             model = new_reward_model(self.encoder, RewardModelRecord(kind, mean=mean, std=std))
             with atomic_directory(Path(self.output_dir) / kind) as directory:
                 model.save(directory)

@@ -1,11 +1,12 @@
-"""Losses and counts of the two kinds of reward model.
+"""Losses and counts of the two forms of reward model: labels of segments, and pairs of scored answers.
 
-Knows logits, scores and labels. Sums, not means, so that micro-batches and processes can be added up exactly.
+Knows reward models and labelled examples; does not know steps or optimizers. Sums, not means, so that micro-batches and
+processes can be added up exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reward_models.data.examples import RewardExample
-from reward_models.data.labels import HAS_ERROR
-from reward_models.encoders.inputs import collate
+from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, error_label_ids
+from reward_models.kinds import Form
+from reward_models.labels.segments import HAS_ERROR
 
 
 def segment_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class Counts:
         """Labelled segments or pairs."""
         return int(self.values[1])
 
-    def metrics(self, segments: bool) -> dict[str, float]:
+    def metrics(self, form: Form) -> dict[str, float]:
         """Loss and accuracy a segment or pair; of segments also F1 of "has error" and the balanced accuracy.
 
         F1 = 2·TP / (2·TP + FP + FN), 0 where no error is labelled or claimed. Balanced accuracy is the mean recall of
@@ -80,7 +82,7 @@ class Counts:
         """
         loss, items, correct, found, claimed, missed = self.values.tolist()
         result = {"loss": loss / max(items, 1), "accuracy": correct / max(items, 1)}
-        if not segments:
+        if form == "sequence":
             return {**result, "pair_accuracy": result["accuracy"]}
         errors, clean = found + missed, items - found - missed
         recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
@@ -98,8 +100,8 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
 
 
 def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """Summed loss (with gradient) and counts of segment labels; segments without a label are left out."""
-    batch = collate(
+    """Summed loss (fp32 scalar with gradient) and counts of segment labels; segments without one are left out."""
+    batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
     flat = [label for example in examples for label in example.labels]
@@ -126,8 +128,8 @@ def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> 
 
 
 def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """Summed loss (with gradient) and counts of pairs; a pair is correct where R(better) > R(worse)."""
-    batch = collate(
+    """Summed loss (fp32 scalar with gradient) and counts of pairs; one is correct where R(better) > R(worse)."""
+    batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
     scores = model.answer_scores(batch)
@@ -142,6 +144,12 @@ def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tup
     return loss, Counts(values.double())
 
 
-def objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """The objective of the model's kind."""
-    return (segment_objective if model.record.labels_segments else pair_objective)(model, examples)
+_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample]], tuple[Tensor, Counts]]] = {
+    "segment": segment_objective,
+    "sequence": pair_objective,
+}
+
+
+def reward_model_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+    """Summed loss (fp32 scalar with gradient) and counts, by the model's form."""
+    return _OBJECTIVES[model.record.definition.form](model, examples)

@@ -17,11 +17,11 @@ from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
-from reward_models.training.objectives import Counts, labelled_items, objective
+from reward_models.training.objectives import Counts, labelled_items, reward_model_objective
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class RewardBatchConfig:
     """How many examples are taken at a time.
 
     Attributes:
@@ -64,7 +64,7 @@ class RewardModelTrainer:
         model: RewardModel,
         train: Sequence[RewardExample],
         validation: Sequence[RewardExample],
-        batches: BatchConfig,
+        batches: RewardBatchConfig,
         optimizer: OptimizerConfig,
         total_steps: int,
         processes: Processes,
@@ -87,27 +87,27 @@ class RewardModelTrainer:
         counts = Counts.zero()
         for micro in in_batches(share, self.batches.micro_batch_size or max(1, items)):
             with self.processes.autocast():
-                loss, found = objective(self.model, micro)
+                loss, found = reward_model_objective(self.model, micro)
             (loss / items).backward()  # type: ignore[no-untyped-call]
             counts += found
         self.processes.all_reduce_gradients(self.optimizer.parameters)
         norm = self.optimizer.step(step)
         self.model.eval()
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
         return {**metrics, "items": items, "gradient_norm": norm, "lr": self.optimizer.lr(step)}
 
     @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
-        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is the accuracy."""
+        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is what its kind selects by."""
         if not self.validation:
             return {}
         share = [self.validation[i] for i in self.processes.share(len(self.validation))]
         counts = Counts.zero()
         for batch in in_batches(share, self.batches.eval_batch_size):
             with self.processes.autocast():
-                counts += objective(self.model, batch)[1]
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
-        return {"score": metrics["accuracy"], **metrics}
+                counts += reward_model_objective(self.model, batch)[1]
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
+        return {"score": metrics[self.model.record.definition.selected_by], **metrics}
 
     def save_model(self, directory: Path) -> None:
         """Write the model in the Hugging Face layout."""
@@ -121,24 +121,12 @@ class RewardModelTrainer:
         """Read weights and moments of a checkpoint.
 
         Raises:
-            ModelError: its weights are of another architecture.
-            CheckpointError: its moments are.
+            ModelError: it holds no readable reward model.
+            CheckpointError: its weights or moments are of another architecture.
         """
         stored = load_reward_model(checkpoint / "model")
-        copy_weights(stored, self.model, checkpoint)
+        self.model.copy_weights(stored, checkpoint)
         self.optimizer.load(checkpoint)
-
-
-def copy_weights(source: RewardModel, target: RewardModel, where: Path) -> None:
-    """Copy all weights of `source` into `target`.
-
-    Raises:
-        ConfigError: they differ in architecture.
-    """
-    try:
-        target.load_state_dict(source.state_dict())
-    except RuntimeError:
-        raise ConfigError(f"{where}: holds a reward model of another architecture than the one in `model`") from None
 
 
 def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequence[RewardExample]]:
@@ -155,7 +143,11 @@ def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequenc
 
 @torch.no_grad()
 def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> Callable[[], torch.Tensor]:
-    """Launch the scoring of whole answers in batches by length; the result waits for it and gives `raw_scores`."""
+    """Launch the scoring of n whole answers in batches by length.
+
+    Returns:
+        A function that waits for it and gives the raw scores, fp32 [n] on the CPU, in the order of `inputs`.
+    """
     order: list[int] = []
     parts = []
     for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):

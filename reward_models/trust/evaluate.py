@@ -13,11 +13,12 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import cell, markdown_table
-from reward_models.data.completeness import CompletenessConfig, Matching
 from reward_models.data.examples import LabelSettings, build_examples
-from reward_models.data.labels import MIN_SPAN_WORDS
-from reward_models.encoders.inputs import InputEncoder
-from reward_models.encoders.models import Kind, RewardModel, RewardModelRecord, load_reward_model
+from reward_models.encoders.inputs import RewardInputEncoder
+from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model
+from reward_models.kinds import KindName, kind_named
+from reward_models.labels.completeness import CompletenessConfig, Matching
+from reward_models.labels.segments import MIN_SPAN_WORDS
 from reward_models.trust.measure import TrustReport, marked_texts, measure_trust
 
 
@@ -42,7 +43,7 @@ class EvaluateRewardModel:
     path: str
     data: str
     output: str
-    kind: Kind | None = None
+    kind: KindName | None = None
     matching: Matching | None = None
     min_span_words: int | None = None
     segmenter: str | None = None
@@ -50,6 +51,8 @@ class EvaluateRewardModel:
     processes: ProcessConfig = ProcessConfig()
 
     def __post_init__(self) -> None:
+        if self.kind is not None:
+            kind_named(self.kind)
         if self.matching is not None:
             CompletenessConfig(self.matching)
         if self.batch_size < 1 or (self.min_span_words is not None and self.min_span_words < 0):
@@ -77,7 +80,9 @@ class EvaluateRewardModel:
         segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
         records = read_feedback(self.data)
         try:
-            examples = build_examples(records, settings, InputEncoder(model.tokenizer, model.max_length), segmenter)
+            examples = build_examples(
+                records, settings, RewardInputEncoder(model.tokenizer, model.max_length), segmenter
+            )
         except DataError as error:
             raise error.at(file=self.data) from None
         if not examples:
@@ -87,7 +92,7 @@ class EvaluateRewardModel:
         texts = marked_texts(records, settings, segmenter)
         return measure_trust(model, examples, texts, self.batch_size, processes)
 
-    def _settings(self, kind: Kind) -> LabelSettings:
+    def _settings(self, kind: KindName) -> LabelSettings:
         """How labels are made: as told, else as the run in `path` made them, else as the original code does."""
         run = RunDirectory(self.path)
         config = run.read_config() if run.config_path.is_file() else {}

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, FeedbackRecord
+from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 from reward_models.data.examples import LabelSettings, RewardExample
-from reward_models.data.labels import HAS_ERROR, SegmentLabels, factuality_labels, relevance_labels, usable_errors
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
-from reward_models.encoders.models import SEGMENT_KINDS, RewardModel, error_label_ids
+from reward_models.encoders.models import RewardModel, error_label_ids
+from reward_models.kinds import SegmentKind, kind_named
+from reward_models.labels.segments import HAS_ERROR, SegmentLabels
 from reward_models.training.trainer import raw_scores
 from reward_models.trust.calibration import Calibration, calibration
 
@@ -47,15 +48,14 @@ def marked_texts(
     records: Sequence[FeedbackRecord], settings: LabelSettings, segmenter: Segmenter
 ) -> list[MarkedText] | None:
     """The texts behind the examples that `build_examples` makes of the same records; None for a pair model."""
-    if settings.kind not in SEGMENT_KINDS:
+    kind, words = kind_named(settings.kind), settings.min_span_words
+    if not isinstance(kind, SegmentKind):
         return None
-    relevance = settings.kind == "relevance"
-    label, types = (relevance_labels, C1_TYPES) if relevance else (factuality_labels, C2_TYPES)
     texts = []
     for record in records:
-        labels, text = label(record, segmenter, settings.min_span_words), record.predictions[0]
+        labels, text = kind.labels(record, segmenter, words), record.predictions[0]
         if labels.teaches:
-            spans = [(e.start, e.end) for e in usable_errors(record, types, settings.min_span_words)]
+            spans = [(e.start, e.end) for e in kind.marks(record, words)]
             texts.append(MarkedText(text, labels, tuple(s for s in dict.fromkeys(spans) if trim(s, text) is not None)))
     return texts
 
@@ -145,7 +145,11 @@ class SegmentVerdicts:
 
 @torch.no_grad()
 def segment_verdicts(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> list[SegmentVerdicts]:
-    """What `model` says of each input's segments, in the order of `inputs`; computed in batches by length."""
+    """What `model` says of each input's segments, in the order of `inputs`; computed in batches by length.
+
+    The probabilities of an input are those of the error labels at its separators: the sum over the wrong columns of
+    softmax(logits [S, labels]).
+    """
     wrong = sorted(error_label_ids(model.model.config.id2label))
     found: dict[int, SegmentVerdicts] = {}
     for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):

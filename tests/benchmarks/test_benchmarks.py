@@ -45,7 +45,8 @@ from benchmarks.workload import (
     word,
 )
 from finegrained_rlhf.core.errors import ConfigError
-from reward_models.encoders.inputs import InputEncoder, answer_parts, factuality_parts, relevance_parts
+from reward_models.encoders.inputs import RewardInputEncoder
+from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
 
 ROOT = Path(__file__).parents[2]
 TINY = PROFILES["tiny"]
@@ -198,7 +199,7 @@ def test_both_sides_give_the_reward_models_one_input(name: str) -> None:
         "factuality": factuality_parts(question, passages, segments),
         "completeness": answer_parts(question, passages, response),
     }[name]
-    encoded = InputEncoder(tokenizer, 256).encode([parts])[0]
+    encoded = RewardInputEncoder(tokenizer, 256).encode([parts])[0]
     ids = tokenizer(plain_rewards.reward_input(name, prompt, segments, response)).input_ids
     assert tuple(ids) == encoded.ids
     assert tuple(i for i, token in enumerate(ids[:-1]) if token == EOS) == encoded.separators

@@ -10,11 +10,12 @@ from benchmarks.deviations_labels import FirstWins, no_shared_word, published_en
 from benchmarks.deviations_reward_models import WithoutBar, pairs_apart, spread
 from benchmarks.deviations_tokens import SHARE_CUT, cut_otherwise, padded_share, t5_like
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import RewardExample
-from reward_models.encoders.inputs import EncodedInput, InputEncoder, answer_parts
+from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
+from reward_models.kinds.parts import answer_parts
 
 ANSWER = "The old red house stands there, and nobody has ever lived in it. It is blue."
 
@@ -67,7 +68,7 @@ def test_the_bar_between_passages_is_all_that_is_left_out() -> None:
     passages = (LAKE, Passage("", "A | B", ("One | two.",)))
     parts = answer_parts("What?", passages, "It is cold.")
     tokenizer = encoder_tokenizer(build_tokenizer([parts.context, parts.before, parts.after], "word"), 200)
-    ours, theirs = (make(tokenizer, 200).encode([parts])[0].ids for make in (InputEncoder, WithoutBar))
+    ours, theirs = (make(tokenizer, 200).encode([parts])[0].ids for make in (RewardInputEncoder, WithoutBar))
     bar = tokenizer("a | b", add_special_tokens=False).input_ids[1]
     assert len(ours) - len(theirs) == 1
     assert (ours.count(bar), theirs.count(bar)) == (3, 2)

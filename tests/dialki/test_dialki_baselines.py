@@ -37,7 +37,7 @@ from finegrained_rlhf.dialki.model.search import SearchConfig, top_spans
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialki.training.systems import load_finder
-from finegrained_rlhf.dialki.training.trainer import BatchConfig
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 NEXT_ALONE = LossConfig(0.0, 0.0)
@@ -124,7 +124,7 @@ def test_sentences_are_inputs_and_answers_are_of_the_record(folder: Path) -> Non
 def test_multi_sentence_learns(folder: Path, tmp_path: Path) -> None:
     config = DialkiConfig(inputs=InputConfig(160, 80), dropout=0.0, units="sentences", contextualize=False)
     one = job(folder, tmp_path / "run", dialki=config, losses=NEXT_ALONE, total_steps=50, validate_every=25)
-    one = replace(one, batches=BatchConfig(batch_size=3, passages=6, eval_batch_size=4), checkpoint_every=50)
+    one = replace(one, batches=DialkiBatchConfig(batch_size=3, passages=6, eval_batch_size=4), checkpoint_every=50)
     assert one.run().best_score > 0.6
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["validation"]["all"]["passage_accuracy"] > 0.6 and 0 < metrics["threshold"]["gamma"] < 1

@@ -22,7 +22,7 @@ from finegrained_rlhf.dialki.model.model import DialkiConfig, load_dialki
 from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -40,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trainer(folder: Path, batches: BatchConfig, losses: LossConfig | None = None, **changes: Any) -> DialkiTrainer:
+def trainer(
+    folder: Path, batches: DialkiBatchConfig, losses: LossConfig | None = None, **changes: Any
+) -> DialkiTrainer:
     model = tiny_dialki(folder / "bert", **changes)
     examples = encoded(model, toy_examples(), training=True)
     optimizer = OptimizerConfig(lr=1e-2, eps=1e-4)
@@ -122,8 +124,10 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path) -> N
 
 
 def test_micro_batches_make_no_difference(folder: Path) -> None:
-    whole = trainer(folder, BatchConfig(batch_size=5, passages=2))
-    parts = trainer(folder, BatchConfig(batch_size=5, passages=2, micro_batch_size=2, eval_batch_size=1, group_size=1))
+    whole = trainer(folder, DialkiBatchConfig(batch_size=5, passages=2))
+    parts = trainer(
+        folder, DialkiBatchConfig(batch_size=5, passages=2, micro_batch_size=2, eval_batch_size=1, group_size=1)
+    )
     before = [p.detach().clone() for p in whole.model.parameters()]
     for step in (1, 2, 3):
         a, b = whole.train_step(step), parts.train_step(step)
@@ -138,7 +142,7 @@ def test_micro_batches_make_no_difference(folder: Path) -> None:
 
 def test_gradients_of_processes_add_up(folder: Path) -> None:
     def gradients(rank: int, count: int) -> Sequence[torch.Tensor]:
-        made = trainer(folder, BatchConfig(batch_size=5, passages=2))
+        made = trainer(folder, DialkiBatchConfig(batch_size=5, passages=2))
         made.processes = Share(rank, count)
         made.train_step(1)
         return made.processes.gradients
@@ -152,7 +156,7 @@ def test_gradients_of_processes_add_up(folder: Path) -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (2.0, 0.0), (0.0, 0.5)])
 def test_each_loss_has_a_switch(folder: Path, alpha: float, beta: float) -> None:
-    made = trainer(folder, BatchConfig(batch_size=3), LossConfig(alpha, beta), contextualize=False)
+    made = trainer(folder, DialkiBatchConfig(batch_size=3), LossConfig(alpha, beta), contextualize=False)
     history = {name: p.detach().clone() for name, p in made.model.heads.history.named_parameters()}
     row = made.train_step(1)
     assert (row["loss/history"] > 0) == (alpha > 0) and (row["loss/adversarial"] > 0) == (beta > 0)
@@ -164,11 +168,11 @@ def test_each_loss_has_a_switch(folder: Path, alpha: float, beta: float) -> None
 
 
 def test_a_step_in_bf16(folder: Path) -> None:
-    made = trainer(folder, BatchConfig(batch_size=3))
+    made = trainer(folder, DialkiBatchConfig(batch_size=3))
     made.processes = made.finder.processes = Processes(ProcessConfig("bf16"))
     before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
     row = made.train_step(1)
-    exact = trainer(folder, BatchConfig(batch_size=3)).train_step(1)
+    exact = trainer(folder, DialkiBatchConfig(batch_size=3)).train_step(1)
     for name in ("loss/passage", "loss/begin", "loss/end", "loss/history"):
         assert row[name] == pytest.approx(exact[name], rel=0.05)
     assert 0 < row["loss/adversarial"] < 3 and row["gradient_norm"] == pytest.approx(exact["gradient_norm"], rel=0.2)
@@ -219,7 +223,7 @@ def test_bad_settings_are_refused(folder: Path, tmp_path: Path, change: dict) ->
     with pytest.raises(ConfigError):
         LossConfig(history=-1.0)
     with pytest.raises(ConfigError):
-        BatchConfig(passages=0)
+        DialkiBatchConfig(passages=0)
 
 
 def test_a_document_on_the_command_line(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_d
 from finegrained_rlhf.dialki.model.objective import LossConfig
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.train import TrainDialki
-from finegrained_rlhf.dialki.training.trainer import BatchConfig
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 
@@ -123,7 +123,7 @@ def job(folder: Path, output: Path, **changes: Any) -> TrainDialki:
         "validation_data": str(folder / "dialogues.jsonl"),
         "dialki": DialkiConfig(inputs=InputConfig(160, 80), dropout=0.0),
         "losses": LossConfig(1.0, 1.0),
-        "batches": BatchConfig(batch_size=3, passages=3, eval_batch_size=4),
+        "batches": DialkiBatchConfig(batch_size=3, passages=3, eval_batch_size=4),
         "total_steps": 6,
         "validate_every": 3,
         "checkpoint_every": 2,

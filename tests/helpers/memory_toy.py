@@ -13,17 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyGPT2Config,
-    TinyLongformerConfig,
-    TinyT5Config,
-    build_gpt2,
-    build_longformer,
-    build_t5,
-    build_tokenizer,
-    causal_tokenizer,
-    encoder_tokenizer,
-)
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

@@ -12,12 +12,8 @@ from transformers import BertConfig, BertForMaskedLM
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyLongformerConfig,
-    build_longformer,
-    build_tokenizer,
-    encoder_tokenizer,
-)
+from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from reward_models.encoders.models import RewardModel
 
 CORPUS = [

@@ -12,14 +12,9 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyGPT2Config,
-    TinyT5Config,
-    build_gpt2,
-    build_t5,
-    build_tokenizer,
-    causal_tokenizer,
-)
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"]
 SEQ2SEQ = ("t5", "t5-v1.1", "mt5")

@@ -11,14 +11,9 @@ import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.inference.generator import DecodingConfig, TextGenerator, load_policy, text_ids
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyGPT2Config,
-    TinyT5Config,
-    build_gpt2,
-    build_t5,
-    build_tokenizer,
-    causal_tokenizer,
-)
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
 TEXTS = [
     "question: what is the color? context: the color of Ana is red.",

@@ -22,17 +22,11 @@ from transformers import (
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
+from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
 from finegrained_rlhf.models.tiny.make import MakeTinyModels, make_tiny_models, read_corpus
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyGPT2Config,
-    TinyLongformerConfig,
-    TinyT5Config,
-    build_longformer,
-    build_t5,
-    build_tokenizer,
-    causal_tokenizer,
-    encoder_tokenizer,
-)
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 
 PROSE = [
     'The "quick" fox (a mammal) didn\'t jump; it ran: 3.5 km, in 20-odd minutes!',

@@ -7,7 +7,8 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config, build_t5, build_tokenizer
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 
 TEXTS = ["red green blue white black old new"]
 

@@ -12,7 +12,8 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import MissingInfo
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.completeness import (
+from reward_models.kinds import COMPLETENESS, PREFERENCE
+from reward_models.labels.completeness import (
     CompletenessConfig,
     TokenF1Matcher,
     WindowMatcher,
@@ -21,7 +22,7 @@ from reward_models.data.completeness import (
     passage_sentences,
     scores_to_preferences,
 )
-from reward_models.data.pairs import completeness_pairs, ordered_pairs, preference_pairs
+from reward_models.labels.pairs import ordered_pairs
 
 SEGMENTER = SpacySegmenter()
 WIDE, COLD, SWIM = LAKE.sentences
@@ -67,10 +68,10 @@ def test_real_pieces_equal_difflib(shared_data: Path) -> None:
 def test_real_pairs_and_time(shared_data: Path) -> None:
     rows = read_feedback(shared_data / "qa_feedback/dev_feedback.json")
     start = time.process_time()
-    pairs = completeness_pairs(rows, SEGMENTER)
+    pairs = COMPLETENESS.pairs(rows, SEGMENTER)
     assert time.process_time() - start < 30, "measured 3 s on one core"
     assert (pairs.examples, len(pairs.pairs), pairs.first, pairs.second, pairs.ties) == (352, 859, 531, 328, 1253)
-    preferences = preference_pairs(rows)
+    preferences = PREFERENCE.pairs(rows, SEGMENTER)
     assert preferences.examples == 400 and preferences.first + preferences.second + preferences.ties == 2400
     assert len(preferences.pairs) == preferences.first + preferences.second
 
@@ -99,7 +100,7 @@ def test_scores_by_hand() -> None:
     assert result is not None and result.needed == {(1, 1), (1, 2)}
     assert result.scores == (1.0, 0.0, 0.5, 0.0)
     assert result.preferences == (1, 1, 1, 2, 0, 1)
-    pairs = completeness_pairs([row], SEGMENTER)
+    pairs = COMPLETENESS.pairs([row], SEGMENTER)
     assert [(pair.better, pair.worse) for pair in pairs.pairs] == [(0, 1), (0, 2), (0, 3), (2, 1), (2, 3)]
     assert (pairs.examples, pairs.first, pairs.second, pairs.ties) == (1, 4, 1, 1)
     assert pairs.pairs[3].better_text.startswith(WIDE) and pairs.pairs[3].worse_text == SWIM
@@ -124,7 +125,7 @@ def test_examples_without_needed_sentences_are_skipped() -> None:
     foreign = record(WIDE, correction="Something that no passage says at all.")
     only_minor = record(SWIM, correction=COLD, missing=[MissingInfo("Missing-Minor-Auxiliary", 1, (2,))])
     no_passages = record(WIDE, correction=COLD, passages=())
-    pairs = completeness_pairs([empty, foreign, only_minor, no_passages], SEGMENTER)
+    pairs = COMPLETENESS.pairs([empty, foreign, only_minor, no_passages], SEGMENTER)
     assert (pairs.examples, pairs.pairs) == (0, ())
 
 
@@ -157,6 +158,6 @@ def test_preferences_of_scores(scores: list[int]) -> None:
 
 
 def test_human_pairs_drop_ties() -> None:
-    pairs = preference_pairs([record(WIDE, preferences=(0, 1, 2, 1, 0, 2))])
+    pairs = PREFERENCE.pairs([record(WIDE, preferences=(0, 1, 2, 1, 0, 2))], SEGMENTER)
     assert [(pair.better, pair.worse) for pair in pairs.pairs] == [(0, 2), (3, 0), (1, 2), (3, 2)]
     assert (pairs.first, pairs.second, pairs.ties) == (2, 2, 2)

@@ -12,7 +12,8 @@ from text_samples import WORDS
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.labels import SegmentLabels, factuality_labels, relevance_labels, usable_errors
+from reward_models.kinds import FACTUALITY, RELEVANCE
+from reward_models.labels.segments import SegmentLabels, usable_errors
 
 SEGMENTER = SpacySegmenter()
 TEXT = "The lake is three km wide, and there are some very old boats. It is cold. Nobody swims in it."
@@ -25,7 +26,7 @@ def real(shared_data: Path) -> list[FeedbackRecord]:
 
 @pytest.mark.parametrize(
     ("kind", "build", "counts"),
-    [("relevance", relevance_labels, (400, 1131, 1052)), ("factuality", factuality_labels, (347, 218, 418))],
+    [("relevance", RELEVANCE.labels, (400, 1131, 1052)), ("factuality", FACTUALITY.labels, (347, 218, 418))],
 )
 def test_real_labels_segment_by_segment(
     shared_data: Path, real: list[FeedbackRecord], kind: str, build: Callable[..., Any], counts: tuple[int, ...]
@@ -39,7 +40,7 @@ def test_real_labels_segment_by_segment(
 
 def test_relevance_by_hand() -> None:
     row = record(TEXT, [("and there are some very old boats.", "Irrelevant"), ("three", "Wrong-Grounding")])
-    labels = relevance_labels(row, SEGMENTER)
+    labels = RELEVANCE.labels(row, SEGMENTER)
     pieces = [TEXT[a:b] for a, b in labels.spans]
     assert pieces == [
         "The lake is three km wide,",
@@ -52,34 +53,34 @@ def test_relevance_by_hand() -> None:
 
 def test_factuality_by_hand() -> None:
     row = record(TEXT, [("and there are some very old boats.", "Redundant"), ("swims", "Unverifiable")])
-    assert factuality_labels(row, SEGMENTER).labels == (None, 0, 1)
+    assert FACTUALITY.labels(row, SEGMENTER).labels == (None, 0, 1)
     both = record(TEXT, [("and there are some very old boats.", "Redundant"), ("three", "Wrong-Grounding")])
-    assert factuality_labels(both, SEGMENTER).labels == (1, 0, 0)
+    assert FACTUALITY.labels(both, SEGMENTER).labels == (1, 0, 0)
 
 
 def test_short_c1_spans_are_dropped_and_short_c2_spans_are_not() -> None:
     four = record(TEXT, [("some very old boats.", "Irrelevant"), ("It is cold.", "Incoherent")])
-    assert relevance_labels(four, SEGMENTER).labels == (0, 0, 0, 0)
-    assert factuality_labels(four, SEGMENTER).labels == (0, 0, 0), "a dropped span must not make a sentence ignored"
-    assert relevance_labels(four, SEGMENTER, min_words=4).labels == (0, 1, 0, 0)
+    assert RELEVANCE.labels(four, SEGMENTER).labels == (0, 0, 0, 0)
+    assert FACTUALITY.labels(four, SEGMENTER).labels == (0, 0, 0), "a dropped span must not make a sentence ignored"
+    assert RELEVANCE.labels(four, SEGMENTER, min_words=4).labels == (0, 1, 0, 0)
     five = record(TEXT, [("are some very old boats.", "Irrelevant")])
-    assert relevance_labels(five, SEGMENTER).labels == (0, 1, 0, 0)
+    assert RELEVANCE.labels(five, SEGMENTER).labels == (0, 1, 0, 0)
     assert len(usable_errors(record(TEXT, [("cold.", "Unverifiable")]), ["Unverifiable"])) == 1
 
 
 def test_a_span_over_two_segments_marks_both() -> None:
     row = record(TEXT, [("boats. It is cold. Nobody", "Irrelevant")])
-    assert relevance_labels(row, SEGMENTER).labels == (0, 1, 1, 1)
+    assert RELEVANCE.labels(row, SEGMENTER).labels == (0, 1, 1, 1)
 
 
 def test_white_space_between_segments_belongs_to_neither() -> None:
     text = "It is wide and very cold. Nobody swims in it at all."
     row = record(text, [("It is wide and very cold. ", "Irrelevant")])
-    assert relevance_labels(row, SEGMENTER).labels == (1, 0)
+    assert RELEVANCE.labels(row, SEGMENTER).labels == (1, 0)
 
 
 def test_example_with_nothing_to_learn() -> None:
-    labels = factuality_labels(record("It is wide and cold.", [("It is wide and cold.", "Irrelevant")]), SEGMENTER)
+    labels = FACTUALITY.labels(record("It is wide and cold.", [("It is wide and cold.", "Irrelevant")]), SEGMENTER)
     assert labels.labels == (None,) and not labels.teaches
     assert (labels.has_error, labels.no_error) == (0, 0)
 
@@ -114,7 +115,7 @@ def test_labels_equal_painted_characters(text: str, marks: list[tuple[int, int, 
     row = FeedbackRecord(
         base.id, base.question, base.passages, base.gold, base.predictions, Feedback(errors, (), ""), base.preferences
     )
-    relevance, factuality = relevance_labels(row, SEGMENTER), factuality_labels(row, SEGMENTER)
+    relevance, factuality = RELEVANCE.labels(row, SEGMENTER), FACTUALITY.labels(row, SEGMENTER)
     c1 = ("Irrelevant", "Redundant", "Incoherent")
     assert [label == 1 for label in relevance.labels] == naive_labels(row, relevance.spans, c1)
     factual = naive_labels(row, factuality.spans, ("Wrong-Grounding", "Unverifiable"))

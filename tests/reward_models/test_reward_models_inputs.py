@@ -15,31 +15,23 @@ from reward_model_samples import CORPUS, cue_records
 from finegrained_rlhf.core.batching import length_groups
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
-from reward_models.encoders.inputs import (
-    EncodedInput,
-    InputEncoder,
-    _shortened,
-    answer_parts,
-    batches_by_length,
-    collate,
-    factuality_parts,
-    relevance_parts,
-)
+from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, _shortened, batches_by_length, pad_inputs
+from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
 
 QUESTION = "What is the lake like?"
 TOKENIZER = encoder_tokenizer(build_tokenizer(CORPUS), 512)
 
 
-def words(encoder: InputEncoder, ids: tuple[int, ...]) -> str:
+def words(encoder: RewardInputEncoder, ids: tuple[int, ...]) -> str:
     return " ".join(encoder.tokenizer.decode(list(ids)).replace("</s>", " </s> ").replace("<s>", " <s> ").split())
 
 
 def test_relevance_input_and_its_separators() -> None:
-    encoder = InputEncoder(TOKENIZER, 512)
+    encoder = RewardInputEncoder(TOKENIZER, 512)
     (item,) = encoder.encode([relevance_parts(QUESTION, ["It is cold,", "wide and deep."])])
     expected = " ".join(relevance_input(QUESTION, ["It is cold,", "wide and deep."], "</s>"))
     assert words(encoder, item.ids) == f"<s> {expected} </s>"
@@ -51,7 +43,7 @@ def test_relevance_input_and_its_separators() -> None:
 
 
 def test_factuality_and_completeness_inputs() -> None:
-    encoder = InputEncoder(TOKENIZER, 512)
+    encoder = RewardInputEncoder(TOKENIZER, 512)
     passages = [LAKE, Passage("", "The lake", ("It is deep.",))]
     context = "wikipage: The lake text: " + LAKE.text + " | wikipage: The lake text: It is deep."
     (item,) = encoder.encode([factuality_parts(QUESTION, passages, ["It is cold.", "Yes!"])])
@@ -64,7 +56,7 @@ def test_factuality_and_completeness_inputs() -> None:
 
 @pytest.mark.parametrize("passages", [[], [LAKE]])
 def test_white_space_makes_no_difference(passages: list[Passage]) -> None:
-    encoder = InputEncoder(TOKENIZER, 512)
+    encoder = RewardInputEncoder(TOKENIZER, 512)
     spaced = [Passage("", p.title + " ", tuple(s.replace(" ", "\n ") for s in p.sentences)) for p in passages]
     for make in (
         lambda p, gap: factuality_parts(QUESTION, p, [f"It{gap}is cold."]),
@@ -76,13 +68,13 @@ def test_white_space_makes_no_difference(passages: list[Passage]) -> None:
 
 @given(limit=st.integers(20, 90))
 def test_only_passages_are_cut(limit: int) -> None:
-    encoder = InputEncoder(TOKENIZER, limit)
-    (whole,) = InputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [LAKE], ["It is cold.", "Yes!"])])
+    encoder = RewardInputEncoder(TOKENIZER, limit)
+    (whole,) = RewardInputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [LAKE], ["It is cold.", "Yes!"])])
     try:
         (item,) = encoder.encode([factuality_parts(QUESTION, [LAKE], ["It is cold.", "Yes!"])])
     except DataError as error:
         assert "without its passages" in str(error)
-        (bare,) = InputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [], ["It is cold.", "Yes!"])])
+        (bare,) = RewardInputEncoder(TOKENIZER, 512).encode([factuality_parts(QUESTION, [], ["It is cold.", "Yes!"])])
         assert len(bare.ids) > limit
         return
     assert len(item.ids) == min(limit, len(whole.ids)) and item.cut == len(whole.ids) - len(item.ids)
@@ -98,8 +90,8 @@ def test_the_longest_segments_are_shortened_and_every_separator_stays() -> None:
     assert [len(p) for p in _shortened([(1,) * 2, (2,) * 20, (3,) * 9], 16)] == [2, 7, 7]
     assert [len(p) for p in _shortened([(1,) * 2, (2,) * 3], 16)] == [2, 3]
     parts = factuality_parts(QUESTION, [LAKE], ["It is cold.", "It is wide and " * 20, "Yes!"])
-    (whole,) = InputEncoder(TOKENIZER, 512).encode([parts])
-    (item,) = InputEncoder(TOKENIZER, 50, "truncate").encode([parts])
+    (whole,) = RewardInputEncoder(TOKENIZER, 512).encode([parts])
+    (item,) = RewardInputEncoder(TOKENIZER, 50, "truncate").encode([parts])
     assert len(item.ids) <= 50 and len(item.separators) == 3 and item.lost > 0 and item.cut > 0
     ends = [*item.separators[1:], len(item.ids) - 1]
     segments = [item.ids[a + 1 : b] for a, b in zip(item.separators, ends, strict=True)]
@@ -107,11 +99,11 @@ def test_the_longest_segments_are_shortened_and_every_separator_stays() -> None:
     full = [whole.ids[a + 1 : b] for a, b in zip(whole.separators, whole_ends, strict=True)]
     assert segments[0] == full[0] and segments[2] == full[2] and segments[1] == full[1][: len(segments[1])]
     with pytest.raises(DataError, match="without its passages"):
-        InputEncoder(TOKENIZER, 50).encode([parts])
+        RewardInputEncoder(TOKENIZER, 50).encode([parts])
 
 
 def test_cut_inputs_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    encoder = InputEncoder(TOKENIZER, 40)
+    encoder = RewardInputEncoder(TOKENIZER, 40)
     with caplog.at_level(logging.WARNING):
         for _ in range(12):
             encoder.encode([answer_parts(QUESTION, [LAKE], "It is cold."), answer_parts(QUESTION, [], "Yes!")])
@@ -138,7 +130,7 @@ def test_a_text_is_tokenised_once() -> None:
     """Four samples of a prompt, read by two models whose tokenizers are equal, and then by one with another."""
     answers = ["It is cold.", "It is wide.", "It is deep.", "It is cold."]
     first, second, third = Counting(), Counting(), Counting("another vocabulary")
-    encoders = [InputEncoder(tokenizer, 512) for tokenizer in (first, second, third)]
+    encoders = [RewardInputEncoder(tokenizer, 512) for tokenizer in (first, second, third)]
     factuality = [factuality_parts(QUESTION, [LAKE], [answer]) for answer in answers]
     whole = [answer_parts(QUESTION, [LAKE], answer) for answer in answers]
     encoders[0].encode(factuality)
@@ -146,7 +138,7 @@ def test_a_text_is_tokenised_once() -> None:
     assert len(context) == 1 and len(first.seen) == len(set(first.seen))
     found = encoders[1].encode(whole)
     assert second.seen and not set(second.seen) & set(first.seen)
-    assert [item.ids for item in found] == [item.ids for item in InputEncoder(TOKENIZER, 512).encode(whole)]
+    assert [item.ids for item in found] == [item.ids for item in RewardInputEncoder(TOKENIZER, 512).encode(whole)]
     encoders[2].encode(factuality)
     assert set(third.seen) == set(first.seen)
 
@@ -154,7 +146,7 @@ def test_a_text_is_tokenised_once() -> None:
 def test_a_text_forgotten_by_a_full_cache_is_tokenised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reward_models.encoders.inputs._CACHED_PIECES", 2)
     tokenizer = Counting("a vocabulary of its own")
-    encoder, parts = InputEncoder(tokenizer, 512), relevance_parts(QUESTION, ["It is cold.", "It is wide."])
+    encoder, parts = RewardInputEncoder(tokenizer, 512), relevance_parts(QUESTION, ["It is cold.", "It is wide."])
     first, second = encoder.encode([parts]), encoder.encode([parts])
     assert first == second and len(tokenizer.seen) == 2 * len(set(tokenizer.seen))
 
@@ -200,17 +192,19 @@ def test_a_tokenizer_without_the_needed_tokens_is_refused() -> None:
     tokenizer = causal_tokenizer(build_tokenizer(CORPUS), 64)
     tokenizer.pad_token = None
     with pytest.raises(ModelError, match="separator"):
-        InputEncoder(tokenizer, 64)
+        RewardInputEncoder(tokenizer, 64)
 
 
 def test_collate_lists_separators_in_order() -> None:
-    batch = collate([EncodedInput((3, 1, 5, 1), (1,)), EncodedInput((3, 5, 1), ()), EncodedInput((3, 1, 1), (1, 2))], 0)
+    batch = pad_inputs(
+        [EncodedInput((3, 1, 5, 1), (1,)), EncodedInput((3, 5, 1), ()), EncodedInput((3, 1, 1), (1, 2))], 0
+    )
     assert batch.ids.tolist() == [[3, 1, 5, 1], [3, 5, 1, 0], [3, 1, 1, 0]]
     assert batch.mask.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]]
     assert (batch.rows.tolist(), batch.positions.tolist()) == ([0, 2, 2], [1, 1, 2])
     assert (batch.columns.tolist(), batch.width) == ([0, 0, 1], 2)
     assert batch.rows.dtype == torch.long
-    assert collate([EncodedInput((3, 1), ())], 0).width == 0
+    assert pad_inputs([EncodedInput((3, 1), ())], 0).width == 0
 
 
 def test_copies_to_a_gpu_are_page_locked_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +213,10 @@ def test_copies_to_a_gpu_are_page_locked_and_not_waited_for(monkeypatch: pytest.
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: moves.append(("pin",)) or self)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kw: moves.append((*args, kw)) or self)
     item = EncodedInput((3, 1, 1), (1,))
-    collate([item], 0, "cpu")
+    pad_inputs([item], 0, "cpu")
     assert moves and all("non_blocking" not in str(move) and move != ("pin",) for move in moves)
     moves.clear()
-    collate([item], 0, "cuda:0")
+    pad_inputs([item], 0, "cuda:0")
     to_gpu = [i for i, move in enumerate(moves) if move[0] == "cuda:0"]
     assert len(to_gpu) == 3 and all(moves[i] == ("cuda:0", {"non_blocking": True}) for i in to_gpu)
     assert all(moves[i - 1] == ("pin",) for i in to_gpu)
@@ -231,7 +225,7 @@ def test_copies_to_a_gpu_are_page_locked_and_not_waited_for(monkeypatch: pytest.
 def test_labels_stand_at_the_separator_before_their_segment() -> None:
     text = "It is cold and wide and deep. It was warm and not so deep."
     feedback = record(text, [("It was warm and not so deep.", "Unverifiable"), ("It is cold and wide", "Irrelevant")])
-    encoder, segmenter = InputEncoder(TOKENIZER, 512), SpacySegmenter()
+    encoder, segmenter = RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
     (relevance,) = build_examples([feedback], LabelSettings("relevance"), encoder, segmenter)
     (factuality,) = build_examples([feedback], LabelSettings("factuality"), encoder, segmenter)
     assert relevance.labels == (1, 0) and factuality.labels == (None, 1)
@@ -245,14 +239,16 @@ def test_labels_stand_at_the_separator_before_their_segment() -> None:
 
 def test_each_distinct_answer_is_encoded_once() -> None:
     feedback = record("Yes!", others=("It is cold.", "Yes!", "It is wide."), preferences=(1, 0, 2, 2, 1, 1))
-    (example,) = build_examples([feedback], LabelSettings("preference"), InputEncoder(TOKENIZER, 512), SpacySegmenter())
+    (example,) = build_examples(
+        [feedback], LabelSettings("preference"), RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
+    )
     assert len(example.inputs) == 3 and example.items == 5
     assert example.pairs == ((0, 1), (2, 0), (0, 1), (1, 2), (0, 2))
 
 
 def test_records_without_labels_are_left_out() -> None:
     only_irrelevant = record("It is cold and wide.", [("It is cold and wide.", "Irrelevant")], preferences=(0,) * 6)
-    encoder, segmenter = InputEncoder(TOKENIZER, 512), SpacySegmenter()
+    encoder, segmenter = RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
     for kind in ("factuality", "preference", "completeness"):
         assert build_examples([only_irrelevant], LabelSettings(kind), encoder, segmenter) == []
     assert len(build_examples([only_irrelevant], LabelSettings("relevance"), encoder, segmenter)) == 1

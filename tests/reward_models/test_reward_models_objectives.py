@@ -96,7 +96,7 @@ def test_segment_counts_by_hand() -> None:
     model = Fake(SCORES, {0: "no_error", 1: "has_error"})
     loss, counts = segment_objective(model, [segments(0, 1, 0), segments(None, 1), segments(0)])
     assert counts.values[1:].tolist() == [5, 3, 1, 1, 1]
-    metrics = counts.metrics(True)
+    metrics = counts.metrics("segment")
     assert metrics["accuracy"] == pytest.approx(3 / 5)
     assert metrics["f1_has_error"] == pytest.approx(2 / (2 + 1 + 1))
     assert metrics["balanced_accuracy"] == pytest.approx((1 / 2 + 2 / 3) / 2)
@@ -124,7 +124,7 @@ def test_pair_counts_by_hand() -> None:
     loss, counts = pair_objective(Fake(scores), examples)
     # differences 1, -1, 3 - 2 = 1, 3 - 3 = 0: a tie is no correct pair
     assert counts.values[1:].tolist() == [4, 2, 0, 0, 0]
-    assert counts.metrics(False)["pair_accuracy"] == pytest.approx(0.5)
+    assert counts.metrics("sequence")["pair_accuracy"] == pytest.approx(0.5)
     expected = 2 * math.log(1 + math.exp(-1)) + math.log(1 + math.e) + math.log(2)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
     assert labelled_items(examples) == 4 and labelled_items([segments(0, None, 1)]) == 2

@@ -18,8 +18,9 @@ from finegrained_rlhf.rewards import StartableScorer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
 from reward_models import scorers
-from reward_models.encoders.inputs import InputEncoder, answer_parts, collate, relevance_parts
+from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.kinds.parts import answer_parts, relevance_parts
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 RESPONSES = [
@@ -48,7 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def balance(model: RewardModel) -> None:
     """Move the head's bias so that about half of all segments are found to have an error."""
     parts = [relevance_parts("What is the lake like?", [text, "It is deep."]) for text in CORPUS]
-    batch = collate(InputEncoder(model.tokenizer, model.max_length).encode(parts), model.pad_id)
+    batch = pad_inputs(RewardInputEncoder(model.tokenizer, model.max_length).encode(parts), model.pad_id)
     with torch.no_grad():
         logits = model.segment_logits(batch)
         model.model.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
@@ -180,10 +181,10 @@ def test_rewards_of_both_classes_can_be_set(models: dict[str, str]) -> None:
 
 def test_sequence_reward_is_standardised_once(models: dict[str, str]) -> None:
     model = load_reward_model(models["completeness"])
-    encoder = InputEncoder(model.tokenizer, model.max_length)
+    encoder = RewardInputEncoder(model.tokenizer, model.max_length)
     inputs = encoder.encode([answer_parts("What is the lake like?", [LAKE], text) for text in RESPONSES])
     with torch.no_grad():
-        raw = torch.cat([model.answer_scores(collate([item], 0)) for item in inputs])
+        raw = torch.cat([model.answer_scores(pad_inputs([item], 0)) for item in inputs])
     scores = SequenceScorer(models["completeness"], scale=0.3, bias=0.1).score(prompts(), RESPONSES)
     assert scores.whole_response and scores.spans[1] == ((0, 0),) and scores.spans[2] == ((0, 11),)
     for value, r in zip(scores.values, raw.tolist(), strict=True):

@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import torch
 from feedback_samples import record
-from reward_model_samples import cue_records, enlarged, prompt, save_longformer
+from reward_model_samples import cue_records, enlarged, prompt, save_bert, save_longformer
 from share_toy import Share
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples, output_inputs
-from reward_models.encoders.inputs import InputEncoder, collate
+from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.kinds import COMPLETENESS
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig, TrainRewardModel, measured
-from reward_models.training.trainer import BatchConfig, RewardModelTrainer, in_batches
+from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
+from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, in_batches
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),
-        BatchConfig(batch_size=8, eval_batch_size=16),
+        RewardBatchConfig(batch_size=8, eval_batch_size=16),
         steps=steps,
         global_attention="first" if kind == "preference" else "none",
     )
@@ -78,16 +79,16 @@ def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: P
 def test_moments_are_those_of_all_training_outputs(folder: Path) -> None:
     model = new_reward_model(folder / "encoder", RewardModelRecord("completeness", "first"))
     records = cue_records(6)
-    found = measured(model, records, 5, Processes())
+    found = with_moments(model, records, 5, Processes())
     with torch.no_grad():
-        inputs = output_inputs(records, InputEncoder(model.tokenizer, model.max_length))
-        scores = [float(model.answer_scores(collate([item], 0))) for item in inputs]
+        inputs = output_inputs(COMPLETENESS, records, RewardInputEncoder(model.tokenizer, model.max_length))
+        scores = [float(model.answer_scores(pad_inputs([item], 0))) for item in inputs]
     assert len(scores) == 24
     assert found.mean == pytest.approx(float(np.mean(scores)), abs=1e-5)
     assert found.std == pytest.approx(float(np.std(scores)), rel=1e-3)
     with torch.no_grad():
         model.model.classifier.out_proj.weight.zero_()
-    assert measured(model, records, 5, Processes()).std == 1.0  # equal scores: nothing is divided by zero
+    assert with_moments(model, records, 5, Processes()).std == 1.0  # equal scores: nothing is divided by zero
 
 
 def weights(run: Path, step: int) -> bytes:
@@ -123,10 +124,10 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
     assert lines(whole / "eval.jsonl") == lines(parts / "eval.jsonl")
 
 
-def trainer(folder: Path, kind: str, batches: BatchConfig, records: Sequence = ()) -> RewardModelTrainer:
+def trainer(folder: Path, kind: str, batches: RewardBatchConfig, records: Sequence = ()) -> RewardModelTrainer:
     torch.manual_seed(0)
     model = enlarged(new_reward_model(folder / "encoder", RewardModelRecord(kind, "first")))
-    encoder = InputEncoder(model.tokenizer, model.max_length)
+    encoder = RewardInputEncoder(model.tokenizer, model.max_length)
     examples = build_examples(records or cue_records(12), LabelSettings(kind), encoder, SpacySegmenter())
     return RewardModelTrainer(
         model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, Processes(), seed=0
@@ -135,8 +136,8 @@ def trainer(folder: Path, kind: str, batches: BatchConfig, records: Sequence = (
 
 @pytest.mark.parametrize("kind", ["factuality", "preference"])
 def test_micro_batches_make_no_difference(folder: Path, kind: str) -> None:
-    whole = trainer(folder, kind, BatchConfig(batch_size=11))
-    parts = trainer(folder, kind, BatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1))
+    whole = trainer(folder, kind, RewardBatchConfig(batch_size=11))
+    parts = trainer(folder, kind, RewardBatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1))
     before = [p.detach().clone() for p in whole.model.parameters()]
     for step in (1, 2, 3):
         a, b = whole.train_step(step), parts.train_step(step)
@@ -153,7 +154,7 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["relevance", "preference"])
 def test_gradients_of_processes_add_up(folder: Path, kind: str) -> None:
     def gradients(rank: int, count: int) -> tuple[list[torch.Tensor], dict[str, float]]:
-        made = trainer(folder, kind, BatchConfig(batch_size=11))
+        made = trainer(folder, kind, RewardBatchConfig(batch_size=11))
         made.processes = Share(rank, count)
         made.train_step(1)
         return made.processes.gradients, made.validate(1)
@@ -165,8 +166,17 @@ def test_gradients_of_processes_add_up(folder: Path, kind: str) -> None:
         assert torch.allclose(sum(part[i] for part in parts), expected, atol=1e-6)
 
 
+def test_a_checkpoint_of_another_architecture_is_refused(folder: Path, tmp_path: Path) -> None:
+    made = trainer(folder, "relevance", RewardBatchConfig())
+    new_reward_model(save_bert(tmp_path / "bert"), RewardModelRecord("relevance")).save(tmp_path / "step_1" / "model")
+    with pytest.raises(CheckpointError, match="step_1: holds a RewardModel of another architecture than this run's"):
+        made.load_state(tmp_path / "step_1")
+    with pytest.raises(ModelError, match="no model here"):
+        made.load_state(tmp_path / "step_2")
+
+
 def test_in_batches_covers_everything_in_order(folder: Path) -> None:
-    examples = trainer(folder, "preference", BatchConfig()).plan._examples
+    examples = trainer(folder, "preference", RewardBatchConfig()).plan._examples
     for size in (1, 4, 7, 1000):
         runs = list(in_batches(examples, size))
         assert [e for run in runs for e in run] == list(examples)
@@ -210,7 +220,7 @@ def test_bad_settings_are_refused(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             job(folder, tmp_path, **change)
     with pytest.raises(ConfigError):
-        BatchConfig(batch_size=0)
+        RewardBatchConfig(batch_size=0)
     with pytest.raises(ModelError):
         replace(job(folder, tmp_path / "run"), model=str(tmp_path / "nowhere")).run()
 
@@ -220,7 +230,7 @@ def test_real_feedback_gives_the_published_counts(shared_data: Path, folder: Pat
 
     records = read_feedback(shared_data / "qa_feedback" / "dev_feedback.json")
     model = new_reward_model(folder / "encoder", RewardModelRecord("relevance"))
-    encoder = InputEncoder(model.tokenizer, 2048)
+    encoder = RewardInputEncoder(model.tokenizer, 2048)
     found = build_examples(records, LabelSettings("relevance"), encoder, SpacySegmenter())
     labels = [label for example in found for label in example.labels]
     assert (len(found), labels.count(1), labels.count(0)) == (400, 1131, 1052)

@@ -23,12 +23,12 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
-from reward_models.data.labels import SegmentLabels
-from reward_models.encoders.inputs import InputEncoder, collate
+from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.labels.segments import SegmentLabels
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig, TrainRewardModel, measured
-from reward_models.training.trainer import BatchConfig
+from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
+from reward_models.training.trainer import RewardBatchConfig
 from reward_models.trust.calibration import calibration
 from reward_models.trust.evaluate import EvaluateRewardModel
 from reward_models.trust.measure import (
@@ -225,14 +225,14 @@ def varied(count: int) -> list[FeedbackRecord]:
 
 def labelled(model: RewardModel, records: Sequence[FeedbackRecord]) -> tuple[list[RewardExample], list | None]:
     settings = LabelSettings(model.record.kind)
-    examples = build_examples(records, settings, InputEncoder(model.tokenizer, model.max_length), SEGMENTER)
+    examples = build_examples(records, settings, RewardInputEncoder(model.tokenizer, model.max_length), SEGMENTER)
     return examples, marked_texts(records, settings, SEGMENTER)
 
 
 def undecided(model: RewardModel, examples: Sequence[RewardExample]) -> None:
     """Shift the head so that some segments are claimed and some are not."""
     with torch.no_grad():
-        logits = torch.cat([model.segment_logits(collate(example.inputs, 0)) for example in examples])
+        logits = torch.cat([model.segment_logits(pad_inputs(example.inputs, 0)) for example in examples])
         model.model.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).mean()
 
 
@@ -250,7 +250,7 @@ def test_verdicts_are_those_of_the_scorer_and_of_single_inputs(folder: Path, tmp
     assert {claim for verdict in verdicts for claim in verdict.claims} == {True, False}
     for example, verdict in zip(examples, verdicts, strict=True):
         with torch.no_grad():
-            logits = model.segment_logits(collate(example.inputs, 0)).tolist()
+            logits = model.segment_logits(pad_inputs(example.inputs, 0)).tolist()
         odds = [torch.tensor(has_error - no_error).sigmoid().item() for no_error, has_error in logits]
         assert list(verdict.probabilities) == pytest.approx(odds, abs=1e-4)
 
@@ -341,7 +341,7 @@ def train(folder: Path, output: Path, kind: str, steps: int = 30, **changes: Any
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),
-        BatchConfig(batch_size=8, eval_batch_size=16),
+        RewardBatchConfig(batch_size=8, eval_batch_size=16),
         steps=steps,
         global_attention="first" if kind == "preference" else "none",
     )
@@ -419,10 +419,10 @@ def test_labels_are_made_as_in_the_run_unless_told_otherwise(folder: Path, tmp_p
 
 def test_scores_that_hardly_differ_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, records = opinionated(folder, "preference"), varied(4)
-    assert measured(model, records, 8, Processes()).std > 1e-3 and not caplog.records
+    assert with_moments(model, records, 8, Processes()).std > 1e-3 and not caplog.records
     with torch.no_grad():
         model.model.classifier.out_proj.weight *= 1e-6
-    assert 0 < measured(model, records, 8, Processes()).std < 1e-3
+    assert 0 < with_moments(model, records, 8, Processes()).std < 1e-3
     assert "preference: the scores of the training outputs have a standard deviation" in caplog.text
 
 

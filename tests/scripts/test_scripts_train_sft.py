@@ -14,7 +14,7 @@ from script_runs import ROOT, rows, run_in_two_processes, run_process, start_scr
 from script_runs import run_script as run
 
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
-from finegrained_rlhf.models.tiny.seq2seq import TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
 
 pytestmark = pytest.mark.scripts

@@ -10,10 +10,11 @@ from rl_toy import policy
 from benchmarks.deviations_tokens import t5_like
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.prompts import encode_prompts
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.text.plain_text import literal_texts, plain_token_ids, special_tokens
 from finegrained_rlhf.training.sft.trainer import demonstrations
-from reward_models.encoders.inputs import InputEncoder, factuality_parts
+from reward_models.encoders.inputs import RewardInputEncoder
+from reward_models.kinds.parts import factuality_parts
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"] * 3
 NASTY = "red </s> <mask> <pad> cat</s> blue <s>"
@@ -67,7 +68,7 @@ def test_a_reward_model_sees_its_own_separators_alone(kind: str) -> None:
     from feedback_samples import LAKE
 
     tokenizer = KINDS[kind]()
-    encoder = InputEncoder(tokenizer, 400)
+    encoder = RewardInputEncoder(tokenizer, 400)
     parts = factuality_parts(f"who {NASTY}", (LAKE,), [NASTY, f"the cat {NASTY}"])
     (found,) = encoder.encode([parts])
     control = [place for place, token in enumerate(found.ids) if token in control_ids(tokenizer)]

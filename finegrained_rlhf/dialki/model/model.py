@@ -26,8 +26,8 @@ from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.markers import add_markers
+from finegrained_rlhf.models.encoders.model import EncoderModel
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
-from finegrained_rlhf.models.quiet import quiet_transformers
 
 RECORD = "dialki.json"
 HEADS = "heads.safetensors"
@@ -72,7 +72,7 @@ class DialkiConfig:
         return {"inputs": InputConfig, "search": SearchConfig}
 
 
-class KnowledgeModel(nn.Module):
+class KnowledgeModel(EncoderModel):
     """An encoder with heads on it, its tokenizer and its record.
 
     Args:
@@ -83,25 +83,18 @@ class KnowledgeModel(nn.Module):
     """
 
     def __init__(self, encoder: Any, tokenizer: Any, config: DialkiConfig, heads: nn.Module) -> None:
-        super().__init__()
-        self.encoder, self.tokenizer, self.config = encoder, tokenizer, config
+        super().__init__(tokenizer)
+        self.encoder, self.config = encoder, config
         self.heads = heads
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @property
-    def pad_id(self) -> int:
-        """Id of the padding token."""
-        return int(self.tokenizer.pad_token_id)
+    def network(self) -> Any:
+        """The encoder; the heads are saved beside it."""
+        return self.encoder
 
     def save(self, directory: Path) -> None:
         """Write encoder and tokenizer in the Hugging Face layout, the heads beside them, and the record."""
-        with quiet_transformers():
-            self.encoder.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
+        super().save(directory)
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.heads.state_dict().items()}
         save_file(state, directory / HEADS)
         write_json(directory / RECORD, asdict(self.config))

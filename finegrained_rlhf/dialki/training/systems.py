@@ -26,7 +26,7 @@ from finegrained_rlhf.dialki.model.model import (
     raw_record,
     read_record,
 )
-from finegrained_rlhf.dialki.training.trainer import BatchConfig, DialkiTrainer, KnowledgeTrainer
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -37,7 +37,7 @@ class BertQaTrainer(KnowledgeTrainer):
     model: BertQaModel
 
     @staticmethod
-    def new_finder(model: BertQaModel, processes: Processes, batches: BatchConfig) -> BertQaFinder:
+    def new_finder(model: BertQaModel, processes: Processes, batches: DialkiBatchConfig) -> BertQaFinder:
         """The finder of a BERTQA."""
         return BertQaFinder(model, processes, batches.eval_batch_size, batches.group_size)
 

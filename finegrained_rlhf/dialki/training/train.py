@@ -22,7 +22,7 @@ from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.training.systems import System, system_of
-from finegrained_rlhf.dialki.training.trainer import BatchConfig, KnowledgeTrainer
+from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -70,7 +70,7 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
     dialki: DialkiConfig = field(default_factory=DialkiConfig)
     losses: LossConfig = field(default_factory=LossConfig)
     history_labels: HistoryLabels = "all"
-    batches: BatchConfig = field(default_factory=BatchConfig)
+    batches: DialkiBatchConfig = field(default_factory=DialkiBatchConfig)
     epochs: float = 20
     dropout: float | None = None
 

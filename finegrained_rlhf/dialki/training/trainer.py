@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer, summary
@@ -29,7 +29,7 @@ from finegrained_rlhf.training.sft.trainer import set_dropout
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class DialkiBatchConfig:
     """How many dialogues and passages are taken at a time.
 
     Attributes:
@@ -81,7 +81,7 @@ class KnowledgeTrainer(ABC):
         model: KnowledgeModel,
         train: Sequence[Any],
         validation: Sequence[Any],
-        batches: BatchConfig,
+        batches: DialkiBatchConfig,
         losses: LossConfig,
         optimizer: OptimizerConfig,
         total_steps: int,
@@ -102,7 +102,7 @@ class KnowledgeTrainer(ABC):
 
     @staticmethod
     @abstractmethod
-    def new_finder(model: Any, processes: Processes, batches: BatchConfig) -> Finder[Any]:
+    def new_finder(model: Any, processes: Processes, batches: DialkiBatchConfig) -> Finder[Any]:
         """What answers the validation dialogues."""
 
     @staticmethod
@@ -182,10 +182,7 @@ class KnowledgeTrainer(ABC):
         """
         directory = checkpoint / "model"
         stored = load_model(directory, read_record(directory, type(self.model.config)), type(self.model))
-        try:
-            self.model.load_state_dict(stored.state_dict())
-        except RuntimeError:
-            raise CheckpointError(f"{checkpoint}: holds a DIALKI of another architecture than this run's") from None
+        self.model.copy_weights(stored, checkpoint)
         self.optimizer.load(checkpoint)
 
 
@@ -193,7 +190,7 @@ class DialkiTrainer(KnowledgeTrainer):
     """Trains DIALKI, and Multi-Sentence: the model decides which."""
 
     @staticmethod
-    def new_finder(model: DialkiModel, processes: Processes, batches: BatchConfig) -> KnowledgeFinder:
+    def new_finder(model: DialkiModel, processes: Processes, batches: DialkiBatchConfig) -> KnowledgeFinder:
         """The finder of a DIALKI."""
         return KnowledgeFinder(model, processes, batches.eval_batch_size, batches.group_size)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModel
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models.loading import load_weights
+from finegrained_rlhf.models.loading import load_weights, read_model_config
 
 _OFFSET_POSITIONS = ("longformer", "roberta", "xlm-roberta", "camembert")
 
@@ -25,20 +25,26 @@ def input_limit(config: Any, tokenizer: Any, asked: int) -> int:
     return min(limit for limit in (asked, positions, tokenizer.model_max_length) if limit is not None)
 
 
+def encoder_config(directory: Path) -> Any:
+    """The configuration of the bidirectional encoder in a directory.
+
+    Raises:
+        ModelError: it cannot be read, or is of another family.
+    """
+    config = read_model_config(directory)
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as BERT or Longformer")
+    return config
+
+
 def open_encoder(directory: Path) -> Any:
     """The encoder of a directory without its pooler, fp32, on the CPU, in evaluation mode.
 
     Raises:
         ModelError: missing, damaged, without some of its weights, or no encoder.
     """
-    try:
-        config = AutoConfig.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"{directory}/config.json: not a model configuration ({reason})") from None
-    if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-        raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as BERT")
-    model = load_weights(AutoModel, directory, torch.float32, optional=("pooler.",))
+    encoder_config(directory)
+    model = load_weights(AutoModel, directory, torch.float32, optional=r"^pooler\.")
     if hasattr(model, "pooler"):
         model.pooler = None  # nothing here reads it, and its weights would be trained, saved and shipped for nothing
     return model.eval()

@@ -96,7 +96,10 @@ def decoder_states(
 
 
 def head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits of a decoder's last hidden state; T5 and UMT5 scale it by d_model^−½ first, T5 v1.1 and mT5 do not."""
+    """Logits [..., V] of a decoder's last hidden states [..., D].
+
+    T5 and UMT5 scale the states by d_model^−½ first, T5 v1.1 and mT5 do not.
+    """
     scale = head_scale(model.config)
     logits: Tensor = model.lm_head(hidden if scale == 1.0 else hidden * scale)
     return logits
@@ -109,7 +112,7 @@ def head_scale(config: Any) -> float:
 
 
 def rows_are_shared(prompt_index: Tensor, prompts: int) -> bool:
-    """True when the rows of each prompt are contiguous, in order, and equally many."""
+    """True when the rows of each prompt are contiguous, in order, and equally many; `prompt_index` is int64 [R]."""
     rows = prompt_index.shape[0]
     if prompts == 0 or rows % prompts:
         return False
@@ -190,6 +193,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Te
 
     On the CPU no fused kernel gives the gradient of a bias, so attention with one is written out there, also where no
     gradient is asked for: scoring, reference and update then round alike, and their ratio is exactly 1 at the start.
+
+    Args:
+        query: float [B, H, Q, d].
+        key: float [B, H, K, d].
+        value: float [B, H, K, d].
+        bias: float, or bool, that broadcasts to [B, H, Q, K]; None for none.
+
+    Returns:
+        float [B, H, Q, d].
     """
     if bias is None or bias.dtype == torch.bool or query.is_cuda:
         mask = bias if bias is None or bias.dtype == torch.bool else bias.to(query.dtype)

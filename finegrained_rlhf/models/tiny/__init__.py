@@ -7,8 +7,8 @@ __getattr__, __dir__ = lazy_exports(
     {
         "MakeTinyModels": "make",
         "TinyBertConfig": "bert",
-        "TinyGPT2Config": "seq2seq",
-        "TinyLongformerConfig": "seq2seq",
-        "TinyT5Config": "seq2seq",
+        "TinyGPT2Config": "gpt2",
+        "TinyLongformerConfig": "longformer",
+        "TinyT5Config": "t5",
     },
 )

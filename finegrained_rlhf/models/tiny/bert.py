@@ -1,7 +1,7 @@
 """A tiny BERT for a corpus, with tokens that mark parts of its inputs.
 
-Knows transformers' BERT and the vocabulary of `models/tiny/seq2seq.py`. Knows no task, and no training: callers say
-what the markers are, and the weights are random under a seed.
+Knows transformers' BERT and the tokenizer of an encoder. Knows no task, and no training: callers say what the markers
+are, and the weights are random under a seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedToken
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.encoders.markers import add_markers
-from finegrained_rlhf.models.tiny.seq2seq import check_sizes, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import encoder_tokenizer
+from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ def build_bert(
 ) -> BertForMaskedLM:
     """A randomly initialised BERT for the tokenizer's vocabulary; the caller's random state is left alone."""
     config = config or TinyBertConfig()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawn_under(seed):
         model = BertForMaskedLM(
             BertConfig(
                 vocab_size=len(tokenizer),

@@ -16,18 +16,10 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
-from finegrained_rlhf.models.tiny.seq2seq import (
-    TinyGPT2Config,
-    TinyLongformerConfig,
-    TinyT5Config,
-    TokenizerKind,
-    build_gpt2,
-    build_longformer,
-    build_t5,
-    build_tokenizer,
-    causal_tokenizer,
-    encoder_tokenizer,
-)
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.tokenizers import TokenizerKind, build_tokenizer, causal_tokenizer, encoder_tokenizer
 
 
 def _strings(value: Any) -> Iterator[str]:

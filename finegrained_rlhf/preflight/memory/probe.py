@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory, read_model_config
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
@@ -42,12 +42,7 @@ def read_config(path: str, export: str = "policy") -> Any:
     Raises:
         ModelError: there is none, or it cannot be read.
     """
-    directory = model_directory(path, export)
-    try:
-        return AutoConfig.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"{directory}/config.json: not a model configuration ({reason})") from None
+    return read_model_config(model_directory(path, export))
 
 
 def _with_layers(config: Any, layers: Layers | None) -> Any:

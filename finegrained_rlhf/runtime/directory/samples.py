@@ -19,7 +19,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 QUANTITIES = ("kl", "value", "reward", "advantage")
 """Numbers of a token, in the order in which they are written."""
-Kind = Literal["step", "validation_step"]
+SampleKind = Literal["step", "validation_step"]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def read_marks(run: RunDirectory) -> dict[tuple[str, str], list[OracleMark]]:
     return found
 
 
-def sample_files(run: RunDirectory, kind: Kind = "step") -> dict[int, Path]:
+def sample_files(run: RunDirectory, kind: SampleKind = "step") -> dict[int, Path]:
     """The files of responses of a run by step, in order: of training steps, or of validations."""
     names = {path.name: path for path in run.samples_path(0).parent.glob(f"{kind}_*.jsonl")}
     matched = ((re.fullmatch(rf"{kind}_(\d+)\.jsonl", name), path) for name, path in names.items())

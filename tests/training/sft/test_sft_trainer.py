@@ -23,8 +23,9 @@ from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.metrics import rouge_lsum
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy
 from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
-from finegrained_rlhf.models.tiny.seq2seq import TinyGPT2Config, TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

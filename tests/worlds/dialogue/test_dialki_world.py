@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData
-from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.worlds.dialogue import lexicon
 from finegrained_rlhf.worlds.dialogue.dialogues import DialogueWorldConfig, WorldDialogue
 from finegrained_rlhf.worlds.dialogue.make import MakeDialogueWorld, to_row

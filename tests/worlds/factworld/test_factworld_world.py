@@ -183,7 +183,7 @@ def test_empty_splits_write_no_file(tmp_path: Path) -> None:
 
 
 def test_corpus_covers_every_world(tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny.seq2seq import build_tokenizer
+    from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 
     small(str(tmp_path)).run()
     corpus = (tmp_path / "corpus.txt").read_text().splitlines()

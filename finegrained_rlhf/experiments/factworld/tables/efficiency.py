@@ -16,14 +16,14 @@ from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
-PREFERENCE = "preference_rlhf"
+PREFERENCE_RLHF = "preference_rlhf"
 LEVELS = (0.30, 0.25, 0.20, 0.15, 0.10)
 """Of the mean error; SFT starts at about 0.34."""
 NAMES = {
     DENSE: "dense, λ 0.95",
     SAME_LAMBDA: "holistic, λ 0.95",
     PAPERS_LAMBDA: "holistic, λ 0.99",
-    PREFERENCE: "preference RLHF",
+    PREFERENCE_RLHF: "preference RLHF",
 }
 
 
@@ -41,7 +41,7 @@ class EfficiencyTable(Table, ComparedTable):
         "`error_during_training` the mean of the curve over all episodes, `kl` the last step's in nats an episode, "
         "`proxy_reward` the exported policy's reward."
     )
-    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE)
+    runs = (DENSE, SAME_LAMBDA, PAPERS_LAMBDA, PREFERENCE_RLHF)
     systems = runs
     baseline = DENSE
     columns = ("error_during_training", "mean_error", *RATES, "proxy_reward", "best_step", "steps", "kl")
@@ -69,7 +69,7 @@ class EfficiencyTable(Table, ComparedTable):
         rewards = {
             run: [curve(rows, lambda row: float(row["reward/total"])) for rows in found[run].values()]
             for run in self.runs
-            if run != PREFERENCE
+            if run != PREFERENCE_RLHF
         }
         return {
             **super().measure(roots),

@@ -1,7 +1,8 @@
-"""Segment labels for the relevance and factuality reward models, from human span feedback.
+"""Labels of the segments of an answer, from the spans that people marked in it.
 
-Knows feedback records and segments. Does not know tokens or models. Source: thesis app. D and
-tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
+Knows feedback records and segments. Does not know which error types are whose (`reward_models/kinds/`), tokens or
+models. Source: thesis app. D and tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original
+code.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, FeedbackRecord, SpanError
-from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
+from finegrained_rlhf.feedback.records import C2_TYPES, FeedbackRecord, SpanError
+from finegrained_rlhf.text.segmentation import Span, trim
 
 HAS_ERROR, NO_ERROR = 1, 0
 """Values of a segment label; None means that the segment teaches nothing."""
@@ -74,28 +75,21 @@ def touches(text: str, segment: Span, errors: Sequence[SpanError]) -> bool:
     )
 
 
-def relevance_labels(record: FeedbackRecord, segmenter: Segmenter, min_words: int = MIN_SPAN_WORDS) -> SegmentLabels:
-    """Label of each sub-sentence of prediction 1: 1 where a C1 error touches it, else 0."""
-    text = record.predictions[0]
-    spans = tuple(segmenter.sub_sentences(text))
-    errors = usable_errors(record, C1_TYPES, min_words)
-    return SegmentLabels(spans, tuple(HAS_ERROR if touches(text, span, errors) else NO_ERROR for span in spans))
+def segment_labels(
+    text: str, spans: Sequence[Span], errors: Sequence[SpanError], hidden: Sequence[SpanError] = ()
+) -> SegmentLabels:
+    """Label of each segment: 1 where one of `errors` touches it, None where only one of `hidden` does, else 0.
 
-
-def factuality_labels(record: FeedbackRecord, segmenter: Segmenter, min_words: int = MIN_SPAN_WORDS) -> SegmentLabels:
-    """Label of each sentence of prediction 1: 1 where a C2 error touches it, None where only a C1 error does, else 0.
-
-    Annotators were told not to look for C2 errors inside C1 errors, so that a sentence with C1 errors alone says
-    nothing about its facts.
+    Args:
+        text: that is cut.
+        spans: character spans of its segments.
+        errors: that make a segment wrong.
+        hidden: that keep people from looking for `errors`, so that the segment says nothing.
     """
-    text = record.predictions[0]
-    spans = tuple(segmenter.sentences(text))
-    factual = usable_errors(record, C2_TYPES, min_words)
-    irrelevant = usable_errors(record, C1_TYPES, min_words)
     labels: list[int | None] = []
     for span in spans:
-        if touches(text, span, factual):
+        if touches(text, span, errors):
             labels.append(HAS_ERROR)
         else:
-            labels.append(None if touches(text, span, irrelevant) else NO_ERROR)
-    return SegmentLabels(spans, tuple(labels))
+            labels.append(None if touches(text, span, hidden) else NO_ERROR)
+    return SegmentLabels(tuple(spans), tuple(labels))

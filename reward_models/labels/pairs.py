@@ -1,4 +1,4 @@
-"""Ordered pairs of answers for the two pairwise reward models: completeness (R3) and holistic preference.
+"""Ordered pairs of answers, from which models of whole answers learn.
 
 Knows records and which answer is better; does not know how a model reads them.
 """
@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
 from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter
-from reward_models.data.completeness import Matching, completeness
-
-PROGRESS_DELAY_S = 2.0
-"""A progress bar appears when the work takes longer than this."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +66,8 @@ def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int]) -> list[An
     return pairs
 
 
-def _collect(judged: Sequence[tuple[FeedbackRecord, Sequence[int]]]) -> PairSet:
+def pair_set(judged: Sequence[tuple[FeedbackRecord, Sequence[int]]]) -> PairSet:
+    """The pairs of records with their six preferences each (order of `PAIR_ORDER`), and how often each was decided."""
     values = [value for _, preferences in judged for value in preferences]
     pairs = tuple(pair for record, preferences in judged for pair in ordered_pairs(record, preferences))
     return PairSet(pairs, len(judged), values.count(FIRST), values.count(SECOND), values.count(TIE))
-
-
-def preference_pairs(records: Sequence[FeedbackRecord]) -> PairSet:
-    """Pairs from the human preferences."""
-    return _collect([(record, record.preferences) for record in records])
-
-
-def completeness_pairs(
-    records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching = "original"
-) -> PairSet:
-    """Pairs from the completeness scores; records whose set S is empty are skipped."""
-    bar = tqdm(records, desc="completeness pairs", unit="example", delay=PROGRESS_DELAY_S, leave=False)
-    scored = [(record, completeness(record, segmenter, matching)) for record in bar]
-    return _collect([(record, result.preferences) for record, result in scored if result is not None])

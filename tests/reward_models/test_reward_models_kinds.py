@@ -1,0 +1,130 @@
+"""The kinds of reward model: what each says of itself, and that nothing else decides by a name."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from feedback_samples import LAKE, record
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+import reward_models
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.data.examples import LabelSettings
+from reward_models.encoders.models import RewardModelRecord
+from reward_models.encoders.tiny import MakeTinyRewardModels
+from reward_models.kinds import KINDS, KindName, PairKind, Recipe, SegmentKind, kind_named
+from reward_models.scorers import SegmentScorer, SequenceScorer
+from reward_models.train import RewardModelConfig
+from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.measure import marked_texts
+
+SEGMENTER = SpacySegmenter()
+RECIPE = Recipe(lr=1e-5, weight_decay=0.0, batch_size=8, epochs=1)
+COHERENCE = SegmentKind(
+    name="coherence",
+    density="sentence",
+    reads_passages=False,
+    errors=("Incoherent",),
+    unlabelled=("Irrelevant",),
+    recipe=RECIPE,
+)
+
+
+def test_what_the_four_kinds_are() -> None:
+    assert tuple(KINDS) == get_args(KindName)
+    table = {k.name: (k.form, k.density, k.reads_passages) for k in KINDS.values()}
+    assert table == {
+        "relevance": ("segment", "sub_sentence", False),
+        "factuality": ("segment", "sentence", True),
+        "completeness": ("sequence", "response", True),
+        "preference": ("sequence", "response", True),
+    }
+    spans = {k.name: (k.errors, k.unlabelled) for k in KINDS.values() if isinstance(k, SegmentKind)}
+    assert spans == {"relevance": (C1_TYPES, ()), "factuality": (C2_TYPES, C1_TYPES)}
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_the_configuration_of_a_kind_is_its_recipe(name: KindName) -> None:
+    root = Path(reward_models.__file__).parent.parent
+    with initialize_config_dir(str(root / "conf" / "reward_model"), version_base=None):
+        settings: Any = compose(name)
+    assert instantiate(settings, _convert_="all") == RewardModelConfig.of_the_paper(name)
+
+
+def test_an_unknown_kind_is_one_error_wherever_it_is_named(tmp_path: Path) -> None:
+    given: Any = "style"
+    good = RewardModelConfig.of_the_paper("relevance")
+    for name_it in (
+        lambda: kind_named(given),
+        lambda: RewardModelRecord(given),
+        lambda: replace(good, kind=given),
+        lambda: SegmentScorer("x", kind=given),
+        lambda: SequenceScorer("x", kind=given),
+        lambda: EvaluateRewardModel("x", "data.json", "out.json", kind=given),
+        lambda: MakeTinyRewardModels("x", str(tmp_path), (given,)),
+        lambda: marked_texts([], LabelSettings(given), SEGMENTER),
+    ):
+        with pytest.raises(
+            ConfigError,
+            match="kind must be one of relevance, factuality, completeness, preference, got 'style'",
+        ):
+            name_it()
+
+
+def test_a_kind_built_from_values_makes_its_own_labels_and_inputs() -> None:
+    text = "It is very cold in there, and it is wide on all sides. It was warm they say. Yes it was so cold here."
+    first, second = "It is very cold in there, and it is wide on all sides", "it was so cold here"
+    row = record(text, [(first, "Incoherent"), (second, "Irrelevant"), (first, "Irrelevant")])
+    labels = COHERENCE.labels(row, SEGMENTER)
+    assert [text[a:b].split()[0] for a, b in labels.spans] == ["It", "It", "Yes"]
+    assert labels.labels == (1, 0, None)
+    assert [mark.error_type for mark in COHERENCE.marks(row)] == ["Incoherent"]
+    shown = COHERENCE.parts("Why?", [LAKE], ["It is cold."])
+    assert shown.context == "" and shown.before == "question: Why? answer:" and shown.segments == ("It is cold.",)
+    fine = replace(COHERENCE, density="sub_sentence", reads_passages=True)
+    assert len(fine.labels(row, SEGMENTER).spans) > 3
+    assert LAKE.title in fine.parts("Why?", [LAKE], ["It is cold."]).context
+
+
+def test_a_pair_kind_need_not_read_passages() -> None:
+    blind = replace(kind_named("preference"), name="blind", reads_passages=False)
+    assert isinstance(blind, PairKind)
+    with_passages, without = kind_named("preference"), blind.parts("Why?", [LAKE], "It is cold.")
+    assert isinstance(with_passages, PairKind)
+    assert LAKE.title in with_passages.parts("Why?", [LAKE], "It is cold.").context
+    assert without.context == "" and LAKE.title not in without.before + without.after
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "a/b"}, {"density": "response"}, {"density": "word"}, {"errors": ()}, {"unlabelled": C1_TYPES}]
+)
+def test_a_kind_that_cannot_be(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="reward model kind"):
+        replace(COHERENCE, **change)
+    with pytest.raises(ConfigError, match="epochs or steps"):
+        replace(RECIPE, steps=5)
+
+
+def test_saved_records_hold_the_name() -> None:
+    saved = json.loads(json.dumps(vars(RewardModelRecord("factuality"))))
+    assert saved["kind"] == "factuality" and saved["segmenter"] == "rules"
+
+
+def test_no_other_module_knows_a_kind_by_its_name() -> None:
+    root = Path(reward_models.__file__).parent
+    naming = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r'["\'](relevance|factuality|completeness|preference)["\']', line)
+        and 'config.get("completeness"' not in line  # a key of configurations
+    }
+    assert naming == {f"kinds/{name}.py" for name in ("__init__", *KINDS)}
