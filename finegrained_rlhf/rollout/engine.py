@@ -9,6 +9,8 @@ from typing import Literal, Protocol, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample
 from finegrained_rlhf.models.policy import PromptMemory
+from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
+from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
 
@@ -92,3 +94,49 @@ def rollout_in_batches(
         memory = engine.encode(prompts[start : start + size])
         rollouts.append(engine.decode(memory, decodings, max_new_tokens=max_new_tokens, seed=seed, step=step))
     return rollouts
+
+
+@dataclass(frozen=True)
+class RolloutSampler:
+    """Draws the responses of training steps: PPO, self-critical training and the doctor all sample by this.
+
+    Attributes:
+        engine: draws responses from the policy.
+        pad_id: fills ids where batches of other lengths are joined.
+        processes: of the run; gives precision and device.
+        seed: of the run.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+    """
+
+    engine: RolloutEngine
+    pad_id: int
+    processes: Processes
+    seed: int
+    max_new_tokens: int
+    prompts_per_batch: int | None = None
+
+    def draw(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
+        """The responses of one step.
+
+        Args:
+            prompts: this process's P prompts; may be none.
+            decodings: as in `RolloutEngine.decode`; together N responses a prompt.
+            step: tells draws of one prompt apart.
+
+        Returns:
+            One rollout of R = P·N responses [R, T], whatever the batches they were decoded in.
+        """
+        if not prompts:
+            return empty_rollout(decodings, self.processes.device)
+        with self.processes.autocast():
+            batches = rollout_in_batches(
+                self.engine,
+                prompts,
+                decodings,
+                max_new_tokens=self.max_new_tokens,
+                prompts_per_batch=self.prompts_per_batch,
+                seed=self.seed,
+                step=step,
+            )
+        return join_rollouts(batches, self.pad_id)

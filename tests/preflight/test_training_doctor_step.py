@@ -14,6 +14,7 @@ from doctor_toy import STEP, case_maker, diagnose, failed, make_smoke, odd, warn
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.preflight.doctor import step as doctor_step
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.train import TrainPPO
@@ -66,14 +67,14 @@ def test_a_budget_for_whole_responses(case: CaseMaker) -> None:
 
 def rolled_out(monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
     """Only the first `keep` responses have a text."""
-    join = doctor_step.join_rollouts
+    draw = RolloutSampler.draw
 
-    def emptied(*args: Any) -> Any:
-        rollout = join(*args)
+    def emptied(*args: Any, **named: Any) -> Any:
+        rollout = draw(*args, **named)
         texts = [text if i < keep else "" for i, text in enumerate(rollout.texts)]
         return replace(rollout, texts=texts)
 
-    monkeypatch.setattr(doctor_step, "join_rollouts", emptied)
+    monkeypatch.setattr(RolloutSampler, "draw", emptied)
 
 
 def test_empty_and_cut_responses(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,12 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.records import Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
-from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
+from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
@@ -105,6 +104,9 @@ class PPOTrainer:
         self.config, self.rollout_config, self.processes, self.run = config, rollout, processes, run
         self.seed, self.samples_every, self.samples_rows = seed, samples_every, samples_rows
         self.validation_samples, self.monitor = validation_samples, monitor
+        self.sampler = RolloutSampler(
+            engine, models.policy.pad_id, processes, seed, rollout.max_new_tokens, rollout.prompts_per_batch
+        )
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
@@ -123,7 +125,7 @@ class PPOTrainer:
         mine = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
-                rollout = self._rollout(mine, [self.rollout_config.decoding()], step)
+                rollout = self.sampler.draw(mine, [self.rollout_config.decoding()], step)
             with timer.phase("rewards"):
                 trace = self.composer.compose(rollout, self._scores(rollout))
             with timer.phase("scoring"):
@@ -149,21 +151,6 @@ class PPOTrainer:
             result[f"time/{phase}_s"] = seconds
             result[f"time/{phase}_tokens_per_s"] = tokens / max(seconds, 1e-9)
         return result
-
-    def _rollout(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
-        if not prompts:
-            return empty_rollout(decodings, self.processes.device)
-        with self.processes.autocast():
-            batches = rollout_in_batches(
-                self.engine,
-                prompts,
-                decodings,
-                max_new_tokens=self.rollout_config.max_new_tokens,
-                prompts_per_batch=self.rollout_config.prompts_per_batch,
-                seed=self.seed,
-                step=step,
-            )
-        return join_rollouts(batches, self.models.policy.pad_id)
 
     @torch.no_grad()
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
@@ -266,7 +253,7 @@ class PPOTrainer:
         )
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
         answered = [
-            (rollout, self._scores(rollout)) for rollout in (self._rollout(b, [Greedy()], step) for b in batches)
+            (rollout, self._scores(rollout)) for rollout in (self.sampler.draw(b, [Greedy()], step) for b in batches)
         ]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
@@ -283,7 +270,7 @@ class PPOTrainer:
     def _keep_validation(self, step: int) -> None:
         """Write the first validation prompts' greedy responses like a training step's."""
         prompts = self.data.validation[: self.validation_samples]
-        rollout = self._rollout([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
+        rollout = self.sampler.draw([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         experience = self._experience(scored, trace)

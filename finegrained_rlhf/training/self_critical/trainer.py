@@ -20,8 +20,7 @@ from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
-from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
-from finegrained_rlhf.rollout.engine import RolloutEngine, rollout_in_batches
+from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -93,6 +92,9 @@ class SelfCriticalTrainer:
         self.policy, self.data, self.reward, self.validation = policy.eval(), data, reward, validation
         self.config, self.engine, self.processes, self.run = config, engine, processes, run
         self.seed, self.samples_every = seed, samples_every
+        self._sampler = RolloutSampler(
+            engine, policy.pad_id, processes, seed, config.max_new_tokens, config.prompts_per_batch
+        )
         self.stop_reason: str | None = None
         if config.dropout is not None:
             set_dropout(policy.model, config.dropout)
@@ -111,7 +113,8 @@ class SelfCriticalTrainer:
             scored = None
             if self.config.alpha > 0:
                 with timer.phase("rollout"):
-                    rollout = self._rollout([e.prompt for e in mine if e.rewarded], step)
+                    asked = [e.prompt for e in mine if e.rewarded]
+                    rollout = self._sampler.draw(asked, self.config.decodings(), step)
                 with timer.phase("rewards"):
                     scored = self._score([e.prompt for e in batch if e.rewarded], rollout)
             with timer.phase("update"):
@@ -132,23 +135,6 @@ class SelfCriticalTrainer:
         result["loss"] = alpha * result.get("loss/rl", 0.0) + (1 - alpha) * result.get("loss/ce", 0.0)
         check_finite(step, result, ("loss", "gradient_norm"))
         return result
-
-    def _rollout(self, prompts: Sequence[Prompt], step: int) -> Rollout:
-        """Of each prompt, encoded once, the greedy response and m samples."""
-        decodings = self.config.decodings()
-        if not prompts:
-            return empty_rollout(decodings, self.processes.device)
-        with self.processes.autocast():
-            batches = rollout_in_batches(
-                self.engine,
-                prompts,
-                decodings,
-                max_new_tokens=self.config.max_new_tokens,
-                prompts_per_batch=self.config.prompts_per_batch,
-                seed=self.seed,
-                step=step,
-            )
-        return join_rollouts(batches, self.policy.pad_id)
 
     @torch.no_grad()
     def _score(self, step_prompts: Sequence[Prompt], rollout: Rollout) -> ComparedRollout:

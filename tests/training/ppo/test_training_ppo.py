@@ -451,7 +451,7 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
     moved = {n for n, p in owner.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {n for n in before if ".lora_" in n}
     assert trainer.models._reference is None  # no second copy of the weights
-    rollout = trainer._rollout(prompts(count=2), [Greedy()], 9)
+    rollout = trainer.sampler.draw(prompts(count=2), [Greedy()], 9)
     (batch,) = micro_batches(rollout, 2)
     reference = trainer.models.reference_logprobs(batch)[batch.rows.argsort()]
     plain = policy("t5")
