@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
@@ -39,7 +40,7 @@ class BatchConfig:
             raise ConfigError(f"batch sizes must be at least 1, got {self}")
 
 
-class RewardModelTrainer:
+class RewardModelTrainer(ModelTrainer):
     """Trains a reward model on labelled examples.
 
     The gradient of a step is that of the mean loss a labelled segment (or pair) over the whole batch, so that neither
@@ -76,7 +77,6 @@ class RewardModelTrainer:
         self.validation = sorted(validation, key=lambda example: example.length)
         self.plan = BatchPlan(train, batches.batch_size, seed)
         self.optimizer = optimizer.build(model.named_parameters(), total_steps)
-        self.stop_reason: str | None = None
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the batch of `step`. Returns loss and accuracy before it, gradient norm and rate."""
@@ -90,8 +90,7 @@ class RewardModelTrainer:
                 loss, found = objective(self.model, micro)
             (loss / items).backward()  # type: ignore[no-untyped-call]
             counts += found
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        norm = self.optimizer.step(step)
+        norm = self.optimizer_step(step)
         self.model.eval()
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
         return {**metrics, "items": items, "gradient_norm": norm, "lr": self.optimizer.lr(step)}
@@ -109,36 +108,10 @@ class RewardModelTrainer:
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.labels_segments)
         return {"score": metrics["accuracy"], **metrics}
 
-    def save_model(self, directory: Path) -> None:
-        """Write the model in the Hugging Face layout."""
-        self.model.save(directory)
-
-    def save_state(self, directory: Path) -> None:
-        """Write the optimizer's moments; everything else follows from (seed, step)."""
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read weights and moments of a checkpoint.
-
-        Raises:
-            ModelError: its weights are of another architecture.
-            CheckpointError: its moments are.
-        """
-        stored = load_reward_model(checkpoint / "model")
-        copy_weights(stored, self.model, checkpoint)
-        self.optimizer.load(checkpoint)
-
-
-def copy_weights(source: RewardModel, target: RewardModel, where: Path) -> None:
-    """Copy all weights of `source` into `target`.
-
-    Raises:
-        ConfigError: they differ in architecture.
-    """
-    try:
-        target.load_state_dict(source.state_dict())
-    except RuntimeError:
-        raise ConfigError(f"{where}: holds a reward model of another architecture than the one in `model`") from None
+    @staticmethod
+    def copy_of(model: RewardModel, directory: Path) -> RewardModel:
+        """The reward model that was saved in `directory`."""
+        return load_reward_model(directory)
 
 
 def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequence[RewardExample]]:

@@ -23,11 +23,11 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.checks import (
-    check_finite,
     check_ratio,
     check_start,
     largest_logit,
@@ -45,6 +45,9 @@ from finegrained_rlhf.training.ppo.update import PPOUpdate
 from finegrained_rlhf.training.samples import sample_rows
 
 logger = logging.getLogger(__name__)
+
+_NUMBERS = ("loss/policy", "loss/value", "gradient_norm", "kl")
+"""Metrics that must be finite after every step."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class PPOTrainer:
             with timer.phase("update"):
                 self._update.run(step, experience, batches, metrics, check)
         result = self._describe(experience, beta, metrics, step)
-        check_finite(step, result)
+        check_finite(step, result, _NUMBERS)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples_every == 0 or first:
             self._write_samples(self.run.samples_path(step), experience, self.samples_rows)

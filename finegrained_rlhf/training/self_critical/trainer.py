@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -17,16 +16,16 @@ from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
-from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
 from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.checks import check_finite
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
-from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
+from finegrained_rlhf.training.policy_state import PolicyTrainer
 from finegrained_rlhf.training.self_critical.config import ResponseReward, ResponseValidation, SelfCriticalConfig
 from finegrained_rlhf.training.self_critical.rows import (
     ComparedRollout,
@@ -40,10 +39,10 @@ from finegrained_rlhf.training.self_critical.rows import (
     trained_rows,
     useful,
 )
-from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy, set_dropout
+from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy
 
 
-class SelfCriticalTrainer:
+class SelfCriticalTrainer(PolicyTrainer):
     """Trains a policy by L = α L_RL + (1 − α) L_CE. Satisfies the training loop's `Trainable`.
 
     L_RL is −(1/m) Σ_i (score(q_i) − score(greedy)) log Pr(q_i), averaged over the rewarded prompts of the step; L_CE is
@@ -95,7 +94,6 @@ class SelfCriticalTrainer:
         self._sampler = RolloutSampler(
             engine, policy.pad_id, processes, seed, config.max_new_tokens, config.prompts_per_batch
         )
-        self.stop_reason: str | None = None
         if config.dropout is not None:
             set_dropout(policy.model, config.dropout)
         self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
@@ -119,7 +117,7 @@ class SelfCriticalTrainer:
                     scored = self._score([e.prompt for e in batch if e.rewarded], rollout)
             with timer.phase("update"):
                 self._update(batch, mine, scored, metrics)
-                norm = self._optimizer_step(step)
+                norm = self.optimizer_step(step)
         if scored is not None:
             describe(scored, metrics)
             self._write_samples(scored, step)
@@ -201,10 +199,6 @@ class SelfCriticalTrainer:
             sums[False] += float(values[~references].sum())
         return sums
 
-    def _optimizer_step(self, step: int) -> float:
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        return self.optimizer.step(step)
-
     def _write_samples(self, scored: ComparedRollout, step: int) -> None:
         if self.samples_every is None or step % self.samples_every:
             return
@@ -234,21 +228,3 @@ class SelfCriticalTrainer:
             "response_length": sum(response.tokens for response in responses) / len(responses),
             "unfinished": sum(not response.finished for response in responses) / len(responses),
         }
-
-    def save_model(self, directory: Path) -> None:
-        """The policy with its tokenizer in the Hugging Face layout."""
-        save_policy(self.policy, directory)
-
-    def save_state(self, directory: Path) -> None:
-        """The adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""
-        save_adapters(self.policy, directory)
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read what a checkpoint holds.
-
-        Raises:
-            CheckpointError: it belongs to another architecture or optimizer, or a file is missing.
-        """
-        restore_policy(self.policy, checkpoint)
-        self.optimizer.load(checkpoint)

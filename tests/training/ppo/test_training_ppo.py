@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Greedy, Prompt, SegmentScores
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy, save_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
@@ -28,7 +29,6 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig
 from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
-from finegrained_rlhf.training.sft.trainer import set_dropout
 
 
 def weights(trainer: PPOTrainer) -> dict[str, Tensor]:
