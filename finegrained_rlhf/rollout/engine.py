@@ -56,6 +56,10 @@ class RolloutConfig:
         """The sampling that these settings ask for."""
         return Sample(self.samples_per_prompt, self.temperature, self.top_k, self.top_p)
 
+    def sampler(self, engine: RolloutEngine, pad_id: int, processes: Processes, seed: int) -> RolloutSampler:
+        """What draws the responses of a step by these settings."""
+        return RolloutSampler(engine, pad_id, processes, seed, self.max_new_tokens, self.prompts_per_batch)
+
 
 class RolloutEngine(Protocol):
     """Draws responses from a policy."""

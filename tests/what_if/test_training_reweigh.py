@@ -20,6 +20,7 @@ from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
 from finegrained_rlhf.rewards import ComponentConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
+from finegrained_rlhf.training.samples import KeptSamples
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
 from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, run_ppo, run_weighing
 from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
@@ -34,7 +35,7 @@ def make_run(
     """A PPO run of two steps, with the files that `train_ppo.py` leaves."""
     trainer = make_trainer(path, **given)
     trainer.composer.config.weights.update(zip(NAMES, weights, strict=True))  # type: ignore[attr-defined]
-    trainer.samples_every, trainer.samples_rows = 1, rows
+    trainer.samples = KeptSamples(every=1, rows=rows)
     write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in range(1, steps + 1)])
     settings = {name: {"_target_": "any", **vars(setting)} for name, setting in given.get("settings", {}).items()}
     ppo = {

@@ -22,7 +22,8 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.samples import KeptSamples
 
 logger = logging.getLogger(__name__)
 
@@ -101,19 +102,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_)
         composer.setup(processes.device)
-        return PPOTrainer(
-            models,
-            make_engine(policy),
-            composer,
-            data,
-            self.ppo,
-            self.rollout,
-            processes,
-            run,
-            seed=self.seed,
-            samples_every=self.samples_every,
-            monitor=self.monitor,
-        )
+        parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
+        return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=KeptSamples(every=self.samples_every))
 
     def read_data(self, policy: Policy) -> PPOData:
         """The prompts of the run, as this policy reads them.
