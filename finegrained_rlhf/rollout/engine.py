@@ -1,15 +1,22 @@
-"""The interface of a rollout engine: encode prompts, then decode the encoding in one or several ways."""
+"""Rollout engines: encode prompts, then decode the encoding in one or several ways.
+
+Knows the interface, what engines over a policy of ours share, and how a training step draws its responses.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+import torch
+from torch import Tensor
+
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample
-from finegrained_rlhf.models.policy import PromptMemory
-from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
+from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.rollout.assembly import assemble, empty_rollout, join_rollouts, mask_after_eos, row_order
 from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
@@ -78,6 +85,48 @@ class RolloutEngine(Protocol):
             max_new_tokens: longest response, end of sequence included.
             seed: of the run.
             step: tells draws of one prompt apart. Noise is a function of (seed, step, `Prompt.draw`, sample, position).
+        """
+
+
+class PolicyEngine(ABC):
+    """What the engines over a policy of ours do alike; see `RolloutEngine` for the contract.
+
+    Args:
+        policy: draws, encodes, and decodes ids to text.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    @torch.no_grad()
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once."""
+        return self.policy.encode(prompts)
+
+    @torch.no_grad()
+    def decode(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
+    ) -> Rollout:
+        """See `RolloutEngine.decode`."""
+        if not decodings:
+            raise ValueError("need at least one decoding")
+        ids, logprobs = self._draw(memory, decodings, max_new_tokens, seed, step)
+        mask = mask_after_eos(ids, self.policy.eos_ids)
+        width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
+        ids, mask = torch.where(mask.bool(), ids, self.policy.pad_id)[:, :width], mask[:, :width]
+        if logprobs is None:
+            prompt_index, _, _ = row_order(len(memory.prompts), decodings, ids.device)
+            logprobs = self.policy.logprobs(memory, prompt_index, ids, mask).logprobs
+        return assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer)
+
+    @abstractmethod
+    def _draw(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """int64 ids [R, limit] in `row_order`, whatever follows the end of sequence included; fp32 log-probabilities.
+
+        The log-probabilities [R, limit] are None where the steps that drew the ids give none; the policy's own function
+        is asked then.
         """
 
 
