@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.rewards.penalties import PENALTIES
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -60,7 +61,8 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         now: those of a later one.
 
     Returns:
-        Warnings in the order of the components; none for a component that did not gain.
+        Warnings in the order of the components; none for a component that did not gain, nor for the penalties for form
+        (`rewards.penalties`), whose gain is the change that they ask for.
     """
     found = []
     for name in _components(first, now):
@@ -100,7 +102,7 @@ class HackingWatch:
 
 def _components(first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
     names = [key.split("/")[1] for key in now if key.startswith("reward/") and key.endswith("/weighted")]
-    return [name for name in names if f"reward/{name}/weighted" in first]
+    return [name for name in names if f"reward/{name}/weighted" in first and name not in PENALTIES]
 
 
 def _length(name: str, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:

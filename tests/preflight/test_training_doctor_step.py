@@ -14,6 +14,7 @@ from doctor_toy import STEP, case_maker, diagnose, failed, make_smoke, odd, warn
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.preflight.doctor import step as doctor_step
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.rewards import OverlongPenalty
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
@@ -63,6 +64,19 @@ def test_a_budget_for_whole_responses(case: CaseMaker) -> None:
     budget = "+reward.settings.completeness={_target_: finegrained_rlhf.rewards.ComponentConfig, aggregation: budget}"
     found = failed(diagnose(case(budget), *STEP))
     assert found.check == "alignment" and found.mend.startswith("reward.settings.completeness")
+
+
+def test_penalties_for_form_are_part_of_the_step(case: CaseMaker) -> None:
+    """They are no scorers that the doctor could ask, and the step is rewarded with them."""
+    on = case("reward.end_penalty=0.5", "reward.overlong={limit: 3, per_token: 0.1}")
+    findings = diagnose(on, *STEP)
+    assert not [found for found in findings if found.status == "fail"]
+    assert not [found for found in findings if "unfinished" in found.measured and found.check == "rewards"]
+    assert on.metrics["reward/overlong/raw"] > 0
+    assert on.metrics["reward/overlong/weighted"] == pytest.approx(-0.1 * on.metrics["reward/overlong/raw"])
+    with pytest.raises(ConfigError, match=r"reward\.overlong\.limit: expected fewer than rollout\.max_new_tokens=\d+"):
+        assert on.sample is not None
+        replace(on.sample, reward=replace(on.sample.reward, overlong=OverlongPenalty(999, 1.0)))
 
 
 def rolled_out(monkeypatch: pytest.MonkeyPatch, keep: int) -> None:

@@ -79,9 +79,12 @@ def responses(case: Case) -> Iterator[Finding]:
 
 
 def _alone(reward: RewardConfig, name: str) -> RewardComposer:
-    """A composer of one component."""
+    """A composer of one component, without penalties for form."""
     component, settings = {name: reward.components[name]}, {k: v for k, v in reward.settings.items() if k == name}
-    return RewardComposer(replace(reward, components=component, weights={name: 1.0}, settings=settings))
+    alone = replace(
+        reward, components=component, weights={name: 1.0}, settings=settings, end_penalty=0.0, overlong=None
+    )
+    return RewardComposer(alone)
 
 
 @torch.no_grad()
@@ -133,7 +136,9 @@ def alignment(case: Case) -> Iterator[Finding]:
             yield Finding("fail", f"{name}: {found}", mend)
     if broken:
         return
-    check_components_add_up(RewardComposer(case.sample.reward).compose(case.rollout, case.scores))
+    eos_ids = case.trainer.models.policy.eos_ids
+    whole = RewardComposer(case.sample.reward, eos_ids=eos_ids).compose(case.rollout, case.scores)
+    check_components_add_up(whole)
     yield Finding("pass", f"{audit}; the weighted components add up to the trained reward")
 
 

@@ -73,6 +73,12 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
+        overlong, longest = self.reward.overlong, self.rollout.max_new_tokens
+        if overlong is not None and overlong.limit >= longest:
+            raise ConfigError(
+                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {overlong.limit}; "
+                "no response would be longer"
+            )
         super().__post_init__()
 
     def run(self) -> LoopResult:
@@ -100,7 +106,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             policy.scored = self.rollout.decoding()
         data = self.read_data(policy)
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
-        composer = RewardComposer(self.reward, processes.sum_)
+        composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
         parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
         return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=KeptSamples(every=self.samples_every))
