@@ -99,6 +99,7 @@ class Evaluate(AnswersPrompts):
         prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
         if composer is not None:
             composer.setup(processes.device)
+            composer.check_prompts(prompts[: self.limit])
         return evaluate_policy(
             generator,
             prompts[: self.limit],
@@ -116,6 +117,7 @@ class Evaluate(AnswersPrompts):
         responses = first_outputs(prompts, self.outputs, self.limit)
         if composer is not None:
             composer.setup(processes.device)
+            composer.check_prompts(prompts[: self.limit])
         return evaluate_responses(
             prompts[: self.limit],
             responses,

@@ -157,6 +157,8 @@ class Generate(AnswersPrompts):
             self.prompt_too_long,
             [item.metadata for item in items],
         )
+        if chooser is not None:
+            chooser.composer.check_prompts(prompts)
         decoding = sampling(self.decoding, self.best_of)
         batches = self.answering(decoding).stream(generator, prompts)
         try:

@@ -16,7 +16,7 @@ from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty, overlong_penalty
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
-from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
+from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, Scorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
 
 Normalisation = Literal["none", "running"]
@@ -133,6 +133,16 @@ class RewardComposer:
         """Load every scorer."""
         for scorer in self.config.components.values():
             scorer.setup(device)
+
+    def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Let every component that can refuse prompts to which it could not score any response; after `setup`.
+
+        Raises:
+            DataError: there is such a prompt.
+        """
+        for scorer in self.config.components.values():
+            if isinstance(scorer, PromptCheckingScorer):
+                scorer.check_prompts(prompts)
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
         """Raw scores of every component, in the order of the configuration; empty responses as `empty` says.

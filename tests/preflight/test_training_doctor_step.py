@@ -79,6 +79,11 @@ def test_penalties_for_form_are_part_of_the_step(case: CaseMaker) -> None:
         replace(on.sample, reward=replace(on.sample.reward, overlong=OverlongPenalty(999, 1.0)))
 
 
+def test_a_question_that_leaves_a_reward_model_no_room_is_refused_before_the_first_step(case: CaseMaker) -> None:
+    found = failed(diagnose(case("+reward.components.relevance.max_length=8"), *STEP))
+    assert found.check == "responses" and "no answer to this prompt can be judged" in found.measured
+
+
 def rolled_out(monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
     """Only the first `keep` responses have a text."""
     draw = RolloutSampler.draw

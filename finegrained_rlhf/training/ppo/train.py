@@ -108,6 +108,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
+        composer.check_prompts([*data.train, *data.validation])
         parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
         return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=KeptSamples(every=self.samples_every))
 
