@@ -1,7 +1,7 @@
 """Writing what a policy answers: the jobs behind `scripts/generate.py` and `scripts/sample_outputs.py`.
 
 Knows policies as text generators and the files they are asked to fill. Knows no metric, and rewards only as what
-`training.best_of` chooses by.
+`inference.best_of` chooses by.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Generate(AnswersPrompts):
             `total` reward of the response, the `totals` of all samples, and the response's `segments` with their
             component rewards.
         decoding: greedy by default; with `best_of` then as in training.
-        best_of: of so many samples a prompt, write the one whose reward is highest (`training.best_of`); 1 writes every
+        best_of: of so many samples a prompt, write the one whose reward is highest (`inference.best_of`); 1 writes every
             response.
         reward: what `best_of` chooses by.
     """

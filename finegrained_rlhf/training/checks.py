@@ -51,7 +51,12 @@ def largest_logit(policy: Policy, rollout: Rollout) -> float:
 
 
 def largest_kl(rollout: Rollout, reference: Tensor) -> float:
-    """The largest |log π − log π_ref| of a rollout's tokens; infinite where one is not a number."""
+    """The largest |log π − log π_ref| of a rollout's tokens, in nats; infinite where one is not a number.
+
+    Args:
+        rollout: R responses with behaviour log-probabilities.
+        reference: fp32 [R, T] log-probabilities.
+    """
     kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
     return float(kl.max()) if kl.numel() else 0.0
 
