@@ -24,6 +24,7 @@ from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.core.records import RewardTrace, Rollout, Sample
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.inference.prompts import read_prompts
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig
@@ -31,7 +32,6 @@ from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_ret
 from finegrained_rlhf.rl.losses import clipped_policy_loss
 from finegrained_rlhf.rl.stats import masked_mean, masked_var, masked_whiten
 from finegrained_rlhf.rollout import GenerateEngine
-from finegrained_rlhf.training.sft.trainer import set_dropout
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 LAMBDA, CLIP, T5_DROPOUT = 0.95, 0.2, 0.1

@@ -47,10 +47,10 @@ from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_search
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.text.tables import markdown_table
-from finegrained_rlhf.training.sft.trainer import set_dropout
 
 KEYS = ("profile", "out", *SETTABLE)
 PHASES = ("inference", "training")

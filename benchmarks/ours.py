@@ -23,7 +23,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.samples import KeptSamples
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 ADAM = OptimizerConfig(lr=1e-5, schedule="constant")
@@ -101,17 +102,20 @@ class Ours:
         value = SeparateValueModel(copy.deepcopy(workload.value), self.policy)
         value.head.load_state_dict(workload.value_head.state_dict())
         self.engine = RecordingEngine(make_engine(self.policy))
-        self.trainer = PPOTrainer(
+        parts = PPOParts(
             PPOModels(self.policy, value.to(workload.device), adam, total_steps=1_000_000),
             self.engine,
             make_composer(workload),
             PPOData(workload.prompts(lengths), ()),
-            PPOConfig(epochs=profile.epochs, micro_batch_prompts=profile.micro_batch_prompts, kl=KLConfig(limit=None)),
-            RolloutConfig(profile.prompts, profile.samples, max_new_tokens=profile.new_tokens),
             Processes(ProcessConfig(profile.precision)),
             RunDirectory(run).create(),
+        )
+        self.trainer = PPOTrainer(
+            parts,
+            PPOConfig(epochs=profile.epochs, micro_batch_prompts=profile.micro_batch_prompts, kl=KLConfig(limit=None)),
+            RolloutConfig(profile.prompts, profile.samples, max_new_tokens=profile.new_tokens),
             seed=profile.seed,
-            samples_every=1_000_000,
+            samples=KeptSamples(every=1_000_000),
         )
         self._steps = 0
 

@@ -13,13 +13,13 @@ from typing import Literal, get_args
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
-from finegrained_rlhf.text.templates import PassageText
 from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
 from reward_models.encoders.models import RewardModel, RewardModelRecord, error_label_ids, load_reward_model
-from reward_models.kinds import Kind, KindName, PairKind, SegmentKind
+from reward_models.encoders.prompts import check_room, passages_for, question_of
+from reward_models.kinds import KindName, PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
 from reward_models.training.trainer import start_raw_scores
 
@@ -30,41 +30,6 @@ Granularity = Literal["sub_sentence", "sentence"]
 def _shared(make: Callable[[str], Segmenter], pipeline: str) -> Segmenter:
     """One segmenter a pipeline, so that scorers which cut the same responses do it once."""
     return make(pipeline)
-
-
-def question_of(prompt: Prompt) -> str:
-    """The question behind a prompt.
-
-    Raises:
-        DataError: the prompt carries none.
-    """
-    question = prompt.metadata.get("question")
-    if not isinstance(question, str):
-        raise DataError("reward models need the question of each prompt", record=prompt.id, field="question")
-    return question
-
-
-def passages_of(prompt: Prompt) -> Sequence[PassageText]:
-    """The passages behind a prompt.
-
-    Raises:
-        DataError: the prompt carries none, not even an empty list.
-    """
-    passages = prompt.metadata.get("passages")
-    if passages is None:
-        raise DataError(
-            "this reward model reads the passages of each prompt", record=prompt.id, field="metadata.passages"
-        )
-    return list(passages)
-
-
-def passages_for(kind: Kind, prompt: Prompt) -> Sequence[PassageText]:
-    """The passages that a kind of model is shown; none are needed where it reads none.
-
-    Raises:
-        DataError: it reads them and the prompt carries none.
-    """
-    return passages_of(prompt) if kind.reads_passages else ()
 
 
 class _Scorer:
@@ -110,6 +75,21 @@ class _Scorer:
         assert self._model is not None
         return self._model
 
+    def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that leave no room for an answer in the model's input. Called once, before the first `score`.
+
+        Raises:
+            DataError: a prompt lacks its question or passages, or its question is too long for the model.
+        """
+        model = self.model
+        assert self._encoder is not None
+        for prompt in prompts:
+            check_room(prompt, self._encoder, *self._shortest(prompt), f"the {model.record.kind} model {self.path}")
+
+    def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:
+        """The input of a prompt with the shortest answer, and the tokens that this answer needs."""
+        raise NotImplementedError
+
     def _encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
         assert self.model is not None and self._encoder is not None
         return self._encoder.encode(parts)
@@ -141,7 +121,8 @@ class SegmentScorer(_Scorer):
         max_length: longest input in tokens; None takes the model's.
         kind: of a model made elsewhere, which says nothing of itself: `relevance` or `factuality`.
         too_long: a response that does not fit into the model's input even without passages is scored without the end of
-            its longest segments, counted and logged (`truncate`), or ends the run (`refuse`).
+            its longest segments, counted and logged (`truncate`), or ends the run (`refuse`). Where a response has more
+            segments than separators fit, the last segments are not scored and earn nothing.
     """
 
     def __init__(
@@ -191,6 +172,9 @@ class SegmentScorer(_Scorer):
         segments = [response[start:end] for start, end in spans]
         return self._kind.parts(question_of(prompt), passages_for(self._kind, prompt), segments)
 
+    def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:
+        return self._parts(prompt, ".", [(0, 1)]), 2
+
     @torch.no_grad()
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Launch the scoring of each segment of each response; an empty response has none.
@@ -202,6 +186,8 @@ class SegmentScorer(_Scorer):
         model, spans = self.model, [tuple(self.segments(response)) for response in responses]
         rows = [i for i, found in enumerate(spans) if found]
         inputs = self._encode([self._parts(prompts[i], responses[i], spans[i]) for i in rows])
+        for i, item in zip(rows, inputs, strict=True):
+            spans[i] = spans[i][: len(item.separators)]
         order: list[int] = []
         found: list[torch.Tensor] = []
         for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
@@ -260,6 +246,9 @@ class SequenceScorer(_Scorer):
         if mean is None or std is None:
             raise ModelError(f"{self.path}: no mean and std of its scores are saved with the model; set mean and std")
         self.mean, self.std, self._kind = mean, std, kind
+
+    def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:
+        return self._kind.parts(question_of(prompt), passages_for(self._kind, prompt), ""), 1
 
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Launch the scoring of whole responses, one value each; an empty one is scored as an empty answer.

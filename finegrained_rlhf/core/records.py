@@ -127,6 +127,11 @@ class Rollout:
         """int64 [R]: real tokens of each response."""
         return self.response_mask.sum(dim=1)
 
+    def ended(self, eos_ids: Sequence[int]) -> Tensor:
+        """Bool [R]: whether each response has one of these ends of sequence among its real tokens."""
+        ends = torch.as_tensor(list(eos_ids), device=self.response_ids.device)
+        return (torch.isin(self.response_ids, ends) & self.response_mask.bool()).any(dim=1)
+
 
 @dataclass(frozen=True)
 class SegmentScores:

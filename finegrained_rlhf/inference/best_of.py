@@ -153,15 +153,25 @@ class BestOf:
         choices = []
         for number, group in enumerate(groups):
             rows = [row_of[number, response.text] for response in group]
-            found = tuple(totals[row] for row in rows)
+            form = self._form(group)
+            taken = self.composer.totals(form) if form else [0.0] * len(group)
+            found = tuple(totals[row] + penalty for row, penalty in zip(rows, taken, strict=True))
             best = best_sample(found)
-            choices.append(Choice(best, group[best], found, self._segments(rows[best], scores, used)))
+            segments = self._segments(rows[best], scores, used)
+            segments += self._segments(best, form, {name: counted.values for name, counted in form.items()})
+            choices.append(Choice(best, group[best], found, segments))
         return choices
+
+    def _form(self, group: Sequence[Response]) -> dict[str, SegmentScores]:
+        """What the penalties for form count in the samples of a prompt."""
+        lengths = [response.tokens + response.finished for response in group]
+        ended, texts = [response.finished for response in group], [response.text for response in group]
+        return self.composer.config.penalties.count(ended, lengths, texts)
 
     def _segments(
         self, row: int, scores: Mapping[str, SegmentScores], used: Mapping[str, Sequence[tuple[float, ...]]]
     ) -> tuple[RewardedSegment, ...]:
-        weights = self.composer.config.weights
+        weights = self.composer.config.all_weights
         return tuple(
             RewardedSegment(name, start, end, raw, normalised, weights[name] * normalised)
             for name, found in scores.items()

@@ -14,21 +14,23 @@ from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.evaluation import Evaluation, evaluate_policy, evaluate_responses
-from finegrained_rlhf.inference.generate import Answering, open_generator, output_record
+from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import TooLong, example_metadata, read_prompts
+from finegrained_rlhf.inference.prompts import example_metadata, read_prompts
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(AnswersPrompts):
     """Measure a policy's answers, greedy ones or the best of n samples, or answers from a file.
+
+    Further fields: see `AnswersPrompts`.
 
     Attributes:
         data: QA-FEEDBACK prompt file with references.
@@ -41,14 +43,8 @@ class Evaluate:
         oracle: the truth, where the task knows it; None elsewhere.
         best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
         decoding: greedy by default, with `best_of` then as in training; one answer a prompt is measured, so `n` is 1.
-        seed: of the sampling.
-        max_new_tokens: longest answer in tokens, end of sequence included.
-        batch_size: prompts decoded at once in a process, each with all its samples.
         limit: use at most so many prompts, from the beginning of the file; None uses all.
-        max_prompt_tokens: longest prompt in tokens.
-        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         segmenter: spaCy pipeline that cuts sentences for RougeLSum (`rules` needs no model).
-        processes: precision and CPU threads.
     """
 
     every_process: ClassVar[bool] = True
@@ -62,14 +58,8 @@ class Evaluate:
     oracle: ResponseMonitor | None = None
     best_of: int = 1
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    seed: int = 0
-    max_new_tokens: int = 200
-    batch_size: int = 16
     limit: int | None = None
-    max_prompt_tokens: int = 1024
-    prompt_too_long: TooLong = "truncate"
     segmenter: str = "rules"
-    processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.outputs is None):
@@ -109,11 +99,12 @@ class Evaluate:
         prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
         if composer is not None:
             composer.setup(processes.device)
+            composer.check_prompts(prompts[: self.limit])
         return evaluate_policy(
             generator,
             prompts[: self.limit],
             processes,
-            Answering(sampling(self.decoding, self.best_of), self.max_new_tokens, self.batch_size, self.seed),
+            self.answering(sampling(self.decoding, self.best_of)),
             chooser=chooser,
             composer=composer,
             oracle=self.oracle,
@@ -126,6 +117,7 @@ class Evaluate:
         responses = first_outputs(prompts, self.outputs, self.limit)
         if composer is not None:
             composer.setup(processes.device)
+            composer.check_prompts(prompts[: self.limit])
         return evaluate_responses(
             prompts[: self.limit],
             responses,

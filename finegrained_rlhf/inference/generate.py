@@ -1,7 +1,7 @@
 """Writing what a policy answers: the jobs behind `scripts/generate.py` and `scripts/sample_outputs.py`.
 
 Knows policies as text generators and the files they are asked to fill. Knows no metric, and rewards only as what
-`training.best_of` chooses by.
+`inference.best_of` chooses by.
 """
 
 from __future__ import annotations
@@ -62,6 +62,31 @@ class Answering:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnswersPrompts:
+    """What the jobs that let a policy answer prompts have in common.
+
+    Attributes:
+        max_new_tokens: longest response in tokens, end of sequence included.
+        batch_size: prompts decoded at once in a process, each with all its samples.
+        seed: of the sampling.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        processes: precision and CPU threads.
+    """
+
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    seed: int = 0
+    max_prompt_tokens: int = 1024
+    prompt_too_long: TooLong = "truncate"
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def answering(self, decoding: Decoding) -> Answering:
+        """How the prompts are answered, with this decoding."""
+        return Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
+
+
 def respond(
     generator: TextGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> tuple[list[Prompt], list[list[Response]]]:
@@ -79,8 +104,8 @@ def respond(
 
 
 @dataclass(frozen=True)
-class Generate:
-    """Answer prompts and stream the answers out as JSON lines.
+class Generate(AnswersPrompts):
+    """Answer prompts and stream the answers out as JSON lines. Further fields: see `AnswersPrompts`.
 
     Attributes:
         checkpoint: run directory, checkpoint or model directory.
@@ -91,15 +116,9 @@ class Generate:
             `total` reward of the response, the `totals` of all samples, and the response's `segments` with their
             component rewards.
         decoding: greedy by default; with `best_of` then as in training.
-        best_of: of so many samples a prompt, write the one whose reward is highest (`training.best_of`); 1 writes every
-            response.
+        best_of: of so many samples a prompt, write the one whose reward is highest (`inference.best_of`); 1 writes
+            every response.
         reward: what `best_of` chooses by.
-        max_new_tokens: longest response in tokens, end of sequence included.
-        batch_size: prompts decoded at once, each with all its samples.
-        seed: of the sampling.
-        max_prompt_tokens: longest prompt in tokens.
-        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
-        processes: precision and CPU threads.
     """
 
     checkpoint: str
@@ -108,12 +127,6 @@ class Generate:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
     reward: RewardConfig | None = None
-    max_new_tokens: int = 200
-    batch_size: int = 16
-    seed: int = 0
-    max_prompt_tokens: int = 1024
-    prompt_too_long: TooLong = "truncate"
-    processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         sampling(self.decoding, self.best_of)
@@ -144,9 +157,10 @@ class Generate:
             self.prompt_too_long,
             [item.metadata for item in items],
         )
+        if chooser is not None:
+            chooser.composer.check_prompts(prompts)
         decoding = sampling(self.decoding, self.best_of)
-        answering = Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
-        batches = answering.stream(generator, prompts)
+        batches = self.answering(decoding).stream(generator, prompts)
         try:
             with writable(self.output) as stream, progress_bar("generating", len(items), "prompt") as bar:
                 for part, batch in zip(_cut(prompts, self.batch_size), batches, strict=True):
@@ -191,8 +205,10 @@ def _cut(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
 
 
 @dataclass(frozen=True)
-class SampleOutputs:
+class SampleOutputs(AnswersPrompts):
     """Sample several outputs for each prompt of a file; runs in one process or several.
+
+    Further fields: see `AnswersPrompts`.
 
     Attributes:
         checkpoint: run directory, checkpoint or model directory.
@@ -202,13 +218,7 @@ class SampleOutputs:
         temperature: divides the logits; above 0.
         top_k: 0 keeps all tokens.
         top_p: 1.0 keeps all tokens.
-        max_new_tokens: longest output in tokens, end of sequence included.
         limit: use at most so many prompts, from the beginning of the file; None uses all.
-        batch_size: prompts decoded at once in a process.
-        seed: of the sampling.
-        max_prompt_tokens: longest prompt in tokens.
-        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
-        processes: precision and CPU threads.
     """
 
     every_process: ClassVar[bool] = True
@@ -220,13 +230,7 @@ class SampleOutputs:
     temperature: float = 0.7
     top_k: int = 20
     top_p: float = 1.0
-    max_new_tokens: int = 200
     limit: int | None = None
-    batch_size: int = 16
-    seed: int = 0
-    max_prompt_tokens: int = 1024
-    prompt_too_long: TooLong = "truncate"
-    processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -249,8 +253,7 @@ class SampleOutputs:
         generator = open_generator(self.checkpoint, processes)
         prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
         prompts = prompts[: self.limit]
-        answering = Answering(self._decoding(), self.max_new_tokens, self.batch_size, self.seed)
-        records = sample_records(generator, prompts, processes, answering)
+        records = sample_records(generator, prompts, processes, self.answering(self._decoding()))
         if processes.is_main:
             write_outputs(self.output, records)
             empty = sum(not output.strip() for record in records for output in record.outputs)

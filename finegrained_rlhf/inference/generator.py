@@ -152,8 +152,7 @@ class TextGenerator:
         with self._autocast():
             memory = self._engine.encode(prompts)
             rollout = self._engine.decode(memory, [decoding], max_new_tokens=max_new_tokens, seed=seed)
-        eos = torch.as_tensor(self.policy.eos_ids, device=rollout.response_ids.device)
-        ended = (torch.isin(rollout.response_ids, eos) & rollout.response_mask.bool()).any(dim=1)
+        ended = rollout.ended(self.policy.eos_ids)
         groups: list[list[Response]] = [[] for _ in prompts]
         rows = zip(
             rollout.prompt_index.tolist(),

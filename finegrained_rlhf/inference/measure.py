@@ -21,7 +21,7 @@ class StepMetrics:
         self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, total: Tensor | float, count: Tensor | float) -> None:
-        """Add `total`, a sum over `count` items, to the mean called `name`."""
+        """Add `total`, a sum over `count` items, to the mean called `name`; tensors have one element, []."""
         old_total, old_count = self._sums.get(name, (0.0, 0.0))
         self._sums[name] = (old_total + float(total), old_count + float(count))
 

@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "BaseScorer": "protocol",
         "ComponentConfig": "composition",
+        "OverlongPenalty": "penalties",
         "RewardComposer": "composition",
         "RewardConfig": "composition",
         "Scorer": "protocol",

@@ -14,8 +14,9 @@ from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, R
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.normalisation import Normaliser
+from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty, overlong_penalty
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
-from finegrained_rlhf.rewards.protocol import Scorer, StartableScorer
+from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, Scorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
 
 Normalisation = Literal["none", "running"]
@@ -71,13 +72,19 @@ class RewardConfig:
         components: scorers by name.
         weights: weight of each component by name; every component has one and no name is unknown.
         settings: further settings by component name.
+        end_penalty: reward taken from a response without an end of sequence, on its last token, as the component
+            `unfinished`; 0 (the paper) takes none.
+        overlong: what tokens behind a limit cost, as the component `overlong`; None (the paper) takes nothing.
     """
 
     components: Mapping[str, Scorer]
     weights: Mapping[str, float]
     settings: Mapping[str, ComponentConfig] = field(default_factory=dict)
+    end_penalty: float = 0.0
+    overlong: OverlongPenalty | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "overlong", overlong_penalty(self.overlong))
         if not self.components:
             raise ConfigError("reward.components is empty: name at least one scorer")
         for place, names in (("weights", self.weights), ("settings", self.settings)):
@@ -91,6 +98,18 @@ class RewardConfig:
             weight = self.weights.get(name)
             if weight is None or not math.isfinite(weight):
                 raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
+        for name in sorted(set(self.penalties.weights) & set(self.components)):
+            raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
+
+    @property
+    def penalties(self) -> FormPenalties:
+        """The penalties for form."""
+        return FormPenalties(self.end_penalty, self.overlong)
+
+    @property
+    def all_weights(self) -> dict[str, float]:
+        """The weights of the components, and of the penalties for form that are on, by name."""
+        return {**self.weights, **self.penalties.weights}
 
 
 class RewardComposer:
@@ -99,10 +118,13 @@ class RewardComposer:
     Args:
         config: scorers and weights.
         reduce: sums a small tensor over all processes (for `running` normalisation).
+        eos_ids: the policy's ends of sequence, needed where `end_penalty` is on and rollouts are composed.
     """
 
-    def __init__(self, config: RewardConfig, reduce: Reduce = lambda tensor: tensor) -> None:
-        self.config = config
+    def __init__(
+        self, config: RewardConfig, reduce: Reduce = lambda tensor: tensor, eos_ids: Sequence[int] = ()
+    ) -> None:
+        self.config, self._eos_ids = config, tuple(eos_ids)
         self._normalisers = {
             name: Normaliser(reduce) for name in config.components if self.settings(name).normalisation == "running"
         }
@@ -111,6 +133,16 @@ class RewardComposer:
         """Load every scorer."""
         for scorer in self.config.components.values():
             scorer.setup(device)
+
+    def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Let every component that can refuse prompts to which it could not score any response; after `setup`.
+
+        Raises:
+            DataError: there is such a prompt.
+        """
+        for scorer in self.config.components.values():
+            if isinstance(scorer, PromptCheckingScorer):
+                scorer.check_prompts(prompts)
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> dict[str, SegmentScores]:
         """Raw scores of every component, in the order of the configuration; empty responses as `empty` says.
@@ -161,9 +193,15 @@ class RewardComposer:
                 by the fixed moments of the first validation (`fix_moments`).
 
         Returns:
-            The trace; `total` is exactly the sum of the `weighted` tensors in the order of the components.
+            The trace, penalties for form after the components; `total` is exactly the sum of the `weighted` tensors in
+            this order.
+
+        Raises:
+            ConfigError: see `used_values`; or `end_penalty` is on and the ends of sequence are not known.
         """
         components = {}
+        scores = {**scores, **self.config.penalties.count_in(rollout, self._eos_ids)}
+        weights = self.config.all_weights
         total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
         used = self.used_values(scores, train=train)
         for name, result in scores.items():
@@ -175,7 +213,7 @@ class RewardComposer:
             normalised = raw
             if used[name] is not result.values or tokens is not ends:
                 normalised = place_values(used[name], tokens, rollout)
-            weight = float(self.config.weights[name])
+            weight = float(weights[name])
             weighted = weight * normalised
             total = total + weighted
             components[name] = ComponentTrace(result, weight, raw, normalised, weighted, used[name], tokens)
@@ -212,7 +250,7 @@ class RewardComposer:
         return used
 
     def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:
-        """The weighted sum of all components, one number a response.
+        """The weighted sum of all components that are given, one number a response.
 
         Raises:
             ConfigError: a component is normalised by what a training run has seen, which is not known here.
@@ -221,7 +259,8 @@ class RewardComposer:
             if self.settings(name).normalisation != "none" and not self._normalisers[name].seen:
                 raise ConfigError(f"reward.settings.{name}.normalisation: running moments exist in a training run only")
         used = self.used_values(scores)
-        parts = [[float(self.config.weights[name]) * sum(row) for row in rows] for name, rows in used.items()]
+        weights = self.config.all_weights
+        parts = [[float(weights[name]) * sum(row) for row in rows] for name, rows in used.items()]
         return [sum(column) for column in zip(*parts, strict=True)]
 
     def fix_moments(self, scores: Mapping[str, Sequence[SegmentScores]]) -> None:

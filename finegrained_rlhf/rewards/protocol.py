@@ -34,6 +34,18 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
+class PromptCheckingScorer(Scorer, Protocol):
+    """A scorer that knows before a run whether it can judge answers to its prompts."""
+
+    def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts to which no response can be scored. Called once, after `setup`.
+
+        Raises:
+            DataError: there is one; the error names it.
+        """
+
+
+@runtime_checkable
 class StartableScorer(Scorer, Protocol):
     """A scorer that can leave its work to the device: the composer starts all of these before it waits for any."""
 

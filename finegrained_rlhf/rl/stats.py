@@ -45,6 +45,12 @@ def masked_var(values: Tensor, mask: Tensor, mean: Tensor, reduce: Reduce = _ide
 
     The squares are taken after the mean is subtracted, in fp64: E[x²] − E[x]² cancels in low precision.
 
+    Args:
+        values: float [..., T].
+        mask: same shape, 1 = real token.
+        mean: fp64 scalar, over all processes.
+        reduce: sums a 1-d tensor over all processes.
+
     Returns:
         fp64 scalar; 0 when nothing is counted.
     """
@@ -104,7 +110,7 @@ class RunningMoments:
     m2: float = 0.0
 
     def update(self, values: Tensor, reduce: Reduce = _identity) -> None:
-        """Merge a 1-d batch, the same on every rank when `reduce` sums over ranks."""
+        """Merge a batch, float [n], of this rank; every rank gets the same moments when `reduce` sums over ranks."""
         ones = torch.ones_like(values)
         count = float(reduce(ones.double().sum()[None])[0])
         if count == 0:

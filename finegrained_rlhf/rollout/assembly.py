@@ -14,7 +14,7 @@ from finegrained_rlhf.text.alignment import token_ends
 
 
 def mask_after_eos(ids: Tensor, eos_ids: Sequence[int]) -> Tensor:
-    """int64 mask [R, T] that is 1 up to and including the first end-of-sequence token.
+    """int64 mask [R, T] of ids int64 [R, T] that is 1 up to and including the first end-of-sequence token.
 
     Decided by the end-of-sequence id alone, so a pad token that equals it needs no special care.
     """
@@ -34,7 +34,16 @@ def row_order(prompts: int, decodings: Sequence[Decoding], device: torch.device)
 def assemble(
     memory: PromptMemory, decodings: Sequence[Decoding], ids: Tensor, mask: Tensor, logprobs: Tensor, tokenizer: Any
 ) -> Rollout:
-    """A Rollout from rows in `row_order`, trimmed to the longest response, with texts and character offsets."""
+    """A Rollout from rows in `row_order`, trimmed to the longest response, with texts and character offsets.
+
+    Args:
+        memory: the P prompts.
+        decodings: that drew the rows, together N a prompt.
+        ids: int64 [R, T] with R = P·N, padded.
+        mask: int64 [R, T], 1 up to and including the first end of sequence.
+        logprobs: fp32 [R, T], 0 at padding.
+        tokenizer: decodes the ids.
+    """
     width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
     ids, mask, logprobs = ids[:, :width], mask[:, :width], logprobs[:, :width]
     prompt_index, sample_index, decoding_index = row_order(len(memory.prompts), decodings, ids.device)

@@ -1,14 +1,23 @@
-"""The interface of a rollout engine: encode prompts, then decode the encoding in one or several ways."""
+"""Rollout engines: encode prompts, then decode the encoding in one or several ways.
+
+Knows the interface, what engines over a policy of ours share, and how a training step draws its responses.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+import torch
+from torch import Tensor
+
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout, Sample
-from finegrained_rlhf.models.policy import PromptMemory
+from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.rollout.assembly import assemble, empty_rollout, join_rollouts, mask_after_eos, row_order
+from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
 
@@ -54,6 +63,10 @@ class RolloutConfig:
         """The sampling that these settings ask for."""
         return Sample(self.samples_per_prompt, self.temperature, self.top_k, self.top_p)
 
+    def sampler(self, engine: RolloutEngine, pad_id: int, processes: Processes, seed: int) -> RolloutSampler:
+        """What draws the responses of a step by these settings."""
+        return RolloutSampler(engine, pad_id, processes, seed, self.max_new_tokens, self.prompts_per_batch)
+
 
 class RolloutEngine(Protocol):
     """Draws responses from a policy."""
@@ -75,6 +88,48 @@ class RolloutEngine(Protocol):
         """
 
 
+class PolicyEngine(ABC):
+    """What the engines over a policy of ours do alike; see `RolloutEngine` for the contract.
+
+    Args:
+        policy: draws, encodes, and decodes ids to text.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    @torch.no_grad()
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """Encode each prompt once."""
+        return self.policy.encode(prompts)
+
+    @torch.no_grad()
+    def decode(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
+    ) -> Rollout:
+        """See `RolloutEngine.decode`."""
+        if not decodings:
+            raise ValueError("need at least one decoding")
+        ids, logprobs = self._draw(memory, decodings, max_new_tokens, seed, step)
+        mask = mask_after_eos(ids, self.policy.eos_ids)
+        width = max(int(mask.sum(dim=1).max()), 1) if mask.numel() else 1
+        ids, mask = torch.where(mask.bool(), ids, self.policy.pad_id)[:, :width], mask[:, :width]
+        if logprobs is None:
+            prompt_index, _, _ = row_order(len(memory.prompts), decodings, ids.device)
+            logprobs = self.policy.logprobs(memory, prompt_index, ids, mask).logprobs
+        return assemble(memory, decodings, ids, mask, logprobs[:, :width] * mask, self.policy.tokenizer)
+
+    @abstractmethod
+    def _draw(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """int64 ids [R, limit] in `row_order`, whatever follows the end of sequence included; fp32 log-probabilities.
+
+        The log-probabilities [R, limit] are None where the steps that drew the ids give none; the policy's own function
+        is asked then.
+        """
+
+
 def rollout_in_batches(
     engine: RolloutEngine,
     prompts: Sequence[Prompt],
@@ -92,3 +147,49 @@ def rollout_in_batches(
         memory = engine.encode(prompts[start : start + size])
         rollouts.append(engine.decode(memory, decodings, max_new_tokens=max_new_tokens, seed=seed, step=step))
     return rollouts
+
+
+@dataclass(frozen=True)
+class RolloutSampler:
+    """Draws the responses of training steps: PPO, self-critical training and the doctor all sample by this.
+
+    Attributes:
+        engine: draws responses from the policy.
+        pad_id: fills ids where batches of other lengths are joined.
+        processes: of the run; gives precision and device.
+        seed: of the run.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+    """
+
+    engine: RolloutEngine
+    pad_id: int
+    processes: Processes
+    seed: int
+    max_new_tokens: int
+    prompts_per_batch: int | None = None
+
+    def draw(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
+        """The responses of one step.
+
+        Args:
+            prompts: this process's P prompts; may be none.
+            decodings: as in `RolloutEngine.decode`; together N responses a prompt.
+            step: tells draws of one prompt apart.
+
+        Returns:
+            One rollout of R = P·N responses [R, T], whatever the batches they were decoded in.
+        """
+        if not prompts:
+            return empty_rollout(decodings, self.processes.device)
+        with self.processes.autocast():
+            batches = rollout_in_batches(
+                self.engine,
+                prompts,
+                decodings,
+                max_new_tokens=self.max_new_tokens,
+                prompts_per_batch=self.prompts_per_batch,
+                seed=self.seed,
+                step=step,
+            )
+        return join_rollouts(batches, self.pad_id)

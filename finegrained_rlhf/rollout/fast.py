@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.models.distribution import draw
 from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
-from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos, row_order
+from finegrained_rlhf.rollout.assembly import row_order
+from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.graphs import GraphedStep
 from finegrained_rlhf.rollout.noise import uniform_noise
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
@@ -29,8 +30,9 @@ from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableSteppe
 _WORTH_COMPACTING = 0.75
 # On CUDA, asking whether all rows have ended makes the host wait for the device.
 _STEPS_BETWEEN_CHECKS = 16
-# A graph is recorded for a padded prompt length; rounding it up lets batches of other prompts use it too.
-_PROMPT_BUCKET = 128
+PROMPT_BUCKET = 128
+"""Prompt lengths are rounded up to a multiple of so many tokens where steps are recorded: batches of other prompts then
+use the same graph."""
 _RECORDED = 2
 
 
@@ -57,7 +59,7 @@ class _State:
     logprobs: Tensor
 
 
-class FastEngine:
+class FastEngine(PolicyEngine):
     """Draws responses step by step; see `RolloutEngine` for the contract.
 
     Args:
@@ -66,28 +68,16 @@ class FastEngine:
     """
 
     def __init__(self, policy: Policy, open_stepper: OpenStepper) -> None:
-        self.policy, self._open = policy, open_stepper
+        super().__init__(policy)
+        self._open = open_stepper
         self._recorded: OrderedDict[tuple[object, ...], _Loop] = OrderedDict()
         self._records = policy.device.type == "cuda"
 
-    @torch.no_grad()
-    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
-        """Encode each prompt once."""
-        return self.policy.encode(prompts)
-
-    @torch.no_grad()
-    def decode(
-        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
-    ) -> Rollout:
-        """See `RolloutEngine.decode`."""
-        if not decodings:
-            raise ValueError("need at least one decoding")
-        noise = torch.from_numpy(_noise(memory.prompts, decodings, max_new_tokens, seed, step))
-        loop = self._loop(memory, tuple(decodings), max_new_tokens)
-        ids, logprobs = loop.run(noise.to(self.policy.device))
-        mask = mask_after_eos(ids, self.policy.eos_ids)
-        ids = torch.where(mask.bool(), ids, self.policy.pad_id)
-        return assemble(memory, decodings, ids, mask, logprobs * mask, self.policy.tokenizer)
+    def _draw(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
+    ) -> tuple[Tensor, Tensor]:
+        noise = torch.from_numpy(_noise(memory.prompts, decodings, limit, seed, step))
+        return self._loop(memory, tuple(decodings), limit).run(noise.to(self.policy.device))
 
     def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         """A loop at position 0. Where steps are recorded, the loops of the last shapes are kept with their graphs."""
@@ -233,8 +223,8 @@ def _choose(logits: Tensor, decoding: Decoding, noise: Tensor) -> Tensor:
 
 
 def _bucketed(memory: PromptMemory) -> PromptMemory:
-    """The same prompts, padded to a multiple of `_PROMPT_BUCKET` tokens."""
-    more = -memory.prompt_ids.shape[1] % _PROMPT_BUCKET
+    """The same prompts, padded to a multiple of `PROMPT_BUCKET` tokens."""
+    more = -memory.prompt_ids.shape[1] % PROMPT_BUCKET
     return replace(
         memory,
         prompt_ids=F.pad(memory.prompt_ids, (0, more)),

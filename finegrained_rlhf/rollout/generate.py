@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
+from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
-from finegrained_rlhf.models.policy import Policy, PromptMemory, left_pad
-from finegrained_rlhf.rollout.assembly import assemble, mask_after_eos
+from finegrained_rlhf.models.policy import PromptMemory, left_pad
+from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.noise import uniform_noise
 
 
@@ -41,42 +41,23 @@ def _no_other_settings(model: Any) -> Iterator[None]:
         model.generation_config = saved
 
 
-class GenerateEngine:
+class GenerateEngine(PolicyEngine):
     """Draws responses with transformers' `generate`; see `RolloutEngine` for the contract.
 
     Args:
         policy: its model generates, its tokenizer decodes, its log-probability function scores what was drawn.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    @torch.no_grad()
-    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
-        """Encode each prompt once."""
-        return self.policy.encode(prompts)
-
-    @torch.no_grad()
-    def decode(
-        self, memory: PromptMemory, decodings: Sequence[Decoding], *, max_new_tokens: int, seed: int = 0, step: int = 0
-    ) -> Rollout:
-        """See `RolloutEngine.decode`."""
-        if not decodings:
-            raise ValueError("need at least one decoding")
-        prompts, blocks, drawn = len(memory.prompts), [], 0
+    def _draw(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
+    ) -> tuple[Tensor, None]:
+        blocks, drawn = [], 0
         for decoding in decodings:
-            ids = self._generate(memory, decoding, max_new_tokens, seed, step, first_sample=drawn)
+            ids = self._generate(memory, decoding, limit, seed, step, first_sample=drawn)
             drawn += 0 if isinstance(decoding, Greedy) else decoding.samples
-            ids = torch.nn.functional.pad(ids, (0, max_new_tokens - ids.shape[1]), value=self.policy.eos_ids[0])
-            blocks.append(ids.view(prompts, decoding.samples, max_new_tokens))
-        ids = torch.cat(blocks, dim=1).flatten(0, 1)
-        mask = mask_after_eos(ids, self.policy.eos_ids)
-        width = max(int(mask.sum(dim=1).max()), 1)
-        ids, mask = torch.where(mask.bool(), ids, self.policy.pad_id)[:, :width], mask[:, :width]
-        rows = sum(decoding.samples for decoding in decodings)
-        prompt_index = torch.arange(prompts, device=ids.device).repeat_interleave(rows)
-        scored = self.policy.logprobs(memory, prompt_index, ids, mask)
-        return assemble(memory, decodings, ids, mask, scored.logprobs, self.policy.tokenizer)
+            ids = torch.nn.functional.pad(ids, (0, limit - ids.shape[1]), value=self.policy.eos_ids[0])
+            blocks.append(ids.view(len(memory.prompts), decoding.samples, limit))
+        return torch.cat(blocks, dim=1).flatten(0, 1), None
 
     def _generate(
         self, memory: PromptMemory, decoding: Decoding, max_new_tokens: int, seed: int, step: int, first_sample: int

@@ -21,9 +21,9 @@ from finegrained_rlhf.core.errors import ConfigError
 
 T = TypeVar("T")
 
-# Gradients travel in flat buffers of at most this many elements (256 MiB in fp32), so that summing them does not
-# double the memory of a large model.
-_BUCKET_ELEMENTS = 1 << 26
+GRADIENT_BUCKET = 1 << 26
+"""Gradients travel in flat buffers of at most so many elements (256 MiB in fp32): summing them does not double the
+memory of a large model."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     elements = 0
     for gradient in gradients:
-        if bucket and elements + gradient.numel() > _BUCKET_ELEMENTS:
+        if bucket and elements + gradient.numel() > GRADIENT_BUCKET:
             yield bucket
             bucket, elements = [], 0
         bucket.append(gradient)

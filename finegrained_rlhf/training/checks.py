@@ -1,9 +1,8 @@
-"""What must hold before the first update of a PPO run, and at every step. A run that breaks it stops."""
+"""What must hold before the first update of a PPO run. A run that breaks it stops."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -52,7 +51,12 @@ def largest_logit(policy: Policy, rollout: Rollout) -> float:
 
 
 def largest_kl(rollout: Rollout, reference: Tensor) -> float:
-    """The largest |log π − log π_ref| of a rollout's tokens; infinite where one is not a number."""
+    """The largest |log π − log π_ref| of a rollout's tokens, in nats; infinite where one is not a number.
+
+    Args:
+        rollout: R responses with behaviour log-probabilities.
+        reference: fp32 [R, T] log-probabilities.
+    """
     kl = log_ratio_kl(rollout.logprobs, reference, rollout.response_mask).abs().nan_to_num(nan=torch.inf)
     return float(kl.max()) if kl.numel() else 0.0
 
@@ -90,25 +94,3 @@ def check_ratio(largest: float, tolerance: float) -> None:
         raise ConsistencyError(
             f"before the first update a probability ratio differs from 1: |log ratio| = {largest:.3g}"
         )
-
-
-_NUMBERS = ("loss/policy", "loss/value", "gradient_norm", "kl")
-
-
-def check_finite(step: int, metrics: Mapping[str, float], names: Sequence[str] = _NUMBERS) -> None:
-    """Losses, gradient norm and KL of a step are numbers.
-
-    Args:
-        step: the training step.
-        metrics: of that step.
-        names: which of them; PPO's by default.
-
-    Raises:
-        ConsistencyError: one is not.
-    """
-    for name in names:
-        if not math.isfinite(metrics[name]):
-            raise ConsistencyError(
-                f"step {step}: {name} is {metrics[name]}; the last checkpoint is sound, continue from it with a "
-                "lower learning rate or in fp32"
-            )

@@ -6,9 +6,17 @@ reason to read samples, not a proof.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.rewards.penalties import PENALTIES
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.processes import Processes
+
+logger = logging.getLogger(__name__)
 
 WarningKind = Literal["length", "repetition", "eos"]
 
@@ -53,7 +61,8 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         now: those of a later one.
 
     Returns:
-        Warnings in the order of the components; none for a component that did not gain.
+        Warnings in the order of the components; none for a component that did not gain, nor for the penalties for form
+        (`rewards.penalties`), whose gain is the change that they ask for.
     """
     found = []
     for name in _components(first, now):
@@ -70,9 +79,30 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
     return found
 
 
+class HackingWatch:
+    """Warns of each sign once in a run, by the validations that its directory keeps.
+
+    Args:
+        run: of the run; its `eval.jsonl` begins with the first validation.
+        processes: of the run; the main process warns.
+    """
+
+    def __init__(self, run: RunDirectory, processes: Processes) -> None:
+        self._run, self._processes = run, processes
+        self._warned: set[tuple[str, str]] = set()
+
+    def warn(self, now: Mapping[str, float]) -> None:
+        """Compare a validation's metrics with the first's, and log what looks like reward hacking."""
+        first = next(iter(read_jsonl(self._run.eval)), now) if self._run.eval.is_file() else now
+        for warning in hacking_warnings(first, now):
+            if self._processes.is_main and (warning.component, warning.kind) not in self._warned:
+                self._warned.add((warning.component, warning.kind))
+                logger.warning("%s hacking? %s; read the samples in %s", warning.kind, warning.message, self._run.path)
+
+
 def _components(first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
     names = [key.split("/")[1] for key in now if key.startswith("reward/") and key.endswith("/weighted")]
-    return [name for name in names if f"reward/{name}/weighted" in first]
+    return [name for name in names if f"reward/{name}/weighted" in first and name not in PENALTIES]
 
 
 def _length(name: str, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:

@@ -5,15 +5,47 @@ Knows experiences. Knows no file name and no reward model.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import ComponentTrace, Experience
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment, SampleTokens
+from finegrained_rlhf.runtime.processes import Processes
 
 _DIGITS = 6
+
+
+@dataclass(frozen=True)
+class KeptSamples:
+    """Which responses of a run are written down with their rewards.
+
+    Attributes:
+        every: training steps from one file to the next.
+        rows: at most so many responses of a step.
+        of_validation: so many greedy responses of every validation.
+    """
+
+    every: int = 10
+    rows: int = 64
+    of_validation: int = 16
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.rows < 0 or self.of_validation < 0:
+            raise ConfigError(f"kept samples: need every >= 1, rows >= 0 and of_validation >= 0, got {self}")
+
+
+def write_samples(path: Path, experience: Experience, rows: int, processes: Processes) -> None:
+    """Write at most `rows` responses of a step, equally many of each process; every process must call this."""
+    share = -(-rows // processes.count)
+    gathered = processes.gather_objects(sample_rows(experience)[:share])
+    if processes.is_main:
+        write_jsonl(path, gathered[:rows])
 
 
 def sample_rows(experience: Experience) -> list[dict[str, Any]]:

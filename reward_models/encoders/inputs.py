@@ -38,12 +38,14 @@ class EncodedInput:
         separators: position in `ids` of the separator before each segment.
         cut: tokens of the passages that were left out.
         lost: tokens of segments, or of what follows the passages, that were left out as well (`too_long=truncate`).
+        unread: segments at the end that have no separator here, because not all separators fit.
     """
 
     ids: tuple[int, ...]
     separators: tuple[int, ...]
     cut: int = 0
     lost: int = 0
+    unread: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,9 @@ class RewardInputEncoder:
         tokenizer: with a class (or start) token and a separator (or end) token.
         max_length: longest input in tokens.
         too_long: what happens to an input that does not fit even without its passages: `refuse` raises, as labelled
-            data should; `truncate` shortens the longest segments (or a whole answer's end) until it fits, keeps every
-            separator, and counts it. A response of a policy in training must not end the run.
+            data should; `truncate` shortens the longest segments (or a whole answer's end) until it fits, and counts
+            it. Every separator is kept; where not even they fit, the last segments are left unread. A response of a
+            policy in training must not end the run.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
@@ -137,19 +140,28 @@ class RewardInputEncoder:
         self.inputs_seen = 0
         self.inputs_cut = 0
         self.inputs_lost = 0
+        self.segments_unread = 0
         self._cache = _pieces_of(tokenizer)
 
     def encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
         """Token ids of inputs, in order.
 
         Raises:
-            DataError: an input does not fit even without its passages, and `too_long` is `refuse`; or not even its
-                question and separators fit.
+            DataError: an input does not fit even without its passages, and `too_long` is `refuse`; or its question
+                leaves no room for an answer (`room`).
         """
         self._tokenise([piece for item in parts for piece in _pieces(item)])
         encoded = [self._assemble(item) for item in parts]
         self._count(encoded)
         return encoded
+
+    def room(self, item: InputParts) -> int:
+        """Tokens that are left for passages and answer behind what stands before them; below 0 where that is too long.
+
+        A segment needs two at least, its separator and a token; a whole answer one.
+        """
+        self._tokenise([item.before])
+        return self.max_length - 2 - len(self._cache[item.before])
 
     def _tokenise(self, pieces: Sequence[str]) -> None:
         """Put the ids of all `pieces` into the cache."""
@@ -163,21 +175,27 @@ class RewardInputEncoder:
         before, context, after, *segments = (self._cache[piece] for piece in _pieces(item))
         spare = self.max_length - 2 - len(before) - len(segments)
         room = spare - len(after) - sum(map(len, segments))
-        lost = 0
+        lost, unread = max(0, -room), 0
         if room < 0:
-            if self.too_long == "refuse" or spare < 0:
+            readable = max(0, spare + len(segments)) // 2  # a separator and a token each
+            whole = not (segments or context or after)  # an answer behind no passages is the end of `before`
+            if self.too_long == "refuse" or (spare < 0 and not whole and not min(readable, len(segments))):
                 raise DataError(
                     f"an input needs {self.max_length - room} tokens without its passages, the reward model reads at "
                     f"most {self.max_length}: {item.before[:60]!r}"
                 )
-            lost, room = -room, 0
+            room = 0
+            if spare < 0:
+                unread = max(0, len(segments) - readable)
+                before, segments = before[: self.max_length - 2], segments[:readable]
+                spare = self.max_length - 2 - len(before) - len(segments)
             after, *segments = _shortened([after, *segments], spare)
         ids = [self.start_id, *before, *context[:room], *after]
         separators = []
         for segment in segments:
             separators.append(len(ids))
             ids += [self.sep_id, *segment]
-        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room), lost)
+        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room), lost, unread)
 
     def _count(self, encoded: Sequence[EncodedInput]) -> None:
         """Warn the first time that passages are cut, and whenever ten times as many have been."""
@@ -197,14 +215,16 @@ class RewardInputEncoder:
         lost = [item.lost for item in encoded if item.lost]
         seen = self.inputs_lost
         self.inputs_lost += len(lost)
+        self.segments_unread += sum(item.unread for item in encoded)
         if lost and len(str(self.inputs_lost)) > len(str(seen)) * bool(seen):
             logger.warning(
                 "%d of %d reward-model inputs were longer than %d tokens even without their passages; they are scored "
-                "without the end of their longest segments (up to %d tokens here)",
+                "without the end of their longest segments (up to %d tokens here), and %d segments not at all",
                 self.inputs_lost,
                 self.inputs_seen,
                 self.max_length,
                 max(lost),
+                self.segments_unread,
             )
 
 

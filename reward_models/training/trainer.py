@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
@@ -39,7 +40,7 @@ class RewardBatchConfig:
             raise ConfigError(f"batch sizes must be at least 1, got {self}")
 
 
-class RewardModelTrainer:
+class RewardModelTrainer(ModelTrainer):
     """Trains a reward model on labelled examples.
 
     The gradient of a step is that of the mean loss a labelled segment (or pair) over the whole batch, so that neither
@@ -76,7 +77,6 @@ class RewardModelTrainer:
         self.validation = sorted(validation, key=lambda example: example.length)
         self.plan = BatchPlan(train, batches.batch_size, seed)
         self.optimizer = optimizer.build(model.named_parameters(), total_steps)
-        self.stop_reason: str | None = None
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the batch of `step`. Returns loss and accuracy before it, gradient norm and rate."""
@@ -90,8 +90,7 @@ class RewardModelTrainer:
                 loss, found = reward_model_objective(self.model, micro)
             (loss / items).backward()  # type: ignore[no-untyped-call]
             counts += found
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        norm = self.optimizer.step(step)
+        norm = self.optimizer_step(step)
         self.model.eval()
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
         return {**metrics, "items": items, "gradient_norm": norm, "lr": self.optimizer.lr(step)}
@@ -109,24 +108,10 @@ class RewardModelTrainer:
         metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
         return {"score": metrics[self.model.record.definition.selected_by], **metrics}
 
-    def save_model(self, directory: Path) -> None:
-        """Write the model in the Hugging Face layout."""
-        self.model.save(directory)
-
-    def save_state(self, directory: Path) -> None:
-        """Write the optimizer's moments; everything else follows from (seed, step)."""
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read weights and moments of a checkpoint.
-
-        Raises:
-            ModelError: it holds no readable reward model.
-            CheckpointError: its weights or moments are of another architecture.
-        """
-        stored = load_reward_model(checkpoint / "model")
-        self.model.copy_weights(stored, checkpoint)
-        self.optimizer.load(checkpoint)
+    @staticmethod
+    def copy_of(model: RewardModel, directory: Path) -> RewardModel:
+        """The reward model that was saved in `directory`."""
+        return load_reward_model(directory)
 
 
 def in_batches(examples: Sequence[RewardExample], size: int) -> Iterator[Sequence[RewardExample]]:

@@ -21,7 +21,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
 
 _GENERATOR = threading.Lock()
 
@@ -110,17 +110,16 @@ def make_trainer(
     if score_sampling:
         owner.scored = rollout.decoding()
     optimizer = OptimizerConfig(lr=lr, eps=1e-5, schedule="constant")
-    return PPOTrainer(
+    parts = PPOParts(
         PPOModels(owner, value_model(owner, kind, shared), optimizer, total_steps=100),
         make_engine(owner),
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
         PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
-        PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo}),
-        rollout,
         processes,
         RunDirectory(path).create(),
-        seed=seed,
     )
+    config = PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo})
+    return PPOTrainer(parts, config, rollout, seed=seed)
 
 
 class ThreadProcesses(Processes):

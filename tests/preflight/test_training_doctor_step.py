@@ -14,6 +14,8 @@ from doctor_toy import STEP, case_maker, diagnose, failed, make_smoke, odd, warn
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.preflight.doctor import step as doctor_step
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
+from finegrained_rlhf.rewards import OverlongPenalty
+from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.train import TrainPPO
@@ -64,16 +66,34 @@ def test_a_budget_for_whole_responses(case: CaseMaker) -> None:
     assert found.check == "alignment" and found.mend.startswith("reward.settings.completeness")
 
 
+def test_penalties_for_form_are_part_of_the_step(case: CaseMaker) -> None:
+    """They are no scorers that the doctor could ask, and the step is rewarded with them."""
+    on = case("reward.end_penalty=0.5", "reward.overlong={limit: 3, per_token: 0.1}")
+    findings = diagnose(on, *STEP)
+    assert not [found for found in findings if found.status == "fail"]
+    assert not [found for found in findings if "unfinished" in found.measured and found.check == "rewards"]
+    assert on.metrics["reward/overlong/raw"] > 0
+    assert on.metrics["reward/overlong/weighted"] == pytest.approx(-0.1 * on.metrics["reward/overlong/raw"])
+    with pytest.raises(ConfigError, match=r"reward\.overlong\.limit: expected fewer than rollout\.max_new_tokens=\d+"):
+        assert on.sample is not None
+        replace(on.sample, reward=replace(on.sample.reward, overlong=OverlongPenalty(999, 1.0)))
+
+
+def test_a_question_that_leaves_a_reward_model_no_room_is_refused_before_the_first_step(case: CaseMaker) -> None:
+    found = failed(diagnose(case("+reward.components.relevance.max_length=8"), *STEP))
+    assert found.check == "responses" and "no answer to this prompt can be judged" in found.measured
+
+
 def rolled_out(monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
     """Only the first `keep` responses have a text."""
-    join = doctor_step.join_rollouts
+    draw = RolloutSampler.draw
 
-    def emptied(*args: Any) -> Any:
-        rollout = join(*args)
+    def emptied(*args: Any, **named: Any) -> Any:
+        rollout = draw(*args, **named)
         texts = [text if i < keep else "" for i, text in enumerate(rollout.texts)]
         return replace(rollout, texts=texts)
 
-    monkeypatch.setattr(doctor_step, "join_rollouts", emptied)
+    monkeypatch.setattr(RolloutSampler, "draw", emptied)
 
 
 def test_empty_and_cut_responses(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,3 +290,28 @@ def test_batches_hold_similar_lengths() -> None:
     spread = [max(e.length for e in b) - min(e.length for e in b) for b in map(plan.batch, range(1, 17))]
     assert max(spread) == 3
     assert [plan.batch(i)[0].length for i in range(1, 17)] != sorted(plan.batch(i)[0].length for i in range(1, 17))
+
+
+def test_more_segments_than_separators_fit_leave_the_last_ones_unread(caplog: pytest.LogCaptureFixture) -> None:
+    """A separator and a token each for as many of the first segments as fit; they are counted and said."""
+    parts = relevance_parts(QUESTION, ["Yes!"] * 60)
+    encoder = RewardInputEncoder(TOKENIZER, 40, "truncate")
+    with caplog.at_level(logging.WARNING):
+        (item,) = encoder.encode([parts])
+    before = 40 - 2 - encoder.room(parts)
+    read = (40 - 2 - before) // 2
+    assert len(item.separators) == read and item.unread == 60 - read and len(item.ids) <= 40
+    assert all(item.ids[i] == encoder.sep_id and item.ids[i + 1] != encoder.sep_id for i in item.separators)
+    assert encoder.segments_unread == 60 - read and f"and {60 - read} segments not at all" in caplog.text
+    with pytest.raises(DataError, match="without its passages"):
+        RewardInputEncoder(TOKENIZER, 40).encode([parts])
+
+
+def test_an_answer_behind_no_passages_loses_its_end() -> None:
+    """Where there are no passages, question and answer are one piece."""
+    long = answer_parts(QUESTION, [], "It is wide and cold. " * 30)
+    (whole,) = RewardInputEncoder(TOKENIZER, 512).encode([long])
+    (item,) = RewardInputEncoder(TOKENIZER, 50, "truncate").encode([long])
+    assert item.ids == (*whole.ids[:49], whole.ids[-1]) and item.lost == len(whole.ids) - 50
+    with pytest.raises(DataError, match="without its passages"):
+        RewardInputEncoder(TOKENIZER, 50).encode([long])

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from feedback_samples import LAKE
 from reward_model_samples import CORPUS, enlarged, prompt, save_longformer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.rewards import StartableScorer
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import factuality_input
@@ -271,3 +273,39 @@ def test_settings_and_prompts_are_checked(models: dict[str, str]) -> None:
     with pytest.raises(DataError, match="question"):
         SegmentScorer(models["relevance"]).score([bare], ["It is."])
     assert SegmentScorer(models["relevance"]).score([prompt(passages=None)], ["It is."]).values[0]
+
+
+@pytest.mark.parametrize("kind", ["factuality", "relevance", "completeness", "preference"])
+@pytest.mark.parametrize("too_long", ["truncate", "refuse"])
+def test_a_question_that_leaves_no_room_is_refused_before_the_run(
+    models: dict[str, str], kind: str, too_long: Any
+) -> None:
+    """Exactly where the shortest answer does not fit any more, with a prompt that fits beside it."""
+    make = SegmentScorer if kind in ("factuality", "relevance") else SequenceScorer
+    fits, asked = prompt("short"), prompt("endless", question="What is the lake like? " * 9)
+
+    def check(limit: int, *prompts: Prompt) -> None:
+        scorer = make(models[kind], max_length=limit, too_long=too_long)
+        scorer.setup()
+        scorer.check_prompts(prompts)
+
+    with pytest.raises(DataError, match=rf"endless, .*the {kind} model .* at most 40 tokens and needs") as caught:
+        check(40, fits, asked)
+    needed = int(str(caught.value).split("needs ")[1].split()[0])
+    check(needed, fits, asked)
+    with pytest.raises(DataError, match="no answer to this prompt can be judged"):
+        check(needed - 1, fits, asked)
+    if too_long == "truncate":
+        tight = make(models[kind], max_length=needed)
+        text = "It is cold, wide and deep. " * 40
+        found = tight.score([asked], [text])
+        assert len(found.values[0]) == len(found.spans[0]) == 1
+
+
+def test_segments_without_a_separator_earn_nothing(models: dict[str, str]) -> None:
+    scorer = SegmentScorer(models["relevance"], max_length=40)
+    text = " ".join(["Yes!"] * 60)
+    found = scorer.score([prompt(), prompt()], [text, "Yes!"])
+    assert 1 <= len(found.values[0]) == len(found.spans[0]) < len(scorer.segments(text))
+    assert found.spans[0] == tuple(scorer.segments(text))[: len(found.spans[0])] and len(found.values[1]) == 1
+    assert scorer._encoder is not None and scorer._encoder.segments_unread == 60 - len(found.spans[0])

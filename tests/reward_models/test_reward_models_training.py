@@ -240,3 +240,15 @@ def test_real_feedback_gives_the_published_counts(shared_data: Path, folder: Pat
     assert (len(found), labels.count(1), labels.count(0)) == (347, 218, 418)
     pairs = build_examples(records, LabelSettings("completeness"), encoder, SpacySegmenter())
     assert sum(len(example.pairs) for example in pairs) == 859
+
+
+def test_a_checkpoint_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A model of answers has one score where a model of segments has two labels."""
+    ours = trainer(folder, "preference", RewardBatchConfig())
+    (tmp_path / "model").mkdir()
+    ours.save_model(tmp_path / "model")
+    ours.save_state(tmp_path)
+    ours.load_state(tmp_path)
+    other = trainer(folder, "relevance", RewardBatchConfig())
+    with pytest.raises(CheckpointError, match="holds a RewardModel of another architecture than this run's"):
+        other.load_state(tmp_path)

@@ -11,51 +11,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rl_toy import tokenizer
+from rewards_toy import rollout, whole
 
 from finegrained_rlhf.core.errors import AlignmentError, ConfigError
-from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rl.stats import RunningMoments
 from finegrained_rlhf.rollout.assembly import empty_rollout
-from finegrained_rlhf.text.alignment import token_ends
-
-TEXTS = ["the cat sat, one dog ran!", "red", ""]
-# ids of row 0: the | cat | sat | , | one | dog | ran | ! | </s>; character ends 3 7 11 12 16 20 24 25 25
-
-
-def rollout(texts: Sequence[str] = TEXTS, finished: Sequence[bool] = (True, False, True)) -> Rollout:
-    words = tokenizer()
-    rows = [
-        words(text, add_special_tokens=False)["input_ids"] + ([1] if end else [])
-        for text, end in zip(texts, finished, strict=True)
-    ]
-    ids, mask = pad_rows(rows, pad=0)
-    count = len(rows)
-    decoded = [token_ends(words, row) for row in rows]
-    return Rollout(
-        prompts=[Prompt(f"p{i}", "", (1,)) for i in range(count)],
-        prompt_ids=torch.ones(count, 1, dtype=torch.long),
-        prompt_mask=torch.ones(count, 1, dtype=torch.long),
-        prompt_index=torch.arange(count),
-        sample_index=torch.zeros(count, dtype=torch.long),
-        decoding_index=torch.zeros(count, dtype=torch.long),
-        decodings=(Sample(1),),
-        response_ids=ids,
-        response_mask=mask,
-        logprobs=torch.zeros(ids.shape),
-        texts=[text for text, _ in decoded],
-        token_ends=[ends for _, ends in decoded],
-    )
 
 
 def place(scores: SegmentScores, drawn: Rollout) -> torch.Tensor:
     return place_values(scores.values, segment_tokens(scores, drawn), drawn)
-
-
-def whole(*values: float) -> SegmentScores:
-    return SegmentScores([((0, len(t)),) for t in TEXTS], [(v,) for v in values], whole_response=True)
 
 
 SEGMENTS = SegmentScores([((0, 12), (13, 25)), ((0, 3),), ()], [(1.0, -1.0), (0.5,), ()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,13 @@ import torch
 from rl_toy import policy, prompts, tokenizer
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Greedy, Rollout, Sample
+from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.policy import PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble, join_rollouts, mask_after_eos, row_order
-from finegrained_rlhf.rollout.engine import RolloutConfig, rollout_in_batches
+from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutSampler, rollout_in_batches
 from finegrained_rlhf.rollout.generate import GenerateEngine
+from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.runtime.processes import Processes
 
 
 def test_the_mask_ends_with_the_first_end_token() -> None:
@@ -85,3 +88,29 @@ def test_settings_are_checked() -> None:
     for wrong in ({"prompts_per_step": 0}, {"max_new_tokens": 0}, {"prompts_per_batch": 0}, {"temperature": 0.0}):
         with pytest.raises(ConfigError, match="rollout"):
             RolloutConfig(**{"prompts_per_step": 1, **wrong})
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_what_a_step_draws_does_not_depend_on_the_batches(kind: str) -> None:
+    ours, asked = policy(kind), prompts(kind, 5)
+
+    def drawn(batch: int | None, step: int) -> Rollout:
+        sampler = RolloutSampler(make_engine(ours), ours.pad_id, Processes(), 3, 8, batch)
+        return sampler.draw(asked, [Greedy(), Sample(2, temperature=2.0)], step)
+
+    whole, parts, later = drawn(None, 4), drawn(2, 4), drawn(2, 5)
+    assert whole.texts == parts.texts and torch.equal(whole.response_ids, parts.response_ids)
+    assert [p.id for p in parts.row_prompts()] == [p.id for p in asked for _ in range(3)]
+    torch.testing.assert_close(whole.logprobs, parts.logprobs, atol=1e-5, rtol=0)
+    assert later.texts[::3] == whole.texts[::3] and later.texts != whole.texts  # greedy rows stay, samples are others
+
+
+def test_a_process_without_a_prompt_draws_nothing() -> None:
+    class Untouched(GenerateEngine):
+        def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+            raise AssertionError("the engine was asked")
+
+    ours = policy()
+    nothing = RolloutSampler(Untouched(ours), ours.pad_id, Processes(), 0, 8).draw([], [Greedy(), Sample(3)], 1)
+    assert nothing.texts == [] and nothing.response_ids.shape == (0, 1)
+    assert nothing.decodings == (Greedy(), Sample(3))

@@ -17,9 +17,10 @@ from ppo_toy import LengthScorer, WordScorer, make_trainer
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
-from finegrained_rlhf.rewards import ComponentConfig
+from finegrained_rlhf.rewards import ComponentConfig, OverlongPenalty, RewardComposer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
+from finegrained_rlhf.training.samples import KeptSamples
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
 from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, run_ppo, run_weighing
 from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
@@ -34,7 +35,7 @@ def make_run(
     """A PPO run of two steps, with the files that `train_ppo.py` leaves."""
     trainer = make_trainer(path, **given)
     trainer.composer.config.weights.update(zip(NAMES, weights, strict=True))  # type: ignore[attr-defined]
-    trainer.samples_every, trainer.samples_rows = 1, rows
+    trainer.samples = KeptSamples(every=1, rows=rows)
     write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in range(1, steps + 1)])
     settings = {name: {"_target_": "any", **vars(setting)} for name, setting in given.get("settings", {}).items()}
     ppo = {
@@ -401,3 +402,39 @@ def test_the_check_compares_with_what_was_kept(run: Path) -> None:
         check_recomputed(kept(run), moved, run_ppo(config, directory))
     with pytest.raises(ConsistencyError, match="nan"):
         check_recomputed(kept(run), replace(made, rewards=made.rewards * math.nan), run_ppo(config, directory))
+
+
+def test_penalties_for_form_are_kept_and_can_be_weighed_anew(tmp_path: Path) -> None:
+    """Their weight is the penalty, negative; another penalty is another weight."""
+    trainer = make_trainer(tmp_path / "run", max_new_tokens=4)
+    config = replace(trainer.composer.config, end_penalty=0.5, overlong=OverlongPenalty(2, 0.25))
+    trainer.composer = RewardComposer(config, trainer.processes.sum_, trainer.models.policy.eos_ids)
+    trainer.samples = KeptSamples(every=1)
+    run = make_run_of(trainer, tmp_path / "run")
+    found = measured(run)
+    assert found["before"]["weights"] == {"words": 1.0, "length": 0.5, "unfinished": -0.5, "overlong": -0.25}
+    assert found["mean"]["tau"] == pytest.approx(1.0) and found["mean"]["advantage_correlation"] == pytest.approx(1.0)
+    rows = read_jsonl(trainer.run.samples_path(1))
+    segments = [segment for row in rows for segment in row["segments"]]
+    raw = {name: [s["raw"] for s in segments if s["component"] == name] for name in found["now"]["weights"]}
+    assert sum(raw["unfinished"]) > 0 and sum(raw["overlong"]) > 0
+    (first, _) = measured(run, {"unfinished": -2.0})["steps"]
+    assert first["total_now"] == pytest.approx(first["total_before"] - 1.5 * sum(raw["unfinished"]) / len(rows))
+    with pytest.raises(
+        ConfigError, match="no such component; the run's reward has length, overlong, unfinished, words"
+    ):
+        measured(run, {"politeness": 1.0})
+
+
+def make_run_of(trainer: Any, path: Path) -> Path:
+    """Two steps of a trainer whose configuration says the penalties as `train_ppo.py` writes them."""
+    write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in (1, 2)])
+    ppo = {k: vars(v) if k in ("kl", "compat") else v for k, v in vars(trainer.config).items()}
+    reward = {
+        "components": {name: {} for name in NAMES},
+        "weights": {"words": 1.0, "length": 0.5},
+        "end_penalty": 0.5,
+        "overlong": {"limit": 2, "per_token": 0.25},
+    }
+    (path / "config.yaml").write_text(yaml.safe_dump({"ppo": ppo, "reward": reward}))
+    return path

@@ -6,7 +6,7 @@ Satisfies the training loop's `Trainable`. Knows encoded examples and the object
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,11 @@ from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.model.objective import LossConfig, Parts, objective
+from finegrained_rlhf.models.dropout import set_dropout
+from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.sft.trainer import set_dropout
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class DialkiBatchConfig:
             raise ConfigError(f"batches: sizes must be at least 1, got {self}")
 
 
-class KnowledgeTrainer(ABC):
+class KnowledgeTrainer(ModelTrainer):
     """Trains a model that finds knowledge on labelled dialogues: what DIALKI and BERTQA do alike.
 
     The gradient of a step is that of the mean loss a dialogue over the whole batch, so that neither micro-batches nor
@@ -98,7 +99,6 @@ class KnowledgeTrainer(ABC):
         if dropout is not None:
             set_dropout(model, dropout)
         self.optimizer = optimizer.build(model.named_parameters(), total_steps)
-        self.stop_reason: str | None = None
 
     @staticmethod
     @abstractmethod
@@ -133,8 +133,7 @@ class KnowledgeTrainer(ABC):
             (loss / size).backward()  # type: ignore[no-untyped-call]
             parts += found
         self.model.eval()
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        norm = self.optimizer.step(step)
+        norm = self.optimizer_step(step)
         metrics = replace(parts, values=self.processes.sum_(parts.values)).metrics()
         seconds = time.perf_counter() - started
         return {
@@ -165,25 +164,10 @@ class KnowledgeTrainer(ABC):
                 found.append((answer, score_answer(item.record, answer.knowledge.passage, answer.text)))
         return self.processes.gather_objects(found)
 
-    def save_model(self, directory: Path) -> None:
-        """Write the model: encoder and tokenizer in the Hugging Face layout, heads and record beside them."""
-        self.model.save(directory)
-
-    def save_state(self, directory: Path) -> None:
-        """Write the optimizer's moments; everything else follows from (seed, step)."""
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read weights and moments of a checkpoint.
-
-        Raises:
-            ModelError: the model cannot be read.
-            CheckpointError: its weights or moments are of another architecture.
-        """
-        directory = checkpoint / "model"
-        stored = load_model(directory, read_record(directory, type(self.model.config)), type(self.model))
-        self.model.copy_weights(stored, checkpoint)
-        self.optimizer.load(checkpoint)
+    @staticmethod
+    def copy_of(model: Any, directory: Path) -> KnowledgeModel:
+        """The finder of knowledge that was saved in `directory`."""
+        return load_model(directory, read_record(directory, type(model.config)), type(model))
 
 
 class DialkiTrainer(KnowledgeTrainer):

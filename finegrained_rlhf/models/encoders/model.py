@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from finegrained_rlhf.core.errors import CheckpointError
 from finegrained_rlhf.models.quiet import quiet_transformers
 
 
@@ -48,15 +47,3 @@ class EncoderModel(nn.Module, ABC):
         with quiet_transformers():
             self.network.save_pretrained(directory)
             self.tokenizer.save_pretrained(directory)
-
-    def copy_weights(self, source: EncoderModel, where: Path) -> None:
-        """Take all weights of `source`, which was read from the checkpoint `where`.
-
-        Raises:
-            CheckpointError: it is of another architecture.
-        """
-        try:
-            self.load_state_dict(source.state_dict())
-        except RuntimeError:
-            what = type(self).__name__
-            raise CheckpointError(f"{where}: holds a {what} of another architecture than this run's") from None

@@ -21,8 +21,6 @@ from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
 from finegrained_rlhf.preflight.doctor.machine import fits
 from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
-from finegrained_rlhf.rollout.assembly import join_rollouts
-from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
@@ -57,17 +55,7 @@ def responses(case: Case) -> Iterator[Finding]:
     trainer = case.trainer = case.sample.build(case.processes, RunDirectory(case.sample.output_dir).create())
     sampling = trainer.rollout_config
     prompts = number_occurrences(items_of_step(trainer.data.train, 1, sampling.prompts_per_step, trainer.seed))
-    with case.processes.autocast():
-        batches = rollout_in_batches(
-            trainer.engine,
-            prompts,
-            [sampling.decoding()],
-            max_new_tokens=sampling.max_new_tokens,
-            prompts_per_batch=sampling.prompts_per_batch,
-            seed=trainer.seed,
-            step=1,
-        )
-    rollout = case.rollout = join_rollouts(batches, trainer.models.policy.pad_id)
+    rollout = case.rollout = trainer.sampler.draw(prompts, [sampling.decoding()], step=1)
     unpaid, metrics = RewardTrace({}, torch.zeros_like(rollout.logprobs)), StepMetrics()
     describe_responses(rollout, unpaid, trainer.models.policy, metrics)
     means, rows = metrics.reduce(case.processes), len(rollout.texts)
@@ -91,9 +79,12 @@ def responses(case: Case) -> Iterator[Finding]:
 
 
 def _alone(reward: RewardConfig, name: str) -> RewardComposer:
-    """A composer of one component."""
+    """A composer of one component, without penalties for form."""
     component, settings = {name: reward.components[name]}, {k: v for k, v in reward.settings.items() if k == name}
-    return RewardComposer(replace(reward, components=component, weights={name: 1.0}, settings=settings))
+    alone = replace(
+        reward, components=component, weights={name: 1.0}, settings=settings, end_penalty=0.0, overlong=None
+    )
+    return RewardComposer(alone)
 
 
 @torch.no_grad()
@@ -145,7 +136,9 @@ def alignment(case: Case) -> Iterator[Finding]:
             yield Finding("fail", f"{name}: {found}", mend)
     if broken:
         return
-    check_components_add_up(RewardComposer(case.sample.reward).compose(case.rollout, case.scores))
+    eos_ids = case.trainer.models.policy.eos_ids
+    whole = RewardComposer(case.sample.reward, eos_ids=eos_ids).compose(case.rollout, case.scores)
+    check_components_add_up(whole)
     yield Finding("pass", f"{audit}; the weighted components add up to the trained reward")
 
 

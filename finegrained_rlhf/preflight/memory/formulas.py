@@ -14,6 +14,8 @@ from inspect import signature
 
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
+from finegrained_rlhf.rollout.fast import PROMPT_BUCKET
+from finegrained_rlhf.runtime.processes import GRADIENT_BUCKET
 
 GIB = 2**30
 
@@ -28,12 +30,6 @@ backward pass also the gradients of both terms of logit − logsumexp and their 
 SAMPLING_BYTES = 28
 """Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
 cumulative sum in fp64, and what lies between."""
-
-PROMPT_BUCKET = 128
-"""The fast engine's rounding of prompt lengths on a GPU, in tokens."""
-
-GRADIENT_BUCKET = 2**28
-"""Bytes in which several processes sum gradients at a time."""
 
 
 def gradient_bytes(plan: Plan) -> int:
@@ -226,7 +222,7 @@ def update_bytes(plan: Plan) -> int:
         value_gradients = 4 * plan.value.trained
     gradients = gradient_bytes(plan)
     before = gradients if plan.group < plan.prompts else 0
-    summing = min(GRADIENT_BUCKET, gradients) if plan.processes > 1 else 0
+    summing = min(4 * GRADIENT_BUCKET, gradients) if plan.processes > 1 else 0
     again = head_bytes(plan, plan.group, backward=True)
     if plan.checkpointing:
         one = plan.policy_activations

@@ -163,12 +163,12 @@ def _feed_forward_copies(module: nn.Module, config: Any) -> int:
 
 
 def count(parameters: Iterable[Tensor]) -> int:
-    """How many numbers they hold."""
+    """How many numbers these tensors of any shape hold."""
     return sum(parameter.numel() for parameter in parameters)
 
 
 def layer_parameters(module: nn.Module, config: Any) -> Iterator[Tensor]:
-    """All but embeddings and head, which have a row a token of the vocabulary."""
+    """All parameters but embeddings and head, which have one row a token of the vocabulary, [V, …]."""
     return (parameter for parameter in module.parameters() if parameter.shape[0] != config.vocab_size)
 
 

@@ -70,7 +70,8 @@ def reward_identity(record: RunRecord, component: str | None = None) -> str:
     components = components if isinstance(components, Mapping) else {}
     if component is not None:
         return _text(components.get(component), record)
-    return _text({key: reward.get(key) for key in ("components", "weights", "settings")}, record)
+    keys = ("components", "weights", "settings", "end_penalty", "overlong")
+    return _text({key: reward.get(key) or None for key in keys}, record)
 
 
 def by_identity(runs: Mapping[str, RunRecord], component: str | None = None) -> list[dict[str, RunRecord]]:

@@ -113,7 +113,7 @@ class GPT2Stepper:
 
     @torch.no_grad()
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
-        """See `Stepper.logits`."""
+        """See `Stepper.logits`: tokens int64 [P·N] at position int64 [1] → float [P·N, V]."""
         with self._autocast():
             hidden = self._tokens(tokens) + self._positions(self._offsets + position)
             own = _bias(_positions(window, position.device) <= position).expand(len(self._prefix_bias), -1)
@@ -126,7 +126,10 @@ class GPT2Stepper:
 
     @torch.no_grad()
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        """See `Stepper.keep`. The prompts' cache narrows to the longest that stays (waits for the device once)."""
+        """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay.
+
+        The prompts' cache narrows to the longest that stays (waits for the device once).
+        """
         self.first_tokens, self._offsets = self.first_tokens[rows], self._offsets[rows]
         self._prefix_lengths = self._prefix_lengths[prompts]
         width = int(self._prefix_lengths.max())

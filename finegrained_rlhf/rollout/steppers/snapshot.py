@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype in which a linear layer with this weight computes now: autocast's, or the weight's own."""
+    """The dtype in which a linear layer with this weight [out, in] computes now: autocast's, or the weight's own."""
     if torch.is_autocast_enabled(weight.device.type):
         return torch.get_autocast_dtype(weight.device.type)
     return weight.dtype

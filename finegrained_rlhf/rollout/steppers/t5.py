@@ -146,7 +146,7 @@ class T5Stepper:
         return layers, seen, _weight(lm_head) if is_plain(lm_head) else None
 
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
-        """See `Stepper.logits`."""
+        """See `Stepper.logits`: tokens int64 [P·N] at position int64 [1] → float [P·N, V]."""
         decoder = self.model.decoder
         hidden: Tensor = decoder.embed_tokens(tokens)
         for layer in self.layers:
@@ -189,7 +189,7 @@ class T5Stepper:
         return F.linear(inner.to(layer.outer.dtype), layer.outer)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        """See `Stepper.keep`."""
+        """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""
         self.first_tokens, self.seen = self.first_tokens[rows], self.seen[prompts]
         for layer in self.layers:
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]

@@ -1,4 +1,4 @@
-"""What is told of a PPO step: responses, rewards by segment, alignment, explained variance."""
+"""What is told of a PPO step: responses, rewards by segment, alignment, KL, values and explained variance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
 from finegrained_rlhf.inference.measure import StepMetrics, repetition
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards.placement import EMPTY
+from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
 
 _AUDITED = 4
@@ -30,12 +32,54 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
         metrics.add(f"segments/{name}", segments, rows)
     metrics.add("reward/total", trace.total.sum(), rows)
     metrics.add("response_length", mask.sum(), rows)
-    ended = torch.isin(rollout.response_ids, torch.as_tensor(policy.eos_ids, device=mask.device)) & mask.bool()
-    metrics.add("eos_rate", ended.any(dim=1).sum(), rows)
+    metrics.add("eos_rate", rollout.ended(policy.eos_ids).sum(), rows)
     metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
     audit = audit_trace(rollout, trace, policy.tokenizer, _AUDITED)
     metrics.add("alignment", audit.exact, audit.segments)
     metrics.add("alignment_inside", audit.inside, audit.segments)
+
+
+def step_metrics(
+    experience: Experience,
+    policy: Policy,
+    metrics: StepMetrics,
+    processes: Processes,
+    *,
+    step: int,
+    beta: float,
+    lr: float,
+) -> dict[str, float]:
+    """All metrics of a step but its seconds; every process must call this, and all get the same.
+
+    Args:
+        experience: of this process, R responses; may be empty.
+        policy: whose responses they are.
+        metrics: what the update measured.
+        processes: of the run.
+        step: the training step, from 1.
+        beta: β that the step was rewarded with.
+        lr: its learning rate.
+    """
+    rollout, mask = experience.rollout, experience.rollout.response_mask
+    episodes, tokens = mask.shape[0], mask.sum()
+    kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
+    metrics.add("kl", kl.sum(), episodes)
+    metrics.add("return", experience.returns.sum(), tokens)
+    metrics.add("value", experience.values.sum(), tokens)
+    describe_responses(rollout, experience.trace, policy, metrics)
+    means = metrics.reduce(processes)
+    totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
+    return {
+        "episodes": step * totals[0],
+        "episodes_per_step": totals[0],
+        "processes": processes.count,
+        "kl": means.pop("kl"),
+        "beta": beta,
+        **means,
+        "explained_variance": explained_variance(experience, processes.sum_),
+        "lr": lr,
+        "response_tokens": totals[1],
+    }
 
 
 def explained_variance(experience: Experience, reduce: Reduce) -> float:

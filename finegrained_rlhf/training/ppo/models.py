@@ -16,7 +16,7 @@ from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.micro_batches import MicroBatch
-from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
+from finegrained_rlhf.training.policy_state import load_policy_state, save_policy_state
 
 
 class PPOModels:
@@ -64,9 +64,8 @@ class PPOModels:
 
     def save_state(self, directory: Path) -> None:
         """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""
-        save_adapters(self.policy, directory)
+        save_policy_state(self.policy, self.optimizer, directory)
         save_model(self.value, str(directory / "value_state.safetensors"))
-        self.optimizer.save(directory)
 
     def load_state(self, checkpoint: Path) -> None:
         """Read what a checkpoint holds.
@@ -74,6 +73,5 @@ class PPOModels:
         Raises:
             CheckpointError: it belongs to another architecture, or a file is missing.
         """
-        restore_policy(self.policy, checkpoint)
+        load_policy_state(self.policy, self.optimizer, checkpoint)
         restore_weights(self.value, checkpoint / "value_state.safetensors")
-        self.optimizer.load(checkpoint)

@@ -22,7 +22,8 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.samples import KeptSamples
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,12 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
+        overlong, longest = self.reward.overlong, self.rollout.max_new_tokens
+        if overlong is not None and overlong.limit >= longest:
+            raise ConfigError(
+                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {overlong.limit}; "
+                "no response would be longer"
+            )
         super().__post_init__()
 
     def run(self) -> LoopResult:
@@ -99,21 +106,11 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             policy.scored = self.rollout.decoding()
         data = self.read_data(policy)
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
-        composer = RewardComposer(self.reward, processes.sum_)
+        composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
-        return PPOTrainer(
-            models,
-            make_engine(policy),
-            composer,
-            data,
-            self.ppo,
-            self.rollout,
-            processes,
-            run,
-            seed=self.seed,
-            samples_every=self.samples_every,
-            monitor=self.monitor,
-        )
+        composer.check_prompts([*data.train, *data.validation])
+        parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
+        return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=KeptSamples(every=self.samples_every))
 
     def read_data(self, policy: Policy) -> PPOData:
         """The prompts of the run, as this policy reads them.

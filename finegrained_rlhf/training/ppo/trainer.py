@@ -6,7 +6,7 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,37 +15,38 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.records import Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
-from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine, rollout_in_batches
+from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.checks import (
-    check_finite,
     check_ratio,
     check_start,
     largest_logit,
     start_tolerance,
 )
-from finegrained_rlhf.training.hacking import hacking_warnings
+from finegrained_rlhf.training.hacking import HackingWatch
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
-from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses, explained_variance
+from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses, step_metrics
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
-from finegrained_rlhf.training.samples import sample_rows
+from finegrained_rlhf.training.samples import KeptSamples, write_samples
 
 logger = logging.getLogger(__name__)
+
+_NUMBERS = ("loss/policy", "loss/value", "gradient_norm", "kl")
+"""Metrics that must be finite after every step."""
 
 
 @dataclass(frozen=True)
@@ -65,53 +66,61 @@ class PPOData:
             raise ConfigError("data: there are no training prompts")
 
 
-class PPOTrainer:
-    """Trains a policy on token rewards. Satisfies the training loop's `Trainable`.
+@dataclass(frozen=True)
+class PPOParts:
+    """What PPO puts together.
 
-    Args:
+    Attributes:
         models: policy, value model, reference and optimizer.
         engine: draws responses from the policy.
         composer: turns responses into token rewards.
         data: prompts.
-        config: PPO settings.
-        rollout: sampling settings.
         processes: of the run.
         run: where samples are written.
-        seed: of the run.
-        samples_every: write the responses of every n-th step with their rewards.
-        samples_rows: at most so many of them.
-        validation_samples: write so many of the greedy responses of every validation in the same way.
         monitor: measures the validation responses as well.
+    """
+
+    models: PPOModels
+    engine: RolloutEngine
+    composer: RewardComposer
+    data: PPOData
+    processes: Processes
+    run: RunDirectory
+    monitor: ResponseMonitor | None = None
+
+
+class PPOTrainer:
+    """Trains a policy on token rewards. Satisfies the training loop's `Trainable`.
+
+    Args:
+        parts: models, engine, rewards, prompts, and where the run is.
+        config: PPO settings.
+        rollout: sampling settings.
+        seed: of the run.
+        samples: which responses are written down with their rewards; the defaults of `KeptSamples` where None.
     """
 
     def __init__(
         self,
-        models: PPOModels,
-        engine: RolloutEngine,
-        composer: RewardComposer,
-        data: PPOData,
+        parts: PPOParts,
         config: PPOConfig,
         rollout: RolloutConfig,
-        processes: Processes,
-        run: RunDirectory,
         *,
         seed: int,
-        samples_every: int = 10,
-        samples_rows: int = 64,
-        validation_samples: int = 16,
-        monitor: ResponseMonitor | None = None,
+        samples: KeptSamples | None = None,
     ) -> None:
-        self.models, self.engine, self.composer, self.data = models, engine, composer, data
-        self.config, self.rollout_config, self.processes, self.run = config, rollout, processes, run
-        self.seed, self.samples_every, self.samples_rows = seed, samples_every, samples_rows
-        self.validation_samples, self.monitor = validation_samples, monitor
+        self.models, self.composer, self.data = parts.models, parts.composer, parts.data
+        self.processes, self.run, self.monitor = parts.processes, parts.run, parts.monitor
+        self.config, self.rollout_config, self.seed = config, rollout, seed
+        self.samples = samples or KeptSamples()
+        self.sampler = rollout.sampler(parts.engine, self.models.policy.pad_id, self.processes, seed)
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
         self.fresh = True
-        self._warned: set[tuple[str, str]] = set()
-        self._scorer = RolloutScorer(models, processes, rollout.logprobs)
-        self._update = PPOUpdate(models.policy, models.value, self._optimizer_step, processes, config)
+        self._hacking = HackingWatch(self.run, self.processes)
+        self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs)
+        self._update = PPOUpdate(self.models.policy, self.models.value, self._optimizer_step, self.processes, config)
 
     # One training step -----------------------------------------------------------------------------------------
 
@@ -123,7 +132,7 @@ class PPOTrainer:
         mine = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
-                rollout = self._rollout(mine, [self.rollout_config.decoding()], step)
+                rollout = self.sampler.draw(mine, [self.rollout_config.decoding()], step)
             with timer.phase("rewards"):
                 trace = self.composer.compose(rollout, self._scores(rollout))
             with timer.phase("scoring"):
@@ -139,31 +148,17 @@ class PPOTrainer:
                 check = partial(self._check_ratio, allowed)
             with timer.phase("update"):
                 self._update.run(step, experience, batches, metrics, check)
-        result = self._describe(experience, beta, metrics, step)
-        check_finite(step, result)
+        lr = self.models.optimizer.lr(step)
+        result = step_metrics(experience, self.models.policy, metrics, self.processes, step=step, beta=beta, lr=lr)
+        check_finite(step, result, _NUMBERS)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
-        if step % self.samples_every == 0 or first:
-            self._write_samples(self.run.samples_path(step), experience, self.samples_rows)
+        if step % self.samples.every == 0 or first:
+            write_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
         tokens = result.pop("response_tokens")
         for phase, seconds in timer.seconds.items():
             result[f"time/{phase}_s"] = seconds
             result[f"time/{phase}_tokens_per_s"] = tokens / max(seconds, 1e-9)
         return result
-
-    def _rollout(self, prompts: Sequence[Prompt], decodings: Sequence[Decoding], step: int) -> Rollout:
-        if not prompts:
-            return empty_rollout(decodings, self.processes.device)
-        with self.processes.autocast():
-            batches = rollout_in_batches(
-                self.engine,
-                prompts,
-                decodings,
-                max_new_tokens=self.rollout_config.max_new_tokens,
-                prompts_per_batch=self.rollout_config.prompts_per_batch,
-                seed=self.seed,
-                step=step,
-            )
-        return join_rollouts(batches, self.models.policy.pad_id)
 
     @torch.no_grad()
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
@@ -217,36 +212,6 @@ class PPOTrainer:
             if self.kl_exceeded >= limits.patience:
                 self.stop_reason = f"KL exceeded {limits.limit} nats an episode in {self.kl_exceeded} steps"
 
-    # Metrics -----------------------------------------------------------------------------------------------------
-
-    def _describe(self, experience: Experience, beta: float, metrics: StepMetrics, step: int) -> dict[str, float]:
-        rollout, mask = experience.rollout, experience.rollout.response_mask
-        episodes, tokens = mask.shape[0], mask.sum()
-        kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
-        metrics.add("kl", kl.sum(), episodes)
-        metrics.add("return", experience.returns.sum(), tokens)
-        metrics.add("value", experience.values.sum(), tokens)
-        describe_responses(rollout, experience.trace, self.models.policy, metrics)
-        means = metrics.reduce(self.processes)
-        totals = self.processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
-        return {
-            "episodes": step * totals[0],
-            "episodes_per_step": totals[0],
-            "processes": self.processes.count,
-            "kl": means.pop("kl"),
-            "beta": beta,
-            **means,
-            "explained_variance": explained_variance(experience, self.processes.sum_),
-            "lr": self.models.optimizer.lr(step),
-            "response_tokens": totals[1],
-        }
-
-    def _write_samples(self, path: Path, experience: Experience, rows: int) -> None:
-        share = -(-rows // self.processes.count)
-        gathered = self.processes.gather_objects(sample_rows(experience)[:share])
-        if self.processes.is_main:
-            write_jsonl(path, gathered[:rows])
-
     # The loop's interface ----------------------------------------------------------------------------------------
 
     @property
@@ -266,7 +231,7 @@ class PPOTrainer:
         )
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
         answered = [
-            (rollout, self._scores(rollout)) for rollout in (self._rollout(b, [Greedy()], step) for b in batches)
+            (rollout, self._scores(rollout)) for rollout in (self.sampler.draw(b, [Greedy()], step) for b in batches)
         ]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
@@ -277,25 +242,17 @@ class PPOTrainer:
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
         self._keep_validation(step)
-        self._warn(means)
+        self._hacking.warn(means)
         return {"score": means["reward/total"], "examples": len(prompts), **means}
 
     def _keep_validation(self, step: int) -> None:
         """Write the first validation prompts' greedy responses like a training step's."""
-        prompts = self.data.validation[: self.validation_samples]
-        rollout = self._rollout([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
+        prompts = self.data.validation[: self.samples.of_validation]
+        rollout = self.sampler.draw([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         experience = self._experience(scored, trace)
-        self._write_samples(self.run.validation_samples_path(step), experience, self.validation_samples)
-
-    def _warn(self, means: Mapping[str, float]) -> None:
-        """Say once what looks like reward hacking, compared with the run's first validation."""
-        first = next(iter(read_jsonl(self.run.eval)), means) if self.run.eval.is_file() else means
-        for warning in hacking_warnings(first, means):
-            if self.processes.is_main and (warning.component, warning.kind) not in self._warned:
-                self._warned.add((warning.component, warning.kind))
-                logger.warning("%s hacking? %s; read the samples in %s", warning.kind, warning.message, self.run.path)
+        write_samples(self.run.validation_samples_path(step), experience, self.samples.of_validation, self.processes)
 
     def save_model(self, directory: Path) -> None:
         """The policy in the Hugging Face layout."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -17,17 +16,16 @@ from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
-from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
-from finegrained_rlhf.rollout.assembly import empty_rollout, join_rollouts
-from finegrained_rlhf.rollout.engine import RolloutEngine, rollout_in_batches
+from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.checks import check_finite
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
-from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
+from finegrained_rlhf.training.policy_state import PolicyTrainer
 from finegrained_rlhf.training.self_critical.config import ResponseReward, ResponseValidation, SelfCriticalConfig
 from finegrained_rlhf.training.self_critical.rows import (
     ComparedRollout,
@@ -41,10 +39,10 @@ from finegrained_rlhf.training.self_critical.rows import (
     trained_rows,
     useful,
 )
-from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy, set_dropout
+from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy
 
 
-class SelfCriticalTrainer:
+class SelfCriticalTrainer(PolicyTrainer):
     """Trains a policy by L = α L_RL + (1 − α) L_CE. Satisfies the training loop's `Trainable`.
 
     L_RL is −(1/m) Σ_i (score(q_i) − score(greedy)) log Pr(q_i), averaged over the rewarded prompts of the step; L_CE is
@@ -93,7 +91,9 @@ class SelfCriticalTrainer:
         self.policy, self.data, self.reward, self.validation = policy.eval(), data, reward, validation
         self.config, self.engine, self.processes, self.run = config, engine, processes, run
         self.seed, self.samples_every = seed, samples_every
-        self.stop_reason: str | None = None
+        self._sampler = RolloutSampler(
+            engine, policy.pad_id, processes, seed, config.max_new_tokens, config.prompts_per_batch
+        )
         if config.dropout is not None:
             set_dropout(policy.model, config.dropout)
         self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
@@ -111,12 +111,13 @@ class SelfCriticalTrainer:
             scored = None
             if self.config.alpha > 0:
                 with timer.phase("rollout"):
-                    rollout = self._rollout([e.prompt for e in mine if e.rewarded], step)
+                    asked = [e.prompt for e in mine if e.rewarded]
+                    rollout = self._sampler.draw(asked, self.config.decodings(), step)
                 with timer.phase("rewards"):
                     scored = self._score([e.prompt for e in batch if e.rewarded], rollout)
             with timer.phase("update"):
                 self._update(batch, mine, scored, metrics)
-                norm = self._optimizer_step(step)
+                norm = self.optimizer_step(step)
         if scored is not None:
             describe(scored, metrics)
             self._write_samples(scored, step)
@@ -132,23 +133,6 @@ class SelfCriticalTrainer:
         result["loss"] = alpha * result.get("loss/rl", 0.0) + (1 - alpha) * result.get("loss/ce", 0.0)
         check_finite(step, result, ("loss", "gradient_norm"))
         return result
-
-    def _rollout(self, prompts: Sequence[Prompt], step: int) -> Rollout:
-        """Of each prompt, encoded once, the greedy response and m samples."""
-        decodings = self.config.decodings()
-        if not prompts:
-            return empty_rollout(decodings, self.processes.device)
-        with self.processes.autocast():
-            batches = rollout_in_batches(
-                self.engine,
-                prompts,
-                decodings,
-                max_new_tokens=self.config.max_new_tokens,
-                prompts_per_batch=self.config.prompts_per_batch,
-                seed=self.seed,
-                step=step,
-            )
-        return join_rollouts(batches, self.policy.pad_id)
 
     @torch.no_grad()
     def _score(self, step_prompts: Sequence[Prompt], rollout: Rollout) -> ComparedRollout:
@@ -215,10 +199,6 @@ class SelfCriticalTrainer:
             sums[False] += float(values[~references].sum())
         return sums
 
-    def _optimizer_step(self, step: int) -> float:
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        return self.optimizer.step(step)
-
     def _write_samples(self, scored: ComparedRollout, step: int) -> None:
         if self.samples_every is None or step % self.samples_every:
             return
@@ -248,21 +228,3 @@ class SelfCriticalTrainer:
             "response_length": sum(response.tokens for response in responses) / len(responses),
             "unfinished": sum(not response.finished for response in responses) / len(responses),
         }
-
-    def save_model(self, directory: Path) -> None:
-        """The policy with its tokenizer in the Hugging Face layout."""
-        save_policy(self.policy, directory)
-
-    def save_state(self, directory: Path) -> None:
-        """The adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""
-        save_adapters(self.policy, directory)
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read what a checkpoint holds.
-
-        Raises:
-            CheckpointError: it belongs to another architecture or optimizer, or a file is missing.
-        """
-        restore_policy(self.policy, checkpoint)
-        self.optimizer.load(checkpoint)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -21,13 +20,13 @@ from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from finegrained_rlhf.training.order import items_of_step
-from finegrained_rlhf.training.policy_state import restore_policy, save_adapters
+from finegrained_rlhf.training.policy_state import PolicyTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +73,6 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
     return [
         Demonstration(prompt, (*row[: max_answer_tokens - 1], end)) for prompt, row in zip(prompts, rows, strict=True)
     ]
-
-
-def set_dropout(model: nn.Module, rate: float) -> None:
-    """Give every dropout of a model this rate: `nn.Dropout` layers, and the attention rates kept as numbers."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        for name in ("dropout", "attention_dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, rate)
 
 
 def backward_cross_entropy(
@@ -135,7 +124,7 @@ class SFTSettings:
     validation_batch_size: int
 
 
-class SFTTrainer:
+class SFTTrainer(PolicyTrainer):
     """Trains a policy on demonstrations. Satisfies the training loop's `Trainable`.
 
     The loss is Σ −log p(token) over the answer tokens of the global batch, divided by their global number, so neither
@@ -170,7 +159,6 @@ class SFTTrainer:
     ) -> None:
         self.policy, self.data, self.validation, self.settings = policy.eval(), data, validation, settings
         self.processes, self.seed, self.segmenter, self.monitor = processes, seed, segmenter, monitor
-        self.stop_reason: str | None = None
         if settings.dropout is not None:
             set_dropout(policy.model, settings.dropout)
         self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
@@ -186,16 +174,14 @@ class SFTTrainer:
         self.policy.train(self.settings.dropout != 0)
         loss = backward_cross_entropy(self.policy, mine, tokens, self.settings.micro_batch_size, self.processes)
         self.policy.eval()
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
-        lr = self.optimizer.lr(step)
-        norm = self.optimizer.step(step)
+        norm = self.optimizer_step(step)
         seconds = time.perf_counter() - started
         return {
             "examples": step * size,
             "epoch": step * size / len(self.data),
             "loss": float(self.processes.sum_(loss)),
             "tokens": tokens,
-            "lr": lr,
+            "lr": self.optimizer.lr(step),
             "gradient_norm": norm,
             "time/update_s": seconds,
             "time/update_tokens_per_s": tokens / max(seconds, 1e-9),
@@ -218,24 +204,6 @@ class SFTTrainer:
             segmenter=self.segmenter,
         )
         return {"score": evaluation.metrics["rouge_lsum"], **evaluation.metrics}
-
-    def save_model(self, directory: Path) -> None:
-        """Write the policy with its tokenizer in the Hugging Face layout."""
-        save_policy(self.policy, directory)
-
-    def save_state(self, directory: Path) -> None:
-        """Write the adapters of a LoRA policy and the optimizer's moments."""
-        save_adapters(self.policy, directory)
-        self.optimizer.save(directory)
-
-    def load_state(self, checkpoint: Path) -> None:
-        """Read what a checkpoint holds.
-
-        Raises:
-            CheckpointError: it belongs to another architecture, or a file is missing.
-        """
-        restore_policy(self.policy, checkpoint)
-        self.optimizer.load(checkpoint)
 
 
 def _length(item: Demonstration) -> int:

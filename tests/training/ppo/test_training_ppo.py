@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Greedy, Prompt, SegmentScores
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy, save_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
@@ -28,7 +29,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig
 from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
-from finegrained_rlhf.training.sft.trainer import set_dropout
+from finegrained_rlhf.training.samples import KeptSamples
 
 
 def weights(trainer: PPOTrainer) -> dict[str, Tensor]:
@@ -94,8 +95,8 @@ def test_a_fresh_run_starts_with_ratio_one_and_no_kl(tmp_path: Path, kind: str, 
 def test_metrics_are_what_was_rolled_out(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, prompts_per_step=5)
     rollouts: list[Any] = []
-    decode = trainer.engine.decode
-    trainer.engine.decode = lambda *a, **k: rollouts.append(decode(*a, **k)) or rollouts[-1]
+    decode = trainer.sampler.engine.decode
+    trainer.sampler.engine.decode = lambda *a, **k: rollouts.append(decode(*a, **k)) or rollouts[-1]
     first, second = steps(trainer, 1, 2)
     assert (first["episodes"], second["episodes"], second["processes"]) == (20, 40, 1)
     rolled = rollouts[0]
@@ -132,8 +133,8 @@ def test_a_prompt_drawn_twice_in_a_step_is_answered_anew(tmp_path: Path) -> None
 
     def responses(trainer: PPOTrainer) -> list[tuple[str, int, str]]:
         rolled: list[Any] = []
-        decode = trainer.engine.decode
-        trainer.engine.decode = lambda *a, **k: rolled.append(decode(*a, **k)) or rolled[-1]
+        decode = trainer.sampler.engine.decode
+        trainer.sampler.engine.decode = lambda *a, **k: rolled.append(decode(*a, **k)) or rolled[-1]
         trainer.train_step(1)
         rows = zip(rolled[0].row_prompts(), rolled[0].sample_index.tolist(), rolled[0].texts, strict=True)
         return [(prompt.id, sample, text) for prompt, sample, text in rows]
@@ -173,7 +174,7 @@ def test_samples_hold_every_number_of_every_token(tmp_path: Path) -> None:
     """Rewards before KL and whitening follow from the segments alone, and so do the trained ones."""
     trainer = make_trainer(tmp_path, whiten_rewards=False, whiten_advantages=False)
     trainer.train_step(1)
-    trainer.samples_every = 1
+    trainer.samples = KeptSamples(every=1)
     trainer.train_step(2)
     rows = [json.loads(line) for line in (tmp_path / "samples" / "step_2.jsonl").read_text().splitlines()]
     assert [row["sample"] for row in rows] == [0, 1, 2, 3] * 3
@@ -238,7 +239,7 @@ def test_the_best_raw_reward_is_exported_under_running_normalisation(tmp_path: P
 
 def test_validation_keeps_its_first_responses_and_changes_nothing(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, validation=5)
-    trainer.validation_samples = 3
+    trainer.samples = KeptSamples(of_validation=3)
     metrics = trainer.validate(0)
     rows = [json.loads(line) for line in (tmp_path / "samples" / "validation_step_0.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == [p.id for p in prompts(count=3)]
@@ -451,7 +452,7 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
     moved = {n for n, p in owner.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {n for n in before if ".lora_" in n}
     assert trainer.models._reference is None  # no second copy of the weights
-    rollout = trainer._rollout(prompts(count=2), [Greedy()], 9)
+    rollout = trainer.sampler.draw(prompts(count=2), [Greedy()], 9)
     (batch,) = micro_batches(rollout, 2)
     reference = trainer.models.reference_logprobs(batch)[batch.rows.argsort()]
     plain = policy("t5")
@@ -475,7 +476,7 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
 def test_validation_scores_greedy_answers_to_every_prompt_once(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, prompts_per_step=1, samples=2, validation=5)  # batches of two
     result = trainer.validate(0)
-    (greedy,) = rollout_in_batches(trainer.engine, prompts(count=5), [Greedy()], max_new_tokens=6)
+    (greedy,) = rollout_in_batches(trainer.sampler.engine, prompts(count=5), [Greedy()], max_new_tokens=6)
     words = [sum(row) for row in WordScorer().score([], greedy.texts).values]
     total = [word - 0.5 * len(text) / 10 for word, text in zip(words, greedy.texts, strict=True)]
     assert result["score"] == pytest.approx(sum(total) / 5, abs=1e-5)

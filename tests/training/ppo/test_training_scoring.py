@@ -25,13 +25,13 @@ def counted(trainer: PPOTrainer) -> list[bool]:
 
 def off_by(trainer: PPOTrainer, error: float) -> None:
     """Make the decode's log-probabilities wrong."""
-    decode: Any = trainer.engine.decode
+    decode: Any = trainer.sampler.engine.decode
 
     def wrong(*arguments: Any, **names: Any) -> Rollout:
         rollout = decode(*arguments, **names)
         return Rollout(**{**vars(rollout), "logprobs": rollout.logprobs + error * rollout.response_mask})
 
-    trainer.engine.decode = wrong  # type: ignore[method-assign]
+    trainer.sampler.engine.decode = wrong  # type: ignore[method-assign]
 
 
 def test_equal_ones_are_used_and_the_pass_is_saved(tmp_path: Path) -> None:

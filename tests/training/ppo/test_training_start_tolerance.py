@@ -35,7 +35,7 @@ def test_the_tolerance_follows_the_policys_logits(tmp_path: Path) -> None:
         trainer = make_trainer(tmp_path / str(factor), logprobs="decode")  # not exact, as in bf16
         with torch.no_grad():
             trainer.models.policy.model.lm_head.weight.mul_(factor)
-        rollout = trainer._rollout(list(trainer.data.train), [trainer.rollout_config.decoding()], 1)
+        rollout = trainer.sampler.draw(list(trainer.data.train), [trainer.rollout_config.decoding()], 1)
         memory, ids = trainer.models.policy.encode([rollout.prompts[0]]), rollout.response_ids
         with torch.no_grad():
             states = trainer.models.policy.hidden(memory, torch.tensor([0]), ids[:1, : int(rollout.lengths()[0])])

@@ -52,7 +52,7 @@ def gradients(trainer: SelfCriticalTrainer, step: int = 1) -> dict[str, Tensor]:
         trainer.optimizer.zero_grad()
         return 0.0
 
-    trainer._optimizer_step = keep  # type: ignore[method-assign]
+    trainer.optimizer_step = keep  # type: ignore[method-assign]
     trainer.train_step(step)
     return found
 

@@ -21,6 +21,7 @@ from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.metrics import rouge_lsum
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
@@ -32,7 +33,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.sft.train import TrainSFT
-from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations, set_dropout
+from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime", "oval", "cube")
 

@@ -1,0 +1,112 @@
+"""Penalties for the form of a response: one that does not end by itself, and one that is too long.
+
+Knows tokens, not words: no scorer can see these, because a cut response is a text like any other. Each penalty is a
+component of its own, so that its share of the reward stays visible: its value is what is counted, its weight
+the penalty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Rollout, SegmentScores
+
+UNFINISHED = "unfinished"
+"""The component that counts responses without an end of sequence: 1 for such a response, else 0."""
+OVERLONG = "overlong"
+"""The component that counts tokens behind the limit of `OverlongPenalty`."""
+PENALTIES = (UNFINISHED, OVERLONG)
+
+
+@dataclass(frozen=True)
+class OverlongPenalty:
+    """What a long response costs: −per_token · max(0, |y| − limit), on its last token.
+
+    The linear penalty of DAPO (Yu et al., 2025, section 3.4) without its upper bound, which is
+    `per_token` · (`rollout.max_new_tokens` − `limit`) here.
+
+    Attributes:
+        limit: longest response without a penalty in tokens, end of sequence included.
+        per_token: reward taken for each token behind it.
+    """
+
+    limit: int
+    per_token: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise ConfigError(f"reward.overlong.limit: expected a number of tokens, at least 1, got {self.limit!r}")
+        if not _positive(self.per_token):
+            raise ConfigError(f"reward.overlong.per_token: expected a positive number, got {self.per_token!r}")
+
+
+def overlong_penalty(given: object) -> OverlongPenalty | None:
+    """The penalty as a configuration gives it: nothing, the penalty, or a mapping of its fields.
+
+    Raises:
+        ConfigError: an unknown or missing field, a wrong value, or something else.
+    """
+    if given is None or isinstance(given, OverlongPenalty):
+        return given
+    known = [field.name for field in fields(OverlongPenalty)]
+    if not isinstance(given, Mapping) or set(given) != set(known):
+        raise ConfigError(f"reward.overlong: expected null or {{limit: TOKENS, per_token: NUMBER}}, got {given!r}")
+    return OverlongPenalty(**given)
+
+
+@dataclass(frozen=True)
+class FormPenalties:
+    """The penalties of a reward.
+
+    Attributes:
+        end: reward taken from a response without an end of sequence; 0 takes none.
+        overlong: what tokens behind a limit cost; None takes nothing.
+    """
+
+    end: float = 0.0
+    overlong: OverlongPenalty | None = None
+
+    def __post_init__(self) -> None:
+        if self.end != 0 and not _positive(self.end):
+            raise ConfigError(f"reward.end_penalty: expected 0 or a positive number, got {self.end!r}")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each penalty that is on, by the name of its component; all are negative."""
+        weights = {UNFINISHED: -float(self.end)} if self.end else {}
+        return weights if self.overlong is None else {**weights, OVERLONG: -float(self.overlong.per_token)}
+
+    def count(self, ended: Sequence[bool], lengths: Sequence[int], texts: Sequence[str]) -> dict[str, SegmentScores]:
+        """What the penalties that are on count in R responses, one value a response.
+
+        Args:
+            ended: R flags, whether a response has an end of sequence.
+            lengths: R lengths in tokens, end of sequence included.
+            texts: R responses.
+        """
+        limit = 0 if self.overlong is None else self.overlong.limit
+        counted = {
+            UNFINISHED: [0.0 if flag else 1.0 for flag in ended],
+            OVERLONG: [float(max(0, length - limit)) for length in lengths],
+        }
+        spans = tuple(((0, len(text)),) for text in texts)
+        return {name: SegmentScores(spans, tuple((value,) for value in counted[name]), True) for name in self.weights}
+
+    def count_in(self, rollout: Rollout, eos_ids: Sequence[int]) -> dict[str, SegmentScores]:
+        """The same of the R responses [R, T] of a rollout, whose policy has these ends of sequence.
+
+        Raises:
+            ConfigError: `end` is on and no end of sequence is given.
+        """
+        if self.end and not eos_ids:
+            raise ConfigError("reward.end_penalty: the ends of sequence of the policy are not known here")
+        if not self.weights:
+            return {}
+        return self.count(rollout.ended(eos_ids).tolist(), rollout.lengths().tolist(), rollout.texts)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

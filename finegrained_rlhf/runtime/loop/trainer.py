@@ -1,0 +1,102 @@
+"""What trainers of one model and one optimizer do alike: the update, what a checkpoint keeps, and whether it is sound.
+
+Knows modules, optimizers and processes. Knows no kind of model, no loss and no data.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from finegrained_rlhf.core.errors import CheckpointError, ConsistencyError
+from finegrained_rlhf.runtime.optimizer import Optimizer
+from finegrained_rlhf.runtime.processes import Processes
+
+
+class OptimizerTrainer:
+    """A trainer with one optimizer.
+
+    Attributes:
+        optimizer: over everything that is trained.
+        processes: of the run.
+        stop_reason: set to end training early.
+    """
+
+    optimizer: Optimizer
+    processes: Processes
+    stop_reason: str | None = None
+
+    def optimizer_step(self, step: int) -> float:
+        """Sum gradients over processes, update with the rate of training step `step` (from 1), and clear gradients.
+
+        Returns:
+            The global gradient norm before clipping.
+        """
+        self.processes.all_reduce_gradients(self.optimizer.parameters)
+        return self.optimizer.step(step)
+
+    def save_state(self, directory: Path) -> None:
+        """Write the optimizer's moments; the rest of a step follows from the saved model, the seed and the step."""
+        self.optimizer.save(directory)
+
+
+class ModelTrainer(OptimizerTrainer, ABC):
+    """A trainer of a model that saves itself (`model.save(directory)`), in a checkpoint's `model/`.
+
+    Attributes:
+        model: the module that is trained.
+    """
+
+    model: Any
+
+    @staticmethod
+    @abstractmethod
+    def copy_of(model: Any, directory: Path) -> nn.Module:
+        """The model that was saved in `directory`, of the kind of `model`.
+
+        Raises:
+            ModelError: it is missing or cannot be read.
+        """
+
+    def save_model(self, directory: Path) -> None:
+        """Write the model: encoder and tokenizer in the Hugging Face layout, everything else beside them."""
+        self.model.save(directory)
+
+    def load_state(self, checkpoint: Path) -> None:
+        """Read weights and moments of a checkpoint.
+
+        Raises:
+            ModelError: the model cannot be read.
+            CheckpointError: its weights or moments are of another architecture.
+        """
+        stored = self.copy_of(self.model, checkpoint / "model")
+        try:
+            self.model.load_state_dict(stored.state_dict())
+        except RuntimeError:
+            kind = type(self.model).__name__
+            raise CheckpointError(f"{checkpoint}: holds a {kind} of another architecture than this run's") from None
+        self.optimizer.load(checkpoint)
+
+
+def check_finite(step: int, metrics: Mapping[str, float], names: Sequence[str]) -> None:
+    """What a step measured of its update is finite.
+
+    Args:
+        step: the training step.
+        metrics: of that step.
+        names: the metrics that must be numbers, such as losses and the gradient norm.
+
+    Raises:
+        ConsistencyError: one is not.
+    """
+    for name in names:
+        if not math.isfinite(metrics[name]):
+            raise ConsistencyError(
+                f"step {step}: {name} is {metrics[name]}; the last checkpoint is sound, continue from it with a "
+                "lower learning rate or in fp32"
+            )
