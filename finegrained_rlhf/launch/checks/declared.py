@@ -96,12 +96,23 @@ def named(name: str, module: Module, seen: tuple[str, ...] = ()) -> tuple[ast.st
             return node, module
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return node, module
+        if behind := _door(node).get(name):
+            origin = source(f"{module.name}.{behind}")
+            return named(name, origin, (*seen, module.name)) if origin is not None else None
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name and module.name not in seen:
                     origin = source(_absolute(node, module))
                     return named(alias.name, origin, (*seen, module.name)) if origin is not None else None
     return None
+
+
+def _door(node: ast.stmt) -> dict[str, str]:
+    """Name → module below the package, of a statement `__getattr__, __dir__ = lazy_exports(__name__, {…})`."""
+    call = node.value if isinstance(node, ast.Assign) else None
+    if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "lazy_exports":
+        return {}
+    return dict(ast.literal_eval(call.args[1]))
 
 
 @cache
@@ -182,6 +193,7 @@ def _class(node: ast.ClassDef, module: Module) -> Declaration | None:
 
 
 def _base(base: ast.expr, module: Module) -> Declaration | None:
+    base = base.value if isinstance(base, ast.Subscript) else base  # of `TrainingRun[PPOTrainer]`, TrainingRun
     place = named(base.id, module) if isinstance(base, ast.Name) else None
     return _class(place[0], place[1]) if place is not None and isinstance(place[0], ast.ClassDef) else None
 
