@@ -1,4 +1,4 @@
-"""What a class takes, read from its source: through the doors of packages too, and the same as the class itself says."""
+"""What a class takes, read from its source, through the doors of packages too, is what the class itself says."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ def test_every_name_at_a_door_is_read_from_source_as_the_class_has_it(package: s
 def test_a_name_that_no_door_has() -> None:
     assert find("finegrained_rlhf.training.ppo.TrainPPOO") is None
     with pytest.raises(AttributeError, match="no attribute 'TrainPPOO'"):
-        import_module("finegrained_rlhf.training.ppo").TrainPPOO
+        getattr(import_module("finegrained_rlhf.training.ppo"), "TrainPPOO")  # noqa: B009
