@@ -145,9 +145,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
 
     def _refuse_new_template(self, template: RewriteTemplate, run: RunDirectory) -> None:
         """Version 0.1 had no templates: the policies of its runs read the dialogue alone."""
-        goes_on = (
-            self.resume == "auto" and run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
-        )
+        begun = run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
         goes_on = begun and self.resume == "auto" and self.resume_changed == "refuse"
         if goes_on and template != BARE and "template" not in run.read_config():
             raise ConfigError(
