@@ -65,3 +65,17 @@ def test_every_experiment_that_a_page_names_exists(page: Path) -> None:
         place = ROOT / "conf" / group
         pattern = re.sub(r"[$]\w+", "*", name)  # of a loop in a shell
         assert list(place.glob(f"{pattern}.yaml")), f"{page.name}: {group}={name}"
+
+
+def test_the_changelog_says_where_every_experiment_of_version_0_1_is() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)\.py experiment=(\w+)` \| `(experiment|pipeline)=([\w/]+)` \|$",
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(rows) == len({old for _, old, _, _ in rows}) == 39
+    for script, old, group, new in rows:
+        assert not (ROOT / f"conf/experiment/{old}.yaml").exists()
+        text = (ROOT / f"conf/{group}/{new}.yaml").read_text(encoding="utf-8")
+        assert (script == "run_experiment") == (group == "pipeline")
+        assert group == "pipeline" or f"# script: {script}" in text, new
