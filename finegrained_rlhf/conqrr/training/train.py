@@ -101,7 +101,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
     max_input_tokens: int = MAX_INPUT_TOKENS
     validate_every: int | None = 500
     checkpoint_every: int | None = 500
-    samples_every: int | None = None
+    samples_every: int | None = 500
 
     def __post_init__(self) -> None:
         if self.select_by not in ("auto", "rouge1", "accuracy"):
