@@ -14,6 +14,8 @@ _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _NAME = re.compile(r"\b((?:finegrained_rlhf|reward_models)(?:\.\w+)+)")
 _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
 _BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
+_OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|docs"
+_DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
 _READERS_OWN = {"my_rewards.py", "scripts/NAME.py", "NAME.py"}
 """What a reader is told to write, and placeholders."""
 _READERS_EXPERIMENTS = {"factual", "careful", "null"}
@@ -40,6 +42,12 @@ def test_every_file_of_code_that_a_page_names_exists(page: Path) -> None:
         if not any((ROOT / below / name).is_file() for below in _BELOW) and not ("/" not in name and name in names)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_directory_of_ours_that_a_page_names_exists(page: Path) -> None:
+    named = {name.partition("/NAME")[0].partition("/SYSTEM")[0] for name in _DIRECTORY.findall(of_today(page))}
+    assert [name for name in sorted(named) if not (ROOT / name).is_dir()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
