@@ -131,4 +131,10 @@ def job(folder: Path, output: Path, **changes: Any) -> TrainDialki:
         **changes,
     }
     optimizer = OptimizerConfig(lr=5e-3, max_grad_norm=1.0, schedule="constant")
-    return TrainDialki(str(folder / "dialogues.jsonl"), str(folder / "bert"), str(output), optimizer, **settings)
+    return TrainDialki(
+        data=str(folder / "dialogues.jsonl"),
+        model=str(folder / "bert"),
+        output_dir=str(output),
+        optimizer=optimizer,
+        **settings,
+    )

@@ -204,7 +204,7 @@ def test_the_doctor_takes_the_command_line_of_a_run(experiment: str) -> None:
 @pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
 def test_a_key_that_nothing_reads_is_an_error(script: str) -> None:
     config = resolved(filled(compose(script, overrides=NEEDED.get(script, []))))
-    for key in ("prepare", "settings", "sweep", "doctor"):
+    for key in (*RESERVED_KEYS, "sweep", "doctor"):
         config.pop(key, None)
     with pytest.raises(ConfigError, match="unknown key 'nothing'"):
         build(config | {"nothing": 1})
@@ -392,7 +392,7 @@ def test_the_baselines_of_dialki() -> None:
 def test_the_engine_needs_no_optional_package() -> None:
     """A bare GPU machine has torch, transformers, accelerate, numpy and safetensors only."""
     modules = (
-        "core.records core.stats core.noise rl.losses rl.kl rl.advantages models.policy models.value models.loading "
+        "core.records rl.stats rollout.noise rl.losses rl.kl rl.advantages models.policy models.value models.loading "
         "rollout.engine rollout.generate rewards.composition runtime.loop runtime.optimizer training.ppo"
     )
     program = (

@@ -96,7 +96,7 @@ def test_pages(tmp_path: Path, points: list[dict[str, Any]]) -> None:
     assert page == sweep_table_page(read_json(tmp_path / "sweep.json"))
     assert re.search(r"\| PPO +\| 0\.2 +\| 0\.5 +\| 2 +\| 0\.800 ± 0\.141 \| 0\.400 ± 0\.141 \| \* +\|", page)
     assert "seeds 0, 1" in page and "What it shows." in page and "`python scripts/sweep.py seed=0,1`" in page
-    assert "took 10 minutes" in page
+    assert "minutes of all points add up to 10;" in page
     assert "w a" not in page  # it is swept under its own name
     assert "## Failed" in page and r"exit status 2: a \| b" in page
     assert all(row["system"] in page for row in result["rows"])

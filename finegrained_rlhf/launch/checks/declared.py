@@ -96,7 +96,7 @@ def named(name: str, module: Module, seen: tuple[str, ...] = ()) -> tuple[ast.st
             return node, module
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return node, module
-        if behind := _door(node).get(name):
+        if isinstance(node, ast.Assign) and (behind := _behind_the_door(name, node.value)) is not None:
             origin = source(f"{module.name}.{behind}")
             return named(name, origin, (*seen, module.name)) if origin is not None else None
         if isinstance(node, ast.ImportFrom):
@@ -105,14 +105,6 @@ def named(name: str, module: Module, seen: tuple[str, ...] = ()) -> tuple[ast.st
                     origin = source(_absolute(node, module))
                     return named(alias.name, origin, (*seen, module.name)) if origin is not None else None
     return None
-
-
-def _door(node: ast.stmt) -> dict[str, str]:
-    """Name → module below the package, of a statement `__getattr__, __dir__ = lazy_exports(__name__, {…})`."""
-    call = node.value if isinstance(node, ast.Assign) else None
-    if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "lazy_exports":
-        return {}
-    return dict(ast.literal_eval(call.args[1]))
 
 
 @cache
@@ -151,6 +143,14 @@ def module_exists(name: str) -> bool:
         return spec is not None
     bases = [Path(place).joinpath(*below) for place in spec.submodule_search_locations or ()]
     return any(base.is_dir() or list(base.parent.glob(f"{base.name}.*")) for base in bases)
+
+
+def _behind_the_door(name: str, value: ast.expr) -> str | None:
+    """The module that a package's `lazy_exports` (core/exports.py) names for one of its names."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "lazy_exports"):
+        return None
+    exports: dict[str, str] = ast.literal_eval(value.args[1])
+    return exports.get(name)
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -193,8 +193,8 @@ def _class(node: ast.ClassDef, module: Module) -> Declaration | None:
 
 
 def _base(base: ast.expr, module: Module) -> Declaration | None:
-    base = base.value if isinstance(base, ast.Subscript) else base  # of `TrainingRun[PPOTrainer]`, TrainingRun
-    place = named(base.id, module) if isinstance(base, ast.Name) else None
+    generic = base.value if isinstance(base, ast.Subscript) else base  # TrainingRun[PPOTrainer]
+    place = named(generic.id, module) if isinstance(generic, ast.Name) else None
     return _class(place[0], place[1]) if place is not None and isinstance(place[0], ast.ClassDef) else None
 
 
