@@ -1,5 +1,5 @@
 # `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
-# `make demo SEED=n` runs FactWorld from scratch.
+# `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
 SEED ?= 0
 WORKERS ?= 2
@@ -11,7 +11,7 @@ test lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
 test lint types imports quick unit scripts slow: export WANDB_MODE = offline
 test lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
 
-.PHONY: venv test test-all lint types imports quick unit scripts slow demo
+.PHONY: venv test test-all lint types imports quick unit scripts slow demo docs
 
 venv: $(STAMP)
 
@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval]'
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval,docs]'
 	@touch $@
 
 # Lint first, because it is quick; then types beside the tests, because mypy uses one core and imports little.
@@ -56,3 +56,8 @@ slow: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/python scripts/run_experiment.py pipeline=factworld/demo seed=$(SEED)
+
+# Links are checked; the tutorial is shown as committed (`python docs/site/run_tutorial.py` executes it anew).
+docs: $(STAMP)
+	$(BIN)/python docs/site/build.py outputs/site
+	@echo "open outputs/site/index.html"

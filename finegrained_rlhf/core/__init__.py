@@ -1,1 +1,1 @@
-"""Floor 0: records, errors, statistics, seeding and files. Knows no model, no text rule and no algorithm."""
+"""Floor 0: records, errors, checks of fields, seeding and files. Knows no model, no text rule and no algorithm."""

@@ -1,1 +1,1 @@
-"""Floor 8: result tables, claims of the papers and figures. May import every room below."""
+"""Floor 9: result tables, claims of the papers and figures. May import every room below."""

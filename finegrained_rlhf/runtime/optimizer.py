@@ -125,7 +125,7 @@ class AdafactorConfig(_Scheduled):
         max_grad_norm: clip the global gradient norm to this before; None does not clip.
     """
 
-    lr: float = 1e-3
+    lr: float = 1e-4
     weight_decay: float = 0.0
     clip: float = 1.0
     warmup_steps: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +34,19 @@ def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None
 def test_every_room_stands_on_a_floor_of_the_picture(house: ModuleType) -> None:
     rooms = {path.parent.name for path in (ROOT / house.PACKAGE).glob("*/__init__.py")}
     assert rooms == {room for floor in house.floors() for room in floor}
+
+
+def test_rooms_and_the_architecture_page_number_the_floors_as_the_picture_does(house: ModuleType) -> None:
+    layers = house.floors()
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    for row, rooms in enumerate(layers):
+        number = len(layers) - 1 - row
+        line = re.search(rf"^\| {number} \| (.*) \|$", page, re.MULTILINE)
+        assert line is not None and all(f"`{room}`" in line.group(1) for room in rooms), number
+        for room in rooms:
+            text = (ROOT / house.PACKAGE / room / "__init__.py").read_text(encoding="utf-8")
+            named = re.match(r'"""Floor (\d+):', text)
+            assert named is None or int(named.group(1)) == number, room
 
 
 def test_no_arrow_of_the_picture_points_up(house: ModuleType) -> None:

@@ -16,7 +16,7 @@ from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, imitations, labelle
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_training
+from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate, template_for_training
 from finegrained_rlhf.conqrr.training.reward import (
     PassageRank,
     PoolReward,
@@ -33,6 +33,7 @@ from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore
 from finegrained_rlhf.runtime.loop.run import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -100,7 +101,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
     max_input_tokens: int = MAX_INPUT_TOKENS
     validate_every: int | None = 500
     checkpoint_every: int | None = 500
-    samples_every: int | None = None
+    samples_every: int | None = 500
 
     def __post_init__(self) -> None:
         if self.select_by not in ("auto", "rouge1", "accuracy"):
@@ -142,15 +143,26 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
             self._tell(built, run, result)
         return result
 
+    def _refuse_new_template(self, template: RewriteTemplate, run: RunDirectory) -> None:
+        """Version 0.1 had no templates: the policies of its runs read the dialogue alone."""
+        begun = run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
+        goes_on = begun and self.resume == "auto" and self.resume_changed == "refuse"
+        if goes_on and template != BARE and "template" not in run.read_config():
+            raise ConfigError(
+                f"the run in {run.path} was begun by version 0.1, whose policies read the dialogue alone: give "
+                f"\"template='{BARE.text}'\", or go on with {template.text!r} by resume_changed=allow"
+            )
+
     def assemble(self, processes: Processes, run: RunDirectory) -> SelfCriticalTrainer:
         """Load policy, questions, labels and index.
 
         Raises:
-            ConfigError: nothing to select by.
+            ConfigError: nothing to select by, or the run began with another template.
             DataError: broken data or labels, or nothing to learn from.
         """
         policy = self.policy.load(processes.device)
         template = template_for_training(policy, self.template)
+        self._refuse_new_template(template, run)
         labels, scorer = self._labels(), None
         if self.index is not None:
             scorer = self.retriever.open(Path(self.index))

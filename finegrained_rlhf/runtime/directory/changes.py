@@ -50,6 +50,9 @@ HARMLESS_KEYS = (
 """Keys whose values do not decide what a step does: how long, how often, how fast, and where it is recorded."""
 _HARMLESS = re.compile(r"reward\.components\.[^.]+\.batch_size|_target_")
 _ABSENT = object()
+_SINCE_0_1 = {r"reward\.settings\.[^.]+\.empty": 0.0}
+"""Keys that version 0.1 did not have and whose default in YAML is not what it did → what it did. It is also what a
+configuration without the key means today."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def changes(
     for key in sorted(old.keys() | new.keys()):
         if _is_harmless(key, harmless):
             continue
-        one, other = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        one, other = (side.get(key, _meant_by_none(key)) for side in (old, new))
         digests = [inputs[key]["sha256"] if key in inputs else None for inputs in (then, present)]
         if None not in digests:
             if digests[0] != digests[1]:
@@ -125,6 +128,11 @@ def _is_harmless(key: str, harmless: Sequence[str]) -> bool:
     if _HARMLESS.fullmatch(key):
         return True
     return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in harmless)
+
+
+def _meant_by_none(key: str) -> Any:
+    """The value of a key in a configuration that does not have it."""
+    return next((value for pattern, value in _SINCE_0_1.items() if re.fullmatch(pattern, key)), _ABSENT)
 
 
 def _same(key: str, one: Any, other: Any, strict: bool) -> bool:
