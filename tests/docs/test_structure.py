@@ -1,0 +1,122 @@
+"""The shape of the packages: small files and rooms, no circle, one meaning a name, tensor shapes in docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in ("finegrained_rlhf", "reward_models")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+def definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Public functions and classes of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def test_no_file_is_longer_than_300_lines() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
+    assert not {name: length for name, length in lengths.items() if length > 300}
+
+
+def test_no_room_holds_more_than_eight_modules() -> None:
+    rooms: dict[Path, int] = defaultdict(int)
+    for path in FILES.values():
+        rooms[path.parent] += path.name != "__init__.py"
+    assert not {room.relative_to(ROOT).as_posix(): count for room, count in rooms.items() if count > 8}
+
+
+def test_every_public_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in definitions(tree):
+            homes[node.name].append(module)
+    assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert not [
+        f"{module}.{node.name}"
+        for module, tree in TREES.items()
+        for node in definitions(tree)
+        if not ast.get_docstring(node)
+    ]
+
+
+def takes_tensors(node: ast.FunctionDef) -> bool:
+    return re.search(r"\bTensor\b", ast.unparse(node.args)) is not None
+
+
+def test_functions_that_take_tensors_state_their_shapes() -> None:
+    """At least 95 of 100 public functions, methods of public classes included."""
+    functions = [
+        (f"{module}.{node.name}", ast.get_docstring(node) or "")
+        for module, tree in TREES.items()
+        for node in definitions(tree)
+        if isinstance(node, ast.FunctionDef) and takes_tensors(node)
+    ]
+    silent = [name for name, text in functions if not re.search(r"\[|shape", text)]
+    assert len(functions) > 50 and len(silent) <= 0.05 * len(functions), silent
+
+
+def imported(module: str) -> set[str]:
+    """The modules of ours that a module imports while it is loaded or type-checked; imports inside functions wait."""
+    found = set()
+    inside = {
+        id(child) for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef) for child in ast.walk(node)
+    }
+    for node in ast.walk(TREES[module]):
+        if id(node) in inside:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in FILES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & FILES.keys() - {module}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another in a circle; empty where there is none."""
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return path[path.index(module) :]
+        if module not in done:
+            for other in sorted(graph.get(module, ())):
+                if found := walk(other, [*path, module]):
+                    return found
+            done.add(module)
+        return []
+
+    return next((found for module in graph if (found := walk(module, []))), [])
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c"] and not circle({"a": {"b"}, "b": set()})
+    assert not circle({module: imported(module) for module in FILES})
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_builds_the_class_of_its_name(script: Path) -> None:
+    """`scripts/X_Y.py` runs the class XY; those of several jobs run no class."""
+    config = (ROOT / "conf" / f"{script.stem}.yaml").read_text(encoding="utf-8")
+    target = re.search(r"^_target_: ([\w.]+)$", config, re.MULTILINE)
+    if script.stem in ("doctor", "run_experiment", "sweep"):  # several jobs, or those of another script
+        assert target is None
+    else:
+        assert target is not None and target.group(1).rpartition(".")[2].lower() == script.stem.replace("_", "")
