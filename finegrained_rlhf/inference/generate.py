@@ -116,8 +116,7 @@ class Generate(AnswersPrompts):
             `total` reward of the response, the `totals` of all samples, and the response's `segments` with their
             component rewards.
         decoding: greedy by default; with `best_of` then as in training.
-        best_of: of so many samples a prompt, write the one whose reward is highest (`inference.best_of`); 1 writes
-            every response.
+        best_of: of so many samples a prompt, write the one whose reward is highest (`inference.best_of`); 1 writes all.
         reward: what `best_of` chooses by.
     """
 

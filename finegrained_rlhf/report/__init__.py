@@ -8,8 +8,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "CompareRuns": "compare_text",
-        "ListRuns": "runs.list",
+        "Compare": "compare_text",
+        "Runs": "runs.list",
         "ParetoAxes": "sweeps.results",
         "Report": "write",
         "SweepTable": "sweeps.results",

@@ -19,7 +19,7 @@ from finegrained_rlhf.report.runs.record import RunRecord, read_run
 from finegrained_rlhf.report.runs.settings import by_identity, changed_keys
 
 
-class CompareRuns:
+class Compare:
     """Compare training runs on the console.
 
     Args:

@@ -40,7 +40,7 @@ class KeptSamples:
             raise ConfigError(f"kept samples: need every >= 1, rows >= 0 and of_validation >= 0, got {self}")
 
 
-def write_samples(path: Path, experience: Experience, rows: int, processes: Processes) -> None:
+def write_step_samples(path: Path, experience: Experience, rows: int, processes: Processes) -> None:
     """Write at most `rows` responses of a step, equally many of each process; every process must call this."""
     share = -(-rows // processes.count)
     gathered = processes.gather_objects(sample_rows(experience)[:share])

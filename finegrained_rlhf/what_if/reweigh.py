@@ -96,7 +96,7 @@ class Reweigh:
         """
         run = RunDirectory(self.directory)
         config = run.read_config()
-        before, ppo = run_weighing(config, run), run_ppo(config, run)
+        before, ppo = run_weighing(config, run), ppo_config_of_run(config, run)
         now = before.changed(self.reward.weights, self.reward.settings)
         metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
         changes: list[StepChange] = []
@@ -150,7 +150,7 @@ def _fields(config: object) -> object:
     return _without_target(config) if isinstance(config, Mapping) else config
 
 
-def run_ppo(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig:
+def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig:
     """The PPO settings in a run's configuration.
 
     Raises:

@@ -27,7 +27,7 @@ from finegrained_rlhf.preflight.memory.probe import (
     shape_of,
     value_shell,
 )
-from finegrained_rlhf.preflight.memory.report import peak, phases, remedies, report, verdict
+from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, phases, remedies, report
 from finegrained_rlhf.rollout.steppers.gpt2 import GPT2Stepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 from finegrained_rlhf.runtime.processes import Processes
@@ -187,8 +187,8 @@ def test_verdict_says_what_to_change() -> None:
     expected, phase = peak(plan)
     assert {found.name for found in phases(plan)} == {"rollout", "rewards", "scoring", "update", "validation"}
     assert expected == memory.lasting_bytes(plan) + max(found.needed for found in phases(plan))
-    assert verdict(plan, expected * 10 // 9 + 1, "It").endswith("fits.")
-    refused = verdict(plan, expected, "It")
+    assert memory_verdict(plan, expected * 10 // 9 + 1, "It").endswith("fits.")
+    refused = memory_verdict(plan, expected, "It")
     assert "does not fit" in refused and phase.name == "update"
     for name in ("ppo.micro_batch_prompts=1", "policy.gradient_checkpointing=true", "processes.precision=bf16"):
         assert name in refused
@@ -198,4 +198,4 @@ def test_verdict_says_what_to_change() -> None:
     assert changes["reward.components.style.batch_size=1"](plan).rewards[0].rows == 1
     table = report(plan, expected, "It")
     assert all(f"| {name} " in table for name in ("policy", "reference", "value", "style", "update"))
-    assert "policy.gradient_checkpointing" not in verdict(replace(plan, checkpointing=True), 1, "It")
+    assert "policy.gradient_checkpointing" not in memory_verdict(replace(plan, checkpointing=True), 1, "It")

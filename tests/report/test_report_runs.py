@@ -18,9 +18,9 @@ from report_toy import write_toy_run
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.launch.plain_words import with_keys
-from finegrained_rlhf.report.compare_text import CompareRuns
+from finegrained_rlhf.report.compare_text import Compare
 from finegrained_rlhf.report.elements.text_table import plain_table, print_table
-from finegrained_rlhf.report.runs.list import ListRuns, runs_below
+from finegrained_rlhf.report.runs.list import Runs, runs_below
 from finegrained_rlhf.report.runs.state import read_state
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
@@ -127,7 +127,7 @@ def test_every_run_below_a_directory_is_listed(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "no run").mkdir()
     write_toy_run(tmp_path / ".hidden")
     assert list(runs_below(tmp_path)) == [sweep / "points/new", sweep / "points/old"]
-    ListRuns(str(tmp_path)).run()
+    Runs(str(tmp_path)).run()
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells == [
@@ -135,14 +135,14 @@ def test_every_run_below_a_directory_is_listed(tmp_path: Path, capsys: pytest.Ca
         ["sweep/points/new", "stopped early", "KL exceeded", "6/6", "4", "–", "2.0 h"],
         ["sweep/points/old", "finished", "6/6", "4", "–", "5.0 h"],
     ]
-    ListRuns(str(tmp_path), "json").run()
+    Runs(str(tmp_path), "json").run()
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in found] == ["stopped early", "finished"]
     with pytest.raises(DataError, match="no such directory"):
-        ListRuns(str(tmp_path / "nowhere")).run()
+        Runs(str(tmp_path / "nowhere")).run()
     with pytest.raises(ConfigError, match="format: expected table or json"):
-        ListRuns(".", "xml")  # type: ignore[arg-type]
-    ListRuns(str(tmp_path / "no run")).run()
+        Runs(".", "xml")  # type: ignore[arg-type]
+    Runs(str(tmp_path / "no run")).run()
     assert "no runs below" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_runs_are_compared_as_text(run: Path, tmp_path: Path, capsys: pytest.Cap
     config["reward"]["weights"]["relevance"] = 0.9
     write_json(other / "config.yaml", config)
     write_json(other / "policy/export.json", {"step": 0})
-    CompareRuns([str(run), str(other)]).run()
+    Compare([str(run), str(other)]).run()
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == ["Configuration", "key run other"] and "reward.weights.relevance 0.5 0.9" in lines
     assert "policy step 4, exported step 0, exported = initial policy" in lines
@@ -162,7 +162,7 @@ def test_runs_are_compared_as_text(run: Path, tmp_path: Path, capsys: pytest.Cap
     assert lines[-1] == "The rewards differ: weighted totals are in different units."
     for wrong in ([], [str(run)], [str(run), f"{run}/."]):
         with pytest.raises(ConfigError, match="runs: expected two or more"):
-            CompareRuns(wrong).run()
+            Compare(wrong).run()
 
 
 def test_tables_are_plain_in_a_log_and_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rewards_toy import rollout, whole
 
-from finegrained_rlhf.core.errors import AlignmentError, ConfigError
+from finegrained_rlhf.core.errors import AlignmentError, ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
@@ -397,3 +397,28 @@ def test_whole_responses_and_texts_without_segments_are_left_alone() -> None:
     assert scores["some"].values == ((), (), (-1.0,))  # only the response without a word is empty
     with pytest.raises(ConfigError, match="empty must be a finite number"):
         ComponentConfig(empty=float("nan"))
+
+
+def test_prompts_are_shown_to_the_scorers_that_check_them() -> None:
+    class Checking(BaseScorer):
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+            self.asked += [prompt.id for prompt in prompts]
+            if any(prompt.id == "p1" for prompt in prompts):
+                raise DataError("too long", record="p1")
+
+        def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+            raise AssertionError("nothing is scored yet")
+
+    class Plain(BaseScorer):
+        def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
+            raise AssertionError("nothing is scored yet")
+
+    checking = Checking()
+    composer = RewardComposer(RewardConfig({"a": Plain(), "b": checking}, {"a": 1.0, "b": 1.0}))
+    composer.check_prompts([Prompt("p0", "", (1,))])
+    with pytest.raises(DataError, match="record p1: too long"):
+        composer.check_prompts(rollout().prompts)
+    assert checking.asked == ["p0", "p0", "p1", "p2"]

@@ -22,7 +22,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
 from finegrained_rlhf.training.samples import KeptSamples
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
-from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, run_ppo, run_weighing
+from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, ppo_config_of_run, run_weighing
 from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
 
 NAMES = ["words", "length"]
@@ -100,7 +100,7 @@ def test_other_weights_give_what_training_with_them_would_have(tmp_path: Path) -
     ours, theirs = make_run(tmp_path / "a", steps=1), make_run(tmp_path / "b", (0.3, 2.0), steps=1)
     config = read_yaml(ours)
     now = run_weighing(config, RunDirectory(ours)).changed({"words": 0.3, "length": 2.0}, {})
-    made, trained = experience_under(kept(ours), now, run_ppo(config, RunDirectory(ours))), kept(theirs)
+    made, trained = experience_under(kept(ours), now, ppo_config_of_run(config, RunDirectory(ours))), kept(theirs)
     assert made.rollout.texts == trained.rollout.texts
     torch.testing.assert_close(made.advantages, trained.advantages, atol=1e-4, rtol=0)
     torch.testing.assert_close(made.rewards, trained.rewards, atol=1e-4, rtol=0)
@@ -115,7 +115,7 @@ def test_other_settings_give_what_training_with_them_would_have(tmp_path: Path, 
     trained = kept(make_run(tmp_path / "b", steps=1, settings={"words": setting}))
     config = read_yaml(ours)
     now = run_weighing(config, RunDirectory(ours)).changed({}, {"words": vars(setting)})
-    made = experience_under(kept(ours), now, run_ppo(config, RunDirectory(ours)))
+    made = experience_under(kept(ours), now, ppo_config_of_run(config, RunDirectory(ours)))
     torch.testing.assert_close(made.advantages, trained.advantages, atol=1e-4, rtol=0)
 
 
@@ -395,13 +395,15 @@ def test_what_was_kept_is_read_as_it_was(run: Path) -> None:
 
 def test_the_check_compares_with_what_was_kept(run: Path) -> None:
     config, directory = read_yaml(run), RunDirectory(run)
-    made = experience_under(kept(run), run_weighing(config, directory), run_ppo(config, directory))
-    check_recomputed(kept(run), made, run_ppo(config, directory))
+    made = experience_under(kept(run), run_weighing(config, directory), ppo_config_of_run(config, directory))
+    check_recomputed(kept(run), made, ppo_config_of_run(config, directory))
     moved = replace(made, advantages=made.advantages + 1e-3)
     with pytest.raises(ConsistencyError, match="advantages .* by 0.001"):
-        check_recomputed(kept(run), moved, run_ppo(config, directory))
+        check_recomputed(kept(run), moved, ppo_config_of_run(config, directory))
     with pytest.raises(ConsistencyError, match="nan"):
-        check_recomputed(kept(run), replace(made, rewards=made.rewards * math.nan), run_ppo(config, directory))
+        check_recomputed(
+            kept(run), replace(made, rewards=made.rewards * math.nan), ppo_config_of_run(config, directory)
+        )
 
 
 def test_penalties_for_form_are_kept_and_can_be_weighed_anew(tmp_path: Path) -> None:

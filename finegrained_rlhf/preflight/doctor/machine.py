@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import device_bytes, plan_of
-from finegrained_rlhf.preflight.memory.report import USABLE, peak, verdict
+from finegrained_rlhf.preflight.memory.report import USABLE, memory_verdict, peak
 from finegrained_rlhf.runtime.processes import available_cores
 
 _PROJECT = "finegrained-rlhf"
@@ -117,7 +117,7 @@ def memory(case: Case) -> Iterator[Finding]:
     case.plan = plan_of(case.job, case.processes)
     name = "This machine" if case.processes.device.type != "cuda" else torch.cuda.get_device_name()
     available = device_bytes(case.processes)
-    first, *changes = verdict(case.plan, available, name).split("\n")
+    first, *changes = memory_verdict(case.plan, available, name).split("\n")
     if peak(case.plan)[0] <= USABLE * available:
         yield Finding("pass", first)
     else:

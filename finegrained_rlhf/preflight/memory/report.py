@@ -135,12 +135,12 @@ def report(plan: Plan, available: int, device: str) -> str:
             "update also the gradients.",
             "",
             markdown_table(rows, ["phase", "largest batch", "needs", "peak"]),
-            verdict(plan, available, device),
+            memory_verdict(plan, available, device),
         ]
     )
 
 
-def verdict(plan: Plan, available: int, device: str) -> str:
+def memory_verdict(plan: Plan, available: int, device: str) -> str:
     """Whether the peak fits, and what to change where it does not."""
     expected, highest = peak(plan)
     text = f"Expected peak: {expected / GIB:.2f} GiB ({highest.name}). {device} has {available / GIB:.2f} GiB"

@@ -22,7 +22,7 @@ _WITHIN_A_RUN = ("checkpoints", "policy", "model", "samples", "locks")
 HEAD = ("run", "state", "why", "step", "exported", "score", "age")
 
 
-class ListRuns:
+class Runs:
     """List every run below a directory, the one that changed last at the top.
 
     Args:

@@ -41,7 +41,7 @@ from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_response
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
-from finegrained_rlhf.training.samples import KeptSamples, write_samples
+from finegrained_rlhf.training.samples import KeptSamples, write_step_samples
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class PPOTrainer:
         check_finite(step, result, _NUMBERS)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples.every == 0 or first:
-            write_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
+            write_step_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
         tokens = result.pop("response_tokens")
         for phase, seconds in timer.seconds.items():
             result[f"time/{phase}_s"] = seconds
@@ -252,7 +252,9 @@ class PPOTrainer:
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         experience = self._experience(scored, trace)
-        write_samples(self.run.validation_samples_path(step), experience, self.samples.of_validation, self.processes)
+        write_step_samples(
+            self.run.validation_samples_path(step), experience, self.samples.of_validation, self.processes
+        )
 
     def save_model(self, directory: Path) -> None:
         """The policy in the Hugging Face layout."""
