@@ -89,14 +89,15 @@ class ResponseInput:
             passages=self.shown(example, places),
         )
 
-    def shown(self, example: DialogueExample, places: Sequence[Knowledge] = ()) -> tuple[feedback.Passage, ...]:
+    def shown(self, example: DialogueExample, places: Sequence[Knowledge] = ()) -> tuple[Passage, ...]:
         """What the input shows of each passage, in the order of the input; empty without knowledge."""
         self._check(example, places)
         if self.knowledge == "none":
             return ()
         if self.knowledge == "span":
             return tuple(
-                feedback.Passage(
+                Passage(
+                    "",
                     plain_title(passage.title),
                     tuple(example.text_of(place) for place in places if _at(example, place) is passage),
                 )
@@ -104,7 +105,7 @@ class ResponseInput:
             )
         whole = example.passages if self.knowledge == "document" else _passages_of(example, places)
         return tuple(
-            feedback.Passage(plain_title(passage.title), passage.spans) for passage in whole if passage != NO_PASSAGE
+            Passage("", plain_title(passage.title), passage.spans) for passage in whole if passage != NO_PASSAGE
         )
 
     def _check(self, example: DialogueExample, places: Sequence[Knowledge]) -> None:
