@@ -42,7 +42,7 @@ class Toy:
                 raise KeyboardInterrupt
             if self.fail_at[1] == "apart" and self.processes.rank == 1:
                 with torch.no_grad():
-                    self.model[0].bias[3] += 1e-6
+                    self.model[0].bias[3] += 1e-6  # type: ignore[index, operator]
             if self.fail_at[1] == "rank1" and self.processes.rank == 1:
                 raise RuntimeError("rank 1 broke")
         generator = torch.Generator().manual_seed(step)

@@ -41,7 +41,7 @@ AWKWARD = [
 KINDS = ("bpe", "unigram", "word")
 
 _ALPHABET = st.one_of(
-    st.characters(exclude_categories=("Cs",)),
+    st.characters(exclude_categories=["Cs"]),
     st.sampled_from(list(" .,;!?\n\"'abcdeXYZ019é東🙂\u0301\u200d")),
 )
 WORDS = st.lists(

@@ -23,11 +23,11 @@ from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
+    config_of_model,
     count,
     layer_parameters,
     policy_activations,
     policy_shell,
-    read_model_config,
     shape_of,
     value_activations,
     value_shell,
@@ -109,7 +109,7 @@ def _reward_models(job: TrainPPO, responses: int, tokens: int) -> Iterator[Rewar
         path: Any = getattr(scorer, "path", None)
         if not isinstance(path, str):
             continue
-        config = read_model_config(path, export="model")
+        config = config_of_model(path, export="model")
         with torch.device("meta"):
             model = AutoModel.from_config(config)
         limit = min(getattr(scorer, "max_length", None) or tokens, config.max_position_embeddings)

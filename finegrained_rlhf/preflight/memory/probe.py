@@ -36,7 +36,7 @@ class Layers:
     decoder: int
 
 
-def read_model_config(path: str, export: str = "policy") -> Any:
+def config_of_model(path: str, export: str = "policy") -> Any:
     """The configuration of the model in a directory, or of the one that a run exported there.
 
     Raises:
@@ -69,7 +69,7 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
     Raises:
         ModelError: the directory holds no configuration or no adapter.
     """
-    model_config = _with_layers(read_model_config(config.path), layers)
+    model_config = _with_layers(config_of_model(config.path), layers)
     auto = AutoModelForSeq2SeqLM if model_config.is_encoder_decoder else AutoModelForCausalLM
     wrapper = None
     with torch.device("meta"):
@@ -123,7 +123,7 @@ def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = Non
     with torch.device("meta"):
         if config.path is None:
             return SharedTrunkValueModel(policy).eval()
-        backbone = AutoModel.from_config(_with_layers(read_model_config(config.path), layers), dtype=torch.float32)
+        backbone = AutoModel.from_config(_with_layers(config_of_model(config.path), layers), dtype=torch.float32)
         return SeparateValueModel(backbone, policy).eval()
 
 
@@ -232,7 +232,7 @@ def policy_activations(
 def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
     """What autograd keeps of a value model of its own, beside this policy."""
     assert config.path is not None
-    whole = read_model_config(config.path)
+    whole = config_of_model(config.path)
 
     def kept(layers: Layers) -> int:
         model = value_shell(config, policy, layers).to_empty(device=processes.device)
