@@ -1,1 +1,1 @@
-"""Scores, groups, figures and the lexical baseline."""
+"""Evaluation of found knowledge by group, its figures and the lexical baseline; knowledge found for a whole file."""

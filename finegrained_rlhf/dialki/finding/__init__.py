@@ -1,1 +1,1 @@
-"""From trained weights to found knowledge: inference, span search."""
+"""From trained weights to found knowledge: inference, span search, and how well it was found."""

@@ -1,1 +1,1 @@
-"""Training of the knowledge identifier."""
+"""Training of the knowledge identifier and its baselines, and which classes a configuration asks for."""

@@ -90,7 +90,8 @@ def sweep_table_page(result: Mapping[str, Any]) -> str:
             _axes_line(result["pareto"]),
         ]
         parts += ["## Every run\n", markdown_table(runs, ["system", *keys, *which, *labels.values()])]
-        parts += [f"The points took {result['minutes']:.0f} minutes, taken one after the other.\n"]
+        sides = "points may have run side by side"
+        parts += [f"The minutes of all points add up to {result['minutes']:.0f}; {sides}.\n"]
     if result["failed"]:
         failed = [{**point, "error": point["error"].replace("|", r"\|")} for point in result["failed"]]
         parts += ["## Failed\n", markdown_table(failed, ["name", "stage", "error", "log"])]
