@@ -109,7 +109,8 @@ def test_a_saved_policy_opens_with_transformers_and_speaks_alike(kind: str, tmp_
     more = {} if kind == "gpt2" else {"labels": ids}
     with torch.no_grad():
         expected = ours.model(input_ids=ids, **more).logits
-        torch.testing.assert_close(plain(input_ids=ids, **more).logits, expected, atol=1e-5, rtol=1e-5)
+        scale = expected.abs().max()  # fp32 rounds in proportion to the largest logit
+        torch.testing.assert_close(plain(input_ids=ids, **more).logits / scale, expected / scale, atol=1e-5, rtol=0)
         assert far(model(kind)(input_ids=ids, **more).logits, expected)
     assert (tmp_path / "saved" / "adapter" / "adapter_config.json").is_file()
     assert not list((tmp_path / "saved").rglob("*.bin"))
