@@ -14,7 +14,7 @@ from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, R
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.normalisation import Normaliser
-from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty, overlong_penalty
+from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, Scorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
@@ -74,17 +74,18 @@ class RewardConfig:
         settings: further settings by component name.
         end_penalty: reward taken from a response without an end of sequence, on its last token, as the component
             `unfinished`; 0 (the paper) takes none.
-        overlong: what tokens behind a limit cost, as the component `overlong`; None (the paper) takes nothing.
+        overlong: what tokens behind a limit cost, as the component `overlong`; nothing by default (the paper).
     """
 
     components: Mapping[str, Scorer]
     weights: Mapping[str, float]
     settings: Mapping[str, ComponentConfig] = field(default_factory=dict)
     end_penalty: float = 0.0
-    overlong: OverlongPenalty | None = None
+    overlong: OverlongPenalty = OverlongPenalty()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "overlong", overlong_penalty(self.overlong))
+        if not isinstance(self.overlong, OverlongPenalty):
+            raise ConfigError(f"reward.overlong: expected an OverlongPenalty, got {self.overlong!r}")
         if not self.components:
             raise ConfigError("reward.components is empty: name at least one scorer")
         for place, names in (("weights", self.weights), ("settings", self.settings)):

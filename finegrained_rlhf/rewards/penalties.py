@@ -8,8 +8,8 @@ the penalty.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Rollout, SegmentScores
@@ -29,32 +29,22 @@ class OverlongPenalty:
     `per_token` · (`rollout.max_new_tokens` − `limit`) here.
 
     Attributes:
-        limit: longest response without a penalty in tokens, end of sequence included.
-        per_token: reward taken for each token behind it.
+        limit: longest response without a penalty in tokens, end of sequence included; None takes nothing.
+        per_token: reward taken for each token behind it; above 0 with a limit, 0 without.
     """
 
-    limit: int
-    per_token: float
+    limit: int | None = None
+    per_token: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.limit is None:
+            if self.per_token != 0:
+                raise ConfigError(f"reward.overlong.per_token={self.per_token!r} needs reward.overlong.limit")
+            return
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
             raise ConfigError(f"reward.overlong.limit: expected a number of tokens, at least 1, got {self.limit!r}")
         if not _positive(self.per_token):
             raise ConfigError(f"reward.overlong.per_token: expected a positive number, got {self.per_token!r}")
-
-
-def overlong_penalty(given: object) -> OverlongPenalty | None:
-    """The penalty as a configuration gives it: nothing, the penalty, or a mapping of its fields.
-
-    Raises:
-        ConfigError: an unknown or missing field, a wrong value, or something else.
-    """
-    if given is None or isinstance(given, OverlongPenalty):
-        return given
-    known = [field.name for field in fields(OverlongPenalty)]
-    if not isinstance(given, Mapping) or set(given) != set(known):
-        raise ConfigError(f"reward.overlong: expected null or {{limit: TOKENS, per_token: NUMBER}}, got {given!r}")
-    return OverlongPenalty(**given)
 
 
 @dataclass(frozen=True)
@@ -63,11 +53,11 @@ class FormPenalties:
 
     Attributes:
         end: reward taken from a response without an end of sequence; 0 takes none.
-        overlong: what tokens behind a limit cost; None takes nothing.
+        overlong: what tokens behind a limit cost.
     """
 
     end: float = 0.0
-    overlong: OverlongPenalty | None = None
+    overlong: OverlongPenalty = OverlongPenalty()
 
     def __post_init__(self) -> None:
         if self.end != 0 and not _positive(self.end):
@@ -77,7 +67,7 @@ class FormPenalties:
     def weights(self) -> dict[str, float]:
         """The weight of each penalty that is on, by the name of its component; all are negative."""
         weights = {UNFINISHED: -float(self.end)} if self.end else {}
-        return weights if self.overlong is None else {**weights, OVERLONG: -float(self.overlong.per_token)}
+        return weights if self.overlong.limit is None else {**weights, OVERLONG: -float(self.overlong.per_token)}
 
     def count(self, ended: Sequence[bool], lengths: Sequence[int], texts: Sequence[str]) -> dict[str, SegmentScores]:
         """What the penalties that are on count in R responses, one value a response.
@@ -87,7 +77,7 @@ class FormPenalties:
             lengths: R lengths in tokens, end of sequence included.
             texts: R responses.
         """
-        limit = 0 if self.overlong is None else self.overlong.limit
+        limit = self.overlong.limit or 0
         counted = {
             UNFINISHED: [0.0 if flag else 1.0 for flag in ended],
             OVERLONG: [float(max(0, length - limit)) for length in lengths],

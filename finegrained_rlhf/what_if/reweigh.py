@@ -9,7 +9,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.rewards.penalties import FormPenalties, overlong_penalty
+from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
@@ -131,23 +131,25 @@ def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
     """The reward in a run's configuration; a penalty for form is a component whose weight is the penalty, negative.
 
     Raises:
-        DataError: the run has none.
-        ConfigError: a penalty for form is damaged.
+        DataError: the run has none, or its penalties are those of another version.
+        ConfigError: a penalty for form has a wrong value.
     """
     reward = config.get("reward")
     if not isinstance(reward, Mapping) or not reward.get("weights"):
         raise DataError("expected the weights of a reward; is this a PPO run?", file=run.config_path, field="reward")
     settings = reward.get("settings") or {}
-    penalties = FormPenalties(reward.get("end_penalty") or 0.0, overlong_penalty(_fields(reward.get("overlong"))))
+    try:
+        overlong = OverlongPenalty(**_without_target(reward.get("overlong") or {}))
+    except (TypeError, AttributeError) as error:
+        raise DataError(
+            f"expected the limit of a response ({error})", file=run.config_path, field="reward.overlong"
+        ) from None
+    penalties = FormPenalties(reward.get("end_penalty") or 0.0, overlong)
     weights = {**reward["weights"], **penalties.weights}
     return Weighing(
         {name: float(weight) for name, weight in weights.items()},
         {name: component_config(name, settings.get(name) or {}) for name in weights},
     )
-
-
-def _fields(config: object) -> object:
-    return _without_target(config) if isinstance(config, Mapping) else config
 
 
 def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig:

@@ -68,7 +68,7 @@ def test_a_budget_for_whole_responses(case: CaseMaker) -> None:
 
 def test_penalties_for_form_are_part_of_the_step(case: CaseMaker) -> None:
     """They are no scorers that the doctor could ask, and the step is rewarded with them."""
-    on = case("reward.end_penalty=0.5", "reward.overlong={limit: 3, per_token: 0.1}")
+    on = case("reward.end_penalty=0.5", "reward.overlong.limit=3", "reward.overlong.per_token=0.1")
     findings = diagnose(on, *STEP)
     assert not [found for found in findings if found.status == "fail"]
     assert not [found for found in findings if "unfinished" in found.measured and found.check == "rewards"]

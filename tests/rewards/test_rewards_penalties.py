@@ -18,7 +18,7 @@ from finegrained_rlhf.core.records import Greedy, Sample
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.rewards import OverlongPenalty, RewardComposer, RewardConfig
-from finegrained_rlhf.rewards.penalties import FormPenalties, overlong_penalty
+from finegrained_rlhf.rewards.penalties import FormPenalties
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.hacking import hacking_warnings
@@ -79,17 +79,27 @@ def test_two_samples_are_penalised_as_each_alone() -> None:
         ({"end_penalty": -1.0}, r"reward\.end_penalty: expected 0 or a positive number, got -1\.0"),
         ({"end_penalty": float("nan")}, r"reward\.end_penalty"),
         ({"end_penalty": "much"}, r"reward\.end_penalty: .*'much'"),
-        ({"overlong": {"limit": 3}}, r"reward\.overlong: expected null or \{limit: TOKENS, per_token: NUMBER\}"),
-        ({"overlong": {"limit": 3, "per_token": 1.0, "cap": 2}}, r"reward\.overlong: expected null"),
-        ({"overlong": {"limit": 0, "per_token": 1.0}}, r"reward\.overlong\.limit: .*at least 1, got 0"),
-        ({"overlong": {"limit": 2.5, "per_token": 1.0}}, r"reward\.overlong\.limit"),
-        ({"overlong": {"limit": 3, "per_token": 0.0}}, r"reward\.overlong\.per_token: .*got 0\.0"),
-        ({"overlong": 7}, r"reward\.overlong: expected null"),
+        ({"overlong": 7}, r"reward\.overlong: expected an OverlongPenalty, got 7"),
     ],
 )
 def test_wrong_settings_are_refused(penalties: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         reward(**penalties)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"limit": 3}, r"reward\.overlong\.per_token: expected a positive number, got 0\.0"),
+        ({"limit": 0, "per_token": 1.0}, r"reward\.overlong\.limit: .*at least 1, got 0"),
+        ({"limit": 2.5, "per_token": 1.0}, r"reward\.overlong\.limit"),
+        ({"limit": 3, "per_token": float("inf")}, r"reward\.overlong\.per_token"),
+        ({"per_token": 1.0}, r"reward\.overlong\.per_token=1\.0 needs reward\.overlong\.limit"),
+    ],
+)
+def test_a_wrong_limit_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OverlongPenalty(**fields)
 
 
 def test_a_name_belongs_to_the_penalty_while_it_is_on() -> None:
@@ -98,7 +108,6 @@ def test_a_name_belongs_to_the_penalty_while_it_is_on() -> None:
         replace(named, end_penalty=1.0)
     with pytest.raises(ConfigError, match="ends of sequence of the policy are not known"):
         RewardComposer(reward(end_penalty=1.0)).compose(rollout(), {"words": whole(1.0, 1.0, 1.0)})
-    assert overlong_penalty({"limit": 4, "per_token": 1}) == OverlongPenalty(4, 1)
 
 
 def test_best_of_n_takes_them_too() -> None:

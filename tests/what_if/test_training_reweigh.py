@@ -436,7 +436,7 @@ def make_run_of(trainer: Any, path: Path) -> Path:
         "components": {name: {} for name in NAMES},
         "weights": {"words": 1.0, "length": 0.5},
         "end_penalty": 0.5,
-        "overlong": {"limit": 2, "per_token": 0.25},
+        "overlong": {"_target_": "any", "limit": 2, "per_token": 0.25},
     }
     (path / "config.yaml").write_text(yaml.safe_dump({"ppo": ppo, "reward": reward}))
     return path

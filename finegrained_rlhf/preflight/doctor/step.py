@@ -10,7 +10,6 @@ import gc
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import torch
 
@@ -81,9 +80,7 @@ def responses(case: Case) -> Iterator[Finding]:
 def _alone(reward: RewardConfig, name: str) -> RewardComposer:
     """A composer of one component, without penalties for form."""
     component, settings = {name: reward.components[name]}, {k: v for k, v in reward.settings.items() if k == name}
-    alone = replace(
-        reward, components=component, weights={name: 1.0}, settings=settings, end_penalty=0.0, overlong=None
-    )
+    alone = RewardConfig(component, {name: 1.0}, settings)
     return RewardComposer(alone)
 
 

@@ -70,8 +70,10 @@ def reward_identity(record: RunRecord, component: str | None = None) -> str:
     components = components if isinstance(components, Mapping) else {}
     if component is not None:
         return _text(components.get(component), record)
-    keys = ("components", "weights", "settings", "end_penalty", "overlong")
-    return _text({key: reward.get(key) or None for key in keys}, record)
+    parts = {key: reward.get(key) or None for key in ("components", "weights", "settings", "end_penalty")}
+    overlong = reward.get("overlong")
+    limited = isinstance(overlong, Mapping) and overlong.get("limit")
+    return _text({**parts, "overlong": overlong if limited else None}, record)
 
 
 def by_identity(runs: Mapping[str, RunRecord], component: str | None = None) -> list[dict[str, RunRecord]]:

@@ -77,15 +77,22 @@ def encode_corpus(
 
 
 def _encode(block: Sequence[Passage], encoder: SentenceEncoder, dtype: str, bar: Any) -> NDArray[Any]:
-    """The vectors of passages, [n, dimension]; texts of similar length are encoded together."""
-    texts = [passage.contents for passage in block]
+    """The vectors of passages, [n, dimension]; texts of similar length are encoded together, equal ones once.
+
+    A vector's last bits may depend on the batch that it is computed in; equal passages of a block still tie exactly.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, passage in enumerate(block):
+        rows.setdefault(passage.contents, []).append(row)
+    texts = list(rows)
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    vectors = np.empty((len(texts), encoder.dimension), dtype=dtype)
+    vectors = np.empty((len(block), encoder.dimension), dtype=dtype)
     size = _PIECE * encoder.config.batch_size
     for start in range(0, len(order), size):
         places = order[start : start + size]
-        vectors[places] = encoder.encode([texts[i] for i in places], "passage")
-        bar.update(len(places))
+        for i, vector in zip(places, encoder.encode([texts[i] for i in places], "passage"), strict=True):
+            vectors[rows[texts[i]]] = vector
+            bar.update(len(rows[texts[i]]))
     return vectors
 
 

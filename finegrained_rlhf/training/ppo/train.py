@@ -73,10 +73,10 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
-        overlong, longest = self.reward.overlong, self.rollout.max_new_tokens
-        if overlong is not None and overlong.limit >= longest:
+        limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
+        if limit is not None and limit >= longest:
             raise ConfigError(
-                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {overlong.limit}; "
+                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
                 "no response would be longer"
             )
         super().__post_init__()
