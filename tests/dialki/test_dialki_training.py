@@ -117,7 +117,7 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path) -> N
     for name in ("metrics.jsonl", "eval.jsonl"):
         assert lines(whole / name) == lines(parts / name)
     assert json.loads((whole / "metrics.json").read_text()) == json.loads((parts / "metrics.json").read_text())
-    assert job(folder, parts, keep_checkpoints=9).run().already_done
+    assert job(folder, parts, keep_checkpoints=9, dropout=0.1).run().already_done
 
 
 # A step ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Knows encoders, vector stores and searches. Does not know dialogues.
 
 The score of a passage is the dot product of the two vectors in fp32, always summed in one order, so that it does not
-depend on what is scored beside it: equal texts tie exactly. Searches only propose candidates.
+depend on what is scored beside it: equal texts of a shard tie exactly. Searches only propose candidates.
 """
 
 from __future__ import annotations
