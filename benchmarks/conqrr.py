@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -42,6 +43,7 @@ from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
 from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -139,8 +141,8 @@ def make_questions(profile: ConqrrProfile) -> tuple[list[RewriteExample], list[P
     return questions, labels, passages
 
 
-PARTS = {"_rollout": "rollout", "_score": "rewards", "_update": "update", "_optimizer_step": "update"}
-"""The trainer's methods, and the phase that each belongs to."""
+PARTS = {"_score": "rewards", "_update": "update", "_optimizer_step": "update"}
+"""The trainer's methods, and the phase that each belongs to; what its sampler draws is the rollout."""
 
 
 def count_processor_time(trainer: SelfCriticalTrainer) -> dict[str, float]:
@@ -158,6 +160,7 @@ def count_processor_time(trainer: SelfCriticalTrainer) -> dict[str, float]:
 
     for name, phase in PARTS.items():
         setattr(trainer, name, counted(getattr(trainer, name), phase))
+    trainer._sampler = cast(RolloutSampler, SimpleNamespace(draw=counted(trainer._sampler.draw, "rollout")))
     return spent
 
 

@@ -239,7 +239,7 @@ def test_string_tables_keep_strings_with_one_hash_apart(tmp_path: Path, monkeypa
 
 KILLED = """
 import os, signal, sys
-from finegrained_rlhf.retrieval import sharded
+from finegrained_rlhf.retrieval.bm25 import sharded
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 real, left = getattr(sharded, sys.argv[1]), [int(sys.argv[2])]
 def stop(*args):

@@ -14,6 +14,7 @@ from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate, SampleOutputs
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.models.tiny.make import make_tiny_models, read_corpus
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld
 from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
@@ -22,7 +23,8 @@ from finegrained_rlhf.worlds.factworld.monitor import FactWorldOracle
 def job(name: str, *overrides: str) -> object:
     with initialize_config_dir(version_base=None, config_dir=str(ROOT / "conf")):
         config = OmegaConf.to_container(compose(name, overrides=list(overrides)), resolve=True)
-    return instantiate(config, _convert_="all")
+    assert isinstance(config, dict)
+    return instantiate({key: value for key, value in config.items() if key not in RESERVED_KEYS}, _convert_="all")
 
 
 def test_the_configurations_name_the_defaults_of_their_jobs() -> None:

@@ -105,7 +105,7 @@ def test_knowledge_of_a_file_and_of_one_dialogue(folder: Path, trained: Path, tm
     for arguments, message in (
         ((), "give input=FILE, or turns"),
         (("input=/nowhere",), "/nowhere: no such file"),
-        (("input=x", "document=y"), "either input, or turns and document"),
+        ((f"input={tmp_path}/page.md", f"document={tmp_path}/page.md"), "either input, or turns and document"),
     ):
         done = run_script(script, f"checkpoint={trained}", *arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

@@ -62,7 +62,7 @@ def test_label_passages_twice(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "problem"),
     [
-        ("labelling.label_with=banana", "label_with: expected rewrite or context, got 'banana'"),
+        ("labelling.label_with=banana", "label_with: expected one of rewrite, context, got 'banana'"),
         ("settings.label_with=banana", "unknown key 'settings.label_with'"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_failed_point_does_not_stop_the_other_and_finished_ones_are_skipped(
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for arguments, told in (
         (["reward.weights.relevanc=0.1,0.2"], "unknown key 'reward.weights.relevanc'"),
-        (["sweep.table.pareto.x_better=up", "seed=0,1"], "pareto.x_better: expected higher or lower"),
+        (["sweep.table.pareto.x_better=up", "seed=0,1"], "pareto.x_better: expected one of higher, lower"),
     ):
         done = sweep(f"output_dir={tmp_path / 'none'}", *arguments)
         assert done.returncode != 0 and done.stderr.count("\n") == 1 and told in done.stderr, done.stderr

@@ -136,7 +136,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
         ("total_steps=0", "total_steps: expected at least 1, got 0"),
         ("data=/nowhere/x.json", "data: /nowhere/x.json: no such file"),
         ("resume=/nowhere", "resume: /nowhere is neither a checkpoint nor a run directory"),
-        ("policy.path=/nowhere", "/nowhere: no model here"),
+        ("policy.path=/nowhere", "policy.path: /nowhere: no such file or directory"),
     ],
 )
 def test_a_mistake_is_one_line(world: Path, tmp_path: Path, argument: str, message: str) -> None:
@@ -160,7 +160,7 @@ def test_every_script_explains_itself_in_at_most_40_lines(script: str, real: boo
     assert len(path.read_text().splitlines()) <= 40
     done = run_process(str(path), "--help", cwd=tmp_path) if real else run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "corpus:"))
+    assert any(key in done.stdout for key in ("seed:", "data:", "input:", "run:", "runs:", "corpus:", "directory:"))
     assert "powered by Hydra" not in done.stdout
     wrong = run(script, "no_such_key=1", cwd=tmp_path)
     assert wrong.returncode != 0 and "no_such_key" in wrong.stderr and "Traceback" not in wrong.stderr

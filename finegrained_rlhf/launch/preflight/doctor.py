@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,8 @@ def examine_config(cfg: DictConfig) -> int:
     output = None if OmegaConf.is_missing(cfg, "output_dir") else Path(cfg.output_dir)
     if options.output and output and Path(options.output).resolve().is_relative_to(output.resolve()):
         raise ConfigError(f"doctor.output: {options.output} lies in output_dir, which the doctor leaves as it is")
-    logging.getLogger("finegrained_rlhf").setLevel(logging.ERROR)  # what they would say is in the report
     findings = []
-    with tqdm(bar_format="{desc}", leave=False, disable=None) as bar:
+    with _errors_only(), tqdm(bar_format="{desc}", leave=False, disable=None) as bar:
         for finding in _findings(cfg, options, lambda name: bar.set_description_str(f"checking {name} …")):
             findings.append(finding)
             bar.clear()
@@ -66,6 +65,18 @@ def examine_config(cfg: DictConfig) -> int:
     if options.output is not None:
         write_json(options.output, as_json(findings))
     return 1 if failures(findings) else 0
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Our own messages below errors are not logged: what they would say is in the report."""
+    ours = logging.getLogger("finegrained_rlhf")
+    before = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
 
 
 def _findings(cfg: DictConfig, options: DoctorConfig, announce: Callable[[str], None]) -> Iterator[Finding]:

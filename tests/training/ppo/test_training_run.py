@@ -242,7 +242,7 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
     assert config == as_config(begun)
     assert config["_target_"].endswith("training_run_toy.ToyRun") and config["lr"] == 0.1
     assert config["processes"] == {
-        "_target_": "finegrained_rlhf.runtime.processes.ProcessConfig",
+        "_target_": "finegrained_rlhf.runtime.ProcessConfig",
         "precision": "fp32",
         "threads": None,
     }
