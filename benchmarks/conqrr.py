@@ -141,7 +141,7 @@ def make_questions(profile: ConqrrProfile) -> tuple[list[RewriteExample], list[P
     return questions, labels, passages
 
 
-PARTS = {"_score": "rewards", "_update": "update", "_optimizer_step": "update"}
+PARTS = {"_score": "rewards", "_update": "update", "optimizer_step": "update"}
 """The trainer's methods, and the phase that each belongs to; what its sampler draws is the rollout."""
 
 

@@ -258,7 +258,7 @@ OTHERS = [
     ("train_sft", (*SFT, "samples_every=3"), "unknown key 'samples_every'"),
     ("train_sft", (*SFT, "epochs=ten"), "epochs: expected a number, got 'ten'"),
     ("train_sft", (*SFT, "patience=soon"), "patience: expected a whole number or null, got 'soon'"),
-    ("train_sft", ("experiment=smoke",), "run_experiment.py takes pipeline=NAME"),
+    ("train_sft", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
     ("train_reward_model", ("output_dir=run",), "reward_model=…"),
     (
         "train_dialki",

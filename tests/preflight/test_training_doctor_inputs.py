@@ -210,8 +210,7 @@ def test_models_that_are_not_there(case: CaseMaker) -> None:
 
 
 def test_a_hint_where_a_step_is_left_out(case: CaseMaker, tmp_path: Path) -> None:
-    given = "data=a.json, output_dir=b, policy.path=c, validation_data=null"
-    trains = case(f"output_dir={tmp_path}/run", f"+prepare.sft={{script: train_sft, args: [{given}]}}")
+    trains = case(f"output_dir={tmp_path}/run", "+prepare.sft={script: train_sft, args: []}")
     assert "does not train" in failed(diagnose(trains, "data")[:1]).mend
 
 

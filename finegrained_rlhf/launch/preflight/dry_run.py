@@ -69,7 +69,6 @@ def prepared(
         config = resolve(cfg)
         output = config["output_dir"]
         steps = list(expanded(config.get("prepare") or {}))
-        check_steps(steps, "prepare: ", Made())
         if steps and not Path(output, PREPARED).exists():
             if any(step.get("script", "").startswith("train_") for _, step in steps):
                 hint = _NOT_TRAINED
@@ -77,6 +76,7 @@ def prepared(
                 cfg = copy.deepcopy(cfg)
                 cfg.output_dir = processes.broadcast_object(scratch)
                 config = resolve(cfg)
+                check_steps(expanded(config["prepare"]), "prepare: ", Made())
                 for name, step in expanded(config["prepare"]):
                     run_step(step, f"[prepare: {name}]", processes)
                 processes.barrier()

@@ -510,7 +510,10 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step
             assert other.pop("processes") == count
             assert other == pytest.approx({k: v for k, v in one.items() if k != "processes"}, abs=2e-4)
         assert validated == pytest.approx(validation, abs=2e-4)
-        for name, parameter in parameters.items():  # Adam divides sums that round by the CPU's own order; a step is 1e-3
+        for (
+            name,
+            parameter,
+        ) in parameters.items():  # rounded in another order, divided by Adam; a step is 1e-3
             torch.testing.assert_close(moved[name], parameter, atol=2e-5, rtol=0)
     start = policy("t5").model.shared.weight
     assert float((parameters["policy.shared.weight"] - start).abs().max()) > 1e-3
