@@ -45,7 +45,7 @@ def length_groups(lengths: Sequence[int], batch_size: int, overhead: int) -> lis
 
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A CPU tensor on `device`; to a CUDA device from page-locked memory, so that the copy overlaps with both sides."""
+    """A CPU tensor, of any shape, on `device`; to CUDA from page-locked memory, so that the copy overlaps with work."""
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

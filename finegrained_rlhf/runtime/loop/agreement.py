@@ -49,7 +49,7 @@ def check_agreement(parameters: Mapping[str, Tensor], processes: Processes, step
     """Compare the hashes of all parameters over all processes; every process must call this.
 
     Args:
-        parameters: what is trained, by name, in the same order in every process.
+        parameters: what is trained, by name, of any shapes, in the same order in every process.
         processes: of the run.
         step: the training step after which this is, for the message.
 
