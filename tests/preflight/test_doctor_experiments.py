@@ -44,7 +44,10 @@ def test_every_check_passes(smoke: Path, tmp_path: Path, overrides: tuple[str, .
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("run", ["t5, lora", "gpt2, lora", "gpt2, shared value"])
+@pytest.mark.parametrize(
+    "run",
+    ["t5, lora", *(pytest.param(run, marks=pytest.mark.slow) for run in ("gpt2, lora", "gpt2, shared value"))],
+)
 def test_two_processes_do_the_step_of_one(tmp_path: Path, run: str) -> None:
     """The whole preflight as a user calls it; adapters drawn apart were seen here alone."""
     command = [sys.executable, "scripts/doctor.py", "experiment=smoke", f"output_dir={tmp_path}/run", *RUNS[run]]
