@@ -135,7 +135,7 @@ def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:
         ("experiment=nothing", "experiment=nothing does not exist; expected one of"),
         ("total_steps=0", "total_steps: expected at least 1, got 0"),
         ("data=/nowhere/x.json", "data: /nowhere/x.json: no such file"),
-        ("resume=/nowhere", "resume: /nowhere is neither a checkpoint nor a run directory"),
+        ("resume=/nowhere", "resume: /nowhere: no such file or directory"),
         ("policy.path=/nowhere", "policy.path: /nowhere: no such file or directory"),
     ],
 )

@@ -50,9 +50,14 @@ HARMLESS_KEYS = (
 """Keys whose values do not decide what a step does: how long, how often, how fast, and where it is recorded."""
 _HARMLESS = re.compile(r"reward\.components\.[^.]+\.batch_size|_target_")
 _ABSENT = object()
-_SINCE_0_1 = {r"reward\.settings\.[^.]+\.empty": 0.0}
-"""Keys that version 0.1 did not have and whose default in YAML is not what it did → what it did. It is also what a
-configuration without the key means today."""
+_SINCE_0_1 = {
+    r"reward\.settings\.[^.]+\.empty": 0.0,
+    r"reward\.end_penalty": 0.0,
+    r"reward\.overlong\._target_": "finegrained_rlhf.rewards.OverlongPenalty",
+    r"reward\.overlong\.limit": None,
+    r"reward\.overlong\.per_token": 0.0,
+}
+"""Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 
 
 @dataclass(frozen=True)
