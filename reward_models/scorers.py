@@ -7,6 +7,7 @@ of it, so that the CPU can prepare the next component meanwhile.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, get_args
@@ -32,7 +33,7 @@ def _shared(make: Callable[[str], Segmenter], pipeline: str) -> Segmenter:
     return make(pipeline)
 
 
-class _Scorer:
+class _Scorer(ABC):
     """A reward model that is loaded at `setup`."""
 
     def __init__(
@@ -64,6 +65,7 @@ class _Scorer:
         limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
         self._model, self._encoder = model, RewardInputEncoder(model.tokenizer, limit, self.too_long)
 
+    @abstractmethod
     def _check(self, model: RewardModel) -> None:
         """Raise ModelError unless the model is of a kind that this scorer can use."""
 
@@ -86,14 +88,15 @@ class _Scorer:
         for prompt in prompts:
             check_room(prompt, self._encoder, *self._shortest(prompt), f"the {model.record.kind} model {self.path}")
 
+    @abstractmethod
     def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:
         """The input of a prompt with the shortest answer, and the tokens that this answer needs."""
-        raise NotImplementedError
 
     def _encode(self, parts: Sequence[InputParts]) -> list[EncodedInput]:
         assert self.model is not None and self._encoder is not None
         return self._encoder.encode(parts)
 
+    @abstractmethod
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Launch the scoring of R responses; the function that is returned waits for it.
 
@@ -101,7 +104,6 @@ class _Scorer:
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
                 `too_long` is `refuse`.
         """
-        raise NotImplementedError
 
     def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
         """Start, and wait. Raises what `start` raises."""
