@@ -11,15 +11,19 @@ test lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
 test lint types imports quick unit scripts slow: export WANDB_MODE = offline
 test lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
 
+# Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: venv test test-all lint types imports quick unit scripts slow demo docs
 
+# Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval,docs]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval,docs]'
 	@touch $@
 
 # Lint first, because it is quick; then types beside the tests, because mypy uses one core and imports little.

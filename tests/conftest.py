@@ -37,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CpuTimes(Path(path)))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that run scripts: they take longest, and none should be left for one worker at the end."""
+    long = {item.path for item in items if item.get_closest_marker("scripts")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Public data for tests, `../shared/data` from the project's root; a clone without it skips these tests."""

@@ -112,6 +112,7 @@ def test_equality_notices_a_side_that_computes_something_else(
     assert not any(found[name]["ok"] for name in ("scores", "relative_loss", "relative_gradient"))
 
 
+@pytest.mark.slow
 def test_rounds_are_counted_after_the_warm_up(examples: list[DialogueExample], model: DialkiModel) -> None:
     said: list[str] = []
     times, inputs = run_rounds(replace(TINY, rounds=1, warmup=1, batch_size=2), model, examples, said.append)

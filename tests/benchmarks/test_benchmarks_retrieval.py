@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from script_runs import run_script
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -49,18 +49,11 @@ def test_a_little_run(tmp_path: Path) -> None:
         "sides=bm25,bm25_light",
         f"directory={tmp_path}",
     ]
-    done = subprocess.run(
-        [sys.executable, "benchmarks/retrieval.py", *arguments, f"out={tmp_path}/result.json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = run_script(str(ROOT / "benchmarks/retrieval.py"), *arguments, f"out={tmp_path}/result.json")
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["disk"]["shards"] == 3 and result["build"]["passages"] == 600
     assert result["pools"]["bm25s"]["largest_difference"] < 1e-5
     assert "rewards_a_second" in done.stdout
-    done = subprocess.run(
-        [sys.executable, "benchmarks/retrieval.py", "passages=many"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_script(str(ROOT / "benchmarks/retrieval.py"), "passages=many")
     assert done.returncode == 2 and "error: expected whole numbers" in done.stderr

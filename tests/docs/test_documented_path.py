@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
@@ -30,19 +31,6 @@ SMALL = {
     "train_ppo": ["total_steps=3", "validate_every=1", "rollout.prompts_per_step=8", "optimizer.warmup_steps=0"],
 }
 """What is appended to each command of a script, so that the path takes a minute; nothing but sizes."""
-
-RUN_ALL = """
-import json, runpy, sys
-sys.path.insert(0, "scripts")
-for argv in json.loads(sys.stdin.read()):
-    sys.argv = argv
-    try:
-        runpy.run_path(argv[0], run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            sys.exit(f"{' '.join(argv)}: exit status {end.code}")
-"""
-"""The scripts one after the other in one process: imports of torch and transformers once."""
 
 
 def path_block() -> str:
@@ -101,17 +89,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = f"exec '{sys.executable}' -c 'import json, sys; print(json.dumps(sys.argv[1:]))' \"$@\""
     variables = environment(directory / "bin/python", record)
     calls = [json.loads(line) for line in shell(path_block(), directory, variables, 300).splitlines()]
-    calls = [[*argv, *SMALL.get(Path(argv[0]).stem, [])] for argv in calls]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL],
-        input=json.dumps(calls),
-        cwd=directory,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    for script, *arguments in calls:
+        done = run_script(script, *arguments, *SMALL.get(Path(script).stem, []), cwd=directory)
+        assert done.returncode == 0, f"{script} {' '.join(arguments)}: {done.stderr[-3000:]}"
     return directory
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
+from hydra_once import parsed_once
 from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 
 @pytest.fixture(scope="module", autouse=True)
 def hydra() -> Iterator[None]:
-    with initialize_config_dir(str(CONF), version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None), parsed_once():
         yield
 
 
@@ -389,6 +390,7 @@ def test_the_baselines_of_dialki() -> None:
     assert (windows.stride, windows.max_answer, windows.n_best) == (128, 50, 20)
 
 
+@pytest.mark.slow
 def test_the_engine_needs_no_optional_package() -> None:
     """A bare GPU machine has torch, transformers, accelerate, numpy and safetensors only."""
     modules = (

@@ -5,15 +5,13 @@ In process, through the same door as `finegrained COMMAND` and `scripts/COMMAND.
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from hydra_once import composed_once
 
 from finegrained_rlhf.launch.app import run_command
 
@@ -76,20 +74,10 @@ def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.fixture(autouse=True)
-def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra parses the same files for every command line; the parser takes most of the time."""
-    parse = yaml.load
-
-    def load(stream: Any, Loader: Any) -> Any:
-        text = stream if isinstance(stream, str) else stream.read()
-        if text not in _PARSED:
-            _PARSED[text] = parse(text, Loader)
-        return copy.deepcopy(_PARSED[text])
-
-    monkeypatch.setattr(yaml, "load", load)
-
-
-_PARSED: dict[str, Any] = {}
+def quick_hydra() -> Iterator[None]:
+    """Most of a refusal's time is Hydra's."""
+    with composed_once():
+        yield
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

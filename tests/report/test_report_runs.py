@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from report_toy import write_toy_run
+from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
@@ -24,7 +25,6 @@ from finegrained_rlhf.report.runs.list import Runs, runs_below
 from finegrained_rlhf.report.runs.state import read_state
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
-ROOT = Path(__file__).parents[2]
 LATER = time.time() + 3600
 
 
@@ -192,12 +192,5 @@ def test_one_command_each(tmp_path: Path) -> None:
     for name in ("a", "b c"):
         write_toy_run(tmp_path / name)
     for arguments, told in ((["runs", str(tmp_path)], "b c"), (["compare", "a", "b c"], "Configuration: the same")):
-        done = subprocess.run(
-            [sys.executable, str(ROOT / f"scripts/{arguments[0]}.py"), *arguments[1:]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        done = run_script(*arguments, cwd=tmp_path)
         assert done.returncode == 0 and told in done.stdout, done.stderr

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from script_runs import Done, run_script
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.runtime.directory.claims import MADE, claimed
 from finegrained_rlhf.runtime.processes import Processes
-
-ROOT = Path(__file__).parents[2]
 
 
 def make(path: Path, text: str = "made", **changes: Any) -> None:
@@ -85,11 +81,9 @@ def test_a_file_is_recorded_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_world_is_not_replaced_under_its_runs(tmp_path: Path) -> None:
-    def world(*changes: str) -> subprocess.CompletedProcess[str]:
+    def world(*changes: str) -> Done:
         sizes = ["train=4", "dev=2", "test=2", "sft_train=0", "sft_dev=0"]
-        command = [sys.executable, str(ROOT / "scripts/make_factworld.py"), f"output_dir={tmp_path}/world", *sizes]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run([*command, *changes], capture_output=True, text=True, env=environment, timeout=400)
+        return run_script("make_factworld", f"output_dir={tmp_path}/world", *sizes, *changes)
 
     assert world().returncode == 0
     before = (tmp_path / "world" / "train.json").read_bytes()

@@ -19,14 +19,17 @@ def doctor(*arguments: str, **environment: str) -> Done:
 
 
 def test_a_sound_configuration(tmp_path: Path) -> None:
-    """Two processes included."""
-    done = doctor(f"output_dir={tmp_path}/run", f"doctor.output={tmp_path}/report.json", "doctor.prompts=2")
+    """The whole examination, two processes included; with adapters, which only these two would show drawn apart."""
+    words = ["policy=lora", f"doctor.output={tmp_path}/report.json", "doctor.prompts=2"]
+    done = doctor(f"output_dir={tmp_path}/run", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("ready")
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]  # no run directory
     report = read_json(tmp_path / "report.json")
     assert report["ready"] and report["failed"] == []
     status = {finding["check"]: finding["status"] for finding in report["findings"]}
+    (line,) = [line for line in done.stdout.splitlines() if "two processes" in line]
+    assert "metrics of the step are those of one process" in line
     assert status["alignment"] == status["training step"] == status["two processes"] == status["untouched"] == "pass"
 
 

@@ -18,7 +18,7 @@ SMALL = (
     "settings.train_questions=24",
     "settings.dev_questions=12",
     "settings.test_questions=10",
-    "settings.sft_steps=150",
+    "settings.sft_steps=60",
     "settings.reward_model_steps=5",
     "settings.ppo_steps=2",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_runs import ROOT, run_process
+from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS
@@ -13,8 +13,8 @@ from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS
 
 @pytest.mark.scripts
 def test_every_step_of_the_experiment(tmp_path: Path) -> None:
-    done = run_process(
-        str(ROOT / "scripts/run_experiment.py"),
+    done = run_script(
+        "run_experiment",
         "pipeline=conqrr/rewrite_world",
         f"output_dir={tmp_path}",
         "seeds=null",

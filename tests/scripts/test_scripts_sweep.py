@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_runs import ROOT, Done, run_process, run_script
+from script_runs import Done, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
@@ -13,10 +13,9 @@ pytestmark = pytest.mark.scripts
 
 
 def sweep(*arguments: str) -> Done:
-    """In a process of its own: the sweep starts its points as it was started."""
     short = ("experiment=smoke", "total_steps=1", "validate_every=1", "processes.threads=1", "sweep.best_of=[2]")
     fixed = (*short, "sweep.evaluation.oracle=factworld", "sweep.parallel=2")
-    return run_process(str(ROOT / "scripts/sweep.py"), *fixed, *arguments, timeout=800)
+    return run_script("sweep", *fixed, *arguments, timeout=800)
 
 
 @pytest.mark.slow

@@ -77,6 +77,7 @@ def test_two_processes_train_the_adapters_of_one(smoke_keys: list[str], tmp_path
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
+@pytest.mark.slow
 def test_prompts_that_do_not_divide_by_the_processes(smoke_keys: list[str], tmp_path: Path) -> None:
     uneven = ["total_steps=1", "rollout.prompts_per_step=3", "validate_every=1", "checkpoint_every=1"]
     for name, start in (("one", run_script), ("two", run_in_two_processes)):
