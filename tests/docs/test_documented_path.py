@@ -18,7 +18,7 @@ import pytest
 import yaml
 from script_runs import run_script
 
-from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
 
 ROOT = Path(__file__).parents[2]
 WORK = Path("outputs/factworld")
@@ -127,6 +127,31 @@ def test_the_pages_commands_reach_a_policy_that_answers(small: Path) -> None:
         assert found["examples"] == 24 and found["finished_share"] > 0.9 and 5 < found["mean_tokens"] < 40
         assert found["rouge_lsum"] > 0.5 and found["completeness"] > 0.5
         assert found["relevance_error_rate"] < 0.6 and found["factual_error_rate"] < 0.8
+
+
+@pytest.mark.scripts
+def test_the_demos_report_of_what_the_pages_commands_made(small: Path) -> None:
+    """Its steps write the same files in the same places; those of the report are all that is left to do."""
+    work = small / WORK
+    systems = {"sft": "_sft", "preference_rlhf": "_preference_rlhf", "fine_grained_rlhf": ""}
+    for system, suffix in systems.items():
+        write_json(work / f"evaluation/{system}.json", read_json(work / f"evaluation{suffix}.json"))
+    made = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", *list(systems)[1:])
+    without = [f"steps.{name}=null" for name in made]
+    done = run_script("run_experiment", "pipeline=factworld/demo", f"output_dir={work}", *without)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "| fine_grained_rlhf |" in done.stdout and str(work / "report.json") in done.stdout
+    report = read_json(work / "report.json")
+    assert report["seed"] == 0 and report["annotator_noise"] == 1.0
+    for system in systems:
+        row, measured = report[system], read_json(work / f"evaluation/{system}.json")
+        for name in ("relevance_error_rate", "factual_error_rate", "completeness", "rouge_lsum", "mean_tokens"):
+            assert row[name] == measured[name]
+        assert row["episodes"] == (0 if system == "sft" else 3 * 8 * 4)
+        assert row["feedback_items"] == (0 if system == "sft" else 48) and row["seconds"] > 0
+    for kind in ("relevance", "factuality", "completeness", "preference"):
+        accuracy = read_json(work / f"reward_models/{kind}/metrics.json")["dev"]["accuracy"]
+        assert report["reward_models"][kind]["dev_accuracy"] == accuracy
 
 
 @pytest.mark.slow

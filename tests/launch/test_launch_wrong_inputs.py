@@ -15,6 +15,7 @@ from hydra_once import composed_once
 
 from finegrained_rlhf.launch.app import run_command
 
+ROOT = Path(__file__).parents[2]
 Refused = Callable[..., str]
 SMOKE = ("experiment=smoke",)
 SFT = ("experiment=factworld/sft", "data=good.json", "validation_data=null", "policy.path=folder")
@@ -180,6 +181,11 @@ KEYS = [
 def test_a_key_that_nothing_reads_or_that_is_missing(refused: Refused, wrong: tuple[str, ...], said: str) -> None:
     experiment = () if any(word.startswith("experiment=") for word in wrong) else SMOKE
     assert said in refused("train_ppo", *experiment, "output_dir=run", *wrong)
+
+
+@pytest.mark.parametrize("command", sorted(path.stem for path in (ROOT / "scripts").glob("[a-z]*.py")))
+def test_a_key_that_the_command_does_not_have(refused: Refused, command: str) -> None:
+    assert "no_such_key" in refused(command, "no_such_key=1")
 
 
 PATHS = [

@@ -12,7 +12,7 @@ from script_runs import run_script as run
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 
-pytestmark = pytest.mark.scripts
+pytestmark = [pytest.mark.scripts, pytest.mark.slow]
 
 SMALL = (
     "settings.train_questions=24",
@@ -72,7 +72,6 @@ def test_another_seed_does_not_mix_with_the_results_of_the_first(demo: Path) -> 
             aside.rename(demo)
 
 
-@pytest.mark.slow
 def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: Path, tmp_path: Path) -> None:
     root = tmp_path / "tables" / "seed_3"
     shutil.copytree(demo, root, ignore=shutil.ignore_patterns("evaluation", "report.*"))
@@ -107,7 +106,6 @@ def test_a_table_builds_on_the_models_of_its_seed_and_skips_what_is_done(demo: P
     assert read_json(results)["rows"] == result["rows"]
 
 
-@pytest.mark.slow
 def test_tiny_models_on_human_feedback(shared_data: Path, tmp_path: Path) -> None:
     output = tmp_path / "tiny"
     feedback = shared_data / "qa_feedback"
