@@ -19,6 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 
 
@@ -211,12 +212,17 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
 
 
 class CausalPolicy(Policy):
-    """A decoder-only policy (GPT-2 and other models with a `lm_head` over one backbone)."""
+    """A decoder-only policy of a family that `families/causal.py` knows: a `lm_head` over one backbone.
+
+    Attributes:
+        family: what differs from other families; `head` is the model's whole head function.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
         head = model.get_output_embeddings()
         if head is None or head is not getattr(model, "lm_head", None):
             raise ModelError(f"expected a causal language model with one lm_head, got {type(model).__name__}")
+        self.family = causal_family(model.config)
         super().__init__(model, tokenizer, adapter)
 
     def _encode(self, ids: Tensor, mask: Tensor) -> None:
@@ -231,4 +237,4 @@ class CausalPolicy(Policy):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.model.lm_head(hidden)
+        return self.family.head(self.model.lm_head(hidden), self.model.config)
