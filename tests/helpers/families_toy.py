@@ -1,7 +1,7 @@
 """Tiny random models of every decoder-only family, with what sets it apart switched on at values that matter.
 
 Soft caps and scales are strong enough to move log-probabilities by whole nats, windows shorter than the prompts, query
-heads grouped, head widths other than width / heads. Weights are transformers' own random ones, sharpened as in `rl_toy`.
+heads grouped, head widths other than width / heads. Weights are random, sharpened as in `rl_toy`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def family_config(family: str, tied: bool | None = None, **changes: Any) -> Any:
-    """A tiny configuration of a family; `tied` says whether head and embeddings are one, by default as the family has it."""
+    """A tiny configuration; `tied` says whether head and embeddings are one, by default as the family has it."""
     settings = {**_SETTINGS[family], "vocab_size": len(tokenizer("gpt2")), "bos_token_id": 1, "eos_token_id": 1}
     if tied is not None:
         settings["tie_word_embeddings"] = tied
