@@ -20,6 +20,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import causal_family
+from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 
 
@@ -195,6 +196,9 @@ def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, pad: int) -> Tensor:
     """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
 
+    Where a prompt has several rows and the model's family allows it, they are packed behind it (`families/packed.py`),
+    so that the prompt is computed once; else each row is prompt and response, padded on the left.
+
     Args:
         backbone: the causal model without its head.
         memory: P prompts, right-padded.
@@ -202,6 +206,10 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
         response_ids: int64 [R, T], right-padded.
         pad: id of the padding token.
     """
+    if takes_packed(backbone):
+        rows = pack_rows(prompt_index.tolist(), *memory.prompt_ids.shape, response_ids.shape[1])
+        if rows is not None:
+            return packed_states(backbone, memory.prompt_ids, memory.prompt_mask, rows, response_ids, pad)
     prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
     ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
     mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
