@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from families_toy import FAMILIES, WINDOW, batch, family_config, family_model, family_policy, transformers_rows
 from rl_toy import tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families.causal import divided_logits, multiplied_logits, softcapped_logits
+from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import CausalPolicy
+from finegrained_rlhf.models.value import SeparateValueModel
 
 CHANGED_HEADS = ("cohere", "cohere2", "gemma2", "gemma3_text", "granite")
 
@@ -57,6 +61,35 @@ def test_the_windows_of_these_models_are_shorter_than_their_prompts() -> None:
         with torch.no_grad():
             gap = transformers_rows(narrow, asked, rows, ids) - transformers_rows(wide, asked, rows, ids)
         assert float(gap.abs().max()) > 0.05, family
+
+
+@pytest.mark.parametrize(
+    ("family", "tied"), [(f, False) for f in FAMILIES] + [(f, True) for f in ("gemma2", "gpt2", "llama", "phi3")]
+)
+def test_a_trained_policy_and_its_adapter_are_saved_and_opened_again(family: str, tied: bool, tmp_path: Path) -> None:
+    """Default adapters, one update, merged weights: the same log-probabilities here and in plain transformers."""
+    asked, rows, ids, mask = batch(samples=2)
+    save_policy(family_policy(family, tied), tmp_path / "start")
+    ours = open_policy(tmp_path / "start", lora=LoraConfig(rank=2, alpha=8))
+    before = ours.logprobs(ours.encode(asked), rows, ids, mask).logprobs
+    before.mean().backward()
+    adapters = [parameter for parameter in ours.model.parameters() if parameter.requires_grad]
+    assert adapters and all(parameter.grad is not None for parameter in adapters)
+    torch.optim.Adam(adapters, lr=0.05).step()
+    save_policy(ours, tmp_path / "trained")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "trained").eval()
+    assert (plain.lm_head.weight is plain.get_input_embeddings().weight) == tied
+    again = open_policy(tmp_path / "trained")
+    with torch.no_grad():
+        after = ours.logprobs(ours.encode(asked), rows, ids, mask).logprobs
+        loaded = again.logprobs(again.encode(asked), rows, ids, mask).logprobs
+        logits = transformers_rows(plain, asked, rows, ids)
+        backbone = SeparateValueModel(AutoModel.from_pretrained(tmp_path / "trained"), again).eval()
+        assert backbone(again.encode(asked), rows, ids).shape == ids.shape
+    chosen = logits.log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1) * mask
+    assert float((after - before.detach()).abs().max()) > 0.01
+    torch.testing.assert_close(loaded, after, atol=1e-5, rtol=0)
+    torch.testing.assert_close(chosen, after, atol=1e-5, rtol=0)
 
 
 def test_models_with_a_head_that_is_not_known_are_refused() -> None:

@@ -144,9 +144,12 @@ def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any
     """The mask that the backbone takes for all layers, or one for each kind of layer."""
     config, family = backbone.config, CAUSAL_FAMILIES[backbone.config.model_type]
     _prefer_flex(backbone, owner.device)
+    device = owner.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else backbone.dtype
 
     def mask(window: int | None) -> Any:
-        return _mask(config._attn_implementation, visible_columns(owner, real, positions, window), real)
+        visible = visible_columns(owner, real, positions, window)
+        return _blocks(visible, real) if config._attn_implementation == FLEX_OR_SDPA else _added(visible, real, dtype)
 
     if family.windows == "none":
         return mask(None)
@@ -156,17 +159,22 @@ def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any
     return {kind: mask(windows[kind]) for kind in dict.fromkeys(config.layer_types)}
 
 
-def _mask(implementation: str, visible: Visible, real: Tensor) -> Any:
-    """For FlexAttention its blocks; else [P, 1, S, S]: bool, and fp32 with −inf for attention that adds it."""
+def _blocks(visible: Visible, real: Tensor) -> BlockMask:
     (prompts, columns), device = real.shape, real.device
-    if implementation == FLEX_OR_SDPA:
-        return create_block_mask(visible, prompts, None, columns, columns, device=device)
+    return create_block_mask(visible, prompts, None, columns, columns, device=device)
+
+
+def _added(visible: Visible, real: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where visible and −inf elsewhere, [P, 1, S, S], in the dtype of the attention.
+
+    A bool mask, or one of another dtype, would be turned into such a one in every layer, and kept for the backward pass
+    by each of them.
+    """
+    (prompts, columns), device = real.shape, real.device
     column = torch.arange(columns, device=device)
     row = torch.arange(prompts, device=device)[:, None, None]
     seen = visible(row, None, column[:, None], column[None, :]).unsqueeze(1)
-    if implementation == "sdpa":
-        return seen
-    return torch.zeros(seen.shape, device=device).masked_fill(~seen, -torch.inf)
+    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)
 
 
 def _prefer_flex(backbone: Any, device: torch.device) -> None:
