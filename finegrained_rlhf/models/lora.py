@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class LoraConfig:
         rank: r, inner width of each adapter.
         alpha: the update is scaled by alpha / rank.
         dropout: on the adapter's input; 0 keeps rollout and update alike.
-        target_modules: names of the linear layers that get one; None uses peft's choice for the architecture.
+        target_modules: names of the linear layers that get one; None uses peft's choice for the architecture, and for
+            decoder-only families that peft makes none for, the projections of queries and values.
     """
 
     rank: int = 16
@@ -45,6 +47,7 @@ def add_lora(model: Any, config: LoraConfig) -> Any:
         import peft
     except ImportError:
         raise ConfigError("policy.lora needs peft: pip install peft") from None
+    targets = config.target_modules or _targets_unknown_to_peft(model.config.model_type)
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     try:
         return peft.get_peft_model(
@@ -53,12 +56,20 @@ def add_lora(model: Any, config: LoraConfig) -> Any:
                 r=config.rank,
                 lora_alpha=config.alpha,
                 lora_dropout=config.dropout,
-                target_modules=list(config.target_modules) if config.target_modules else None,
+                target_modules=list(targets) if targets else None,
                 task_type=task,
             ),
         )
     except ValueError as error:
         raise ConfigError(f"policy.lora: {error}") from None
+
+
+def _targets_unknown_to_peft(model_type: str) -> tuple[str, ...] | None:
+    """The family's own choice of layers where peft has none."""
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as known
+
+    family = CAUSAL_FAMILIES.get(model_type)
+    return None if family is None or model_type in known else family.lora
 
 
 @contextmanager

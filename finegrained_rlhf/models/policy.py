@@ -19,6 +19,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.causal import causal_family
+from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 
 
@@ -194,6 +196,9 @@ def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, pad: int) -> Tensor:
     """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
 
+    Where a prompt has several rows and the model's family allows it, they are packed behind it (`families/packed.py`),
+    so that the prompt is computed once; else each row is prompt and response, padded on the left.
+
     Args:
         backbone: the causal model without its head.
         memory: P prompts, right-padded.
@@ -201,6 +206,10 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
         response_ids: int64 [R, T], right-padded.
         pad: id of the padding token.
     """
+    if takes_packed(backbone):
+        rows = pack_rows(prompt_index.tolist(), *memory.prompt_ids.shape, response_ids.shape[1])
+        if rows is not None:
+            return packed_states(backbone, memory.prompt_ids, memory.prompt_mask, rows, response_ids, pad)
     prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
     ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
     mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
@@ -211,12 +220,17 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
 
 
 class CausalPolicy(Policy):
-    """A decoder-only policy (GPT-2 and other models with a `lm_head` over one backbone)."""
+    """A decoder-only policy of a family that `families/causal.py` knows: a `lm_head` over one backbone.
+
+    Attributes:
+        family: what differs from other families; `head` is the model's whole head function.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
         head = model.get_output_embeddings()
         if head is None or head is not getattr(model, "lm_head", None):
             raise ModelError(f"expected a causal language model with one lm_head, got {type(model).__name__}")
+        self.family = causal_family(model.config)
         super().__init__(model, tokenizer, adapter)
 
     def _encode(self, ids: Tensor, mask: Tensor) -> None:
@@ -231,4 +245,4 @@ class CausalPolicy(Policy):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.model.lm_head(hidden)
+        return self.family.head(self.model.lm_head(hidden), self.model.config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rl_toy import policy, prompts
+from rl_toy import CAUSAL, policy, prompts
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores
@@ -67,8 +67,8 @@ def value_model(owner: Policy, kind: str, shared: bool = False) -> ValueModel:
         if shared:
             return SharedTrunkValueModel(owner)
         source = policy(kind, seed=6).model
-        if kind == "gpt2":
-            return SeparateValueModel(source.transformer, owner).eval()
+        if kind in CAUSAL:
+            return SeparateValueModel(source.base_model, owner).eval()
         source.lm_head = nn.Identity()
         return SeparateValueModel(source, owner).eval()
 

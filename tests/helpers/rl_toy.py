@@ -13,11 +13,13 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"]
 SEQ2SEQ = ("t5", "t5-v1.1", "mt5")
+CAUSAL = ("gpt2", "llama")
 ARCHITECTURES = (*SEQ2SEQ, "gpt2")
 
 
@@ -25,7 +27,7 @@ ARCHITECTURES = (*SEQ2SEQ, "gpt2")
 def tokenizer(kind: str = "t5") -> Any:
     """The tokenizer of an architecture."""
     plain = build_tokenizer(CORPUS)
-    return causal_tokenizer(plain, 64) if kind == "gpt2" else plain
+    return causal_tokenizer(plain, 64) if kind in CAUSAL else plain
 
 
 def sharpen(model: Any, seed: int) -> Any:
@@ -39,7 +41,10 @@ def sharpen(model: Any, seed: int) -> Any:
 
 
 def model(kind: str = "t5", seed: int = 0, width: int = 16) -> Any:
-    """A sharpened tiny model: `t5` (tied head), `t5-v1.1` (gated, untied), `mt5` or `gpt2`."""
+    """A sharpened tiny model: `t5` (tied head), `t5-v1.1` (gated, untied), `mt5`, `gpt2` or `llama` (untied)."""
+    if kind == "llama":
+        sizes = TinyLlamaConfig(width, 24, num_heads=2, num_key_value_heads=1, max_length=64, tied=False)
+        return sharpen(build_llama(tokenizer(kind), sizes, seed), seed)
     if kind == "gpt2":
         return sharpen(build_gpt2(tokenizer(kind), TinyGPT2Config(width, 2, 2, 64), seed), seed)
     if kind == "mt5":
@@ -62,7 +67,7 @@ def model(kind: str = "t5", seed: int = 0, width: int = 16) -> Any:
 
 def policy(kind: str = "t5", seed: int = 0, width: int = 16) -> Policy:
     """A policy around `model`."""
-    build = CausalPolicy if kind == "gpt2" else Seq2SeqPolicy
+    build = CausalPolicy if kind in CAUSAL else Seq2SeqPolicy
     return build(model(kind, seed, width), tokenizer(kind)).eval()
 
 

@@ -12,6 +12,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.inference.generator import DecodingConfig, TextGenerator, load_policy, text_ids
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
@@ -42,10 +43,12 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     causal = causal_tokenizer(tokenizer, 256)
     lively(build_gpt2(causal, TinyGPT2Config(d_model=32, max_length=256), seed=4)).save_pretrained(plain)
     causal.save_pretrained(plain)
-    return {"t5": run, "gpt2": plain}
+    lively(build_llama(causal, TinyLlamaConfig(d_model=32, max_length=256), seed=4)).save_pretrained(root / "llama")
+    causal.save_pretrained(root / "llama")
+    return {"t5": run, "gpt2": plain, "llama": root / "llama"}
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_greedy_answers_are_those_of_transformers_own_generate(directories: dict[str, Path], kind: str) -> None:
     generator = finegrained_rlhf.load_policy(directories[kind], device="cpu")
     answers = generator.generate(TEXTS, max_new_tokens=12, batch_size=2)

@@ -166,7 +166,7 @@ KEYS = [
         "reward.components.relevance: no _t",
     ),
     (("~rollout.temperature", "~ppo.epochs", "~data"), "missing key 'data'"),
-    (("policy=big",), "policy=big does not exist; expected one of adapter, full, lora"),
+    (("policy=big",), "policy=big does not exist; expected one of adapter, full, lora, tiny_llama"),
     (("experiment=nothing",), "experiment=nothing does not exist; expected one of"),
     (("oracle=factworld",), "unknown key 'oracle'"),
     (("experiment=factworld/sft",), "experiment=factworld/sft belongs to train_sft.py, not to train_ppo.py"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rl_toy import model, policy, prompts, responses, tokenizer
+from rl_toy import CAUSAL, model, policy, prompts, responses, tokenizer
 from safetensors.torch import load_file, save_file, save_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
@@ -41,10 +41,10 @@ def score(ours: Seq2SeqPolicy | CausalPolicy, kind: str) -> torch.Tensor:
     return ours.logprobs(ours.encode(prompts(kind)), ROWS, ids, mask).logprobs
 
 
-@pytest.mark.parametrize("kind", ["t5", "t5-v1.1", "mt5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "t5-v1.1", "mt5", "gpt2", "llama"])
 def test_a_saved_policy_opens_again_bit_by_bit(kind: str, tmp_path: Path) -> None:
     ours = open_policy(save(kind, tmp_path / "run" / "policy"))
-    assert isinstance(ours, CausalPolicy if kind == "gpt2" else Seq2SeqPolicy)
+    assert isinstance(ours, CausalPolicy if kind in CAUSAL else Seq2SeqPolicy)
     assert torch.equal(score(ours, kind), score(policy(kind), kind))
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
     assert not any(module.training for module in ours.modules())

@@ -23,6 +23,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
 from finegrained_rlhf.models.tiny.make import MakeTinyModels, make_tiny_models, read_corpus
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
@@ -103,7 +104,7 @@ def test_bpe_knows_every_text() -> None:
 
 def test_models_open_with_from_pretrained(tmp_path: Path) -> None:
     paths = make_tiny_models(PROSE, tmp_path, seed=3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "gpt2", "longformer", "t5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "gpt2", "llama", "longformer", "t5"]
     for path in paths.values():
         assert not [file.name for file in path.iterdir() if file.suffix in (".bin", ".model", ".pt")]
         loaded = AutoTokenizer.from_pretrained(path)
@@ -111,6 +112,8 @@ def test_models_open_with_from_pretrained(tmp_path: Path) -> None:
     t5 = AutoModelForSeq2SeqLM.from_pretrained(paths["t5"])
     assert t5.config.decoder_start_token_id == 0 and sum(p.numel() for p in t5.parameters()) < 500_000
     assert AutoModelForCausalLM.from_pretrained(paths["gpt2"]).config.n_positions == 1024
+    llama = AutoModelForCausalLM.from_pretrained(paths["llama"])
+    assert llama.config.num_key_value_heads == 2 and llama.lm_head.weight is llama.model.embed_tokens.weight
     longformer = LongformerForTokenClassification.from_pretrained(paths["longformer"])
     assert longformer.config.attention_window == [64, 64]
     ids = torch.randint(5, 20, (1, 1024))
@@ -141,6 +144,21 @@ def test_t5_variants(tmp_path: Path) -> None:
     untied.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert torch.equal(again.lm_head.weight, untied.lm_head.weight)
+
+
+def test_llama_variants() -> None:
+    tokenizer = build_tokenizer(PROSE)
+    untied = build_llama(tokenizer, TinyLlamaConfig(d_model=24, num_heads=3, num_key_value_heads=1, tied=False))
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    assert untied.model.layers[0].self_attn.k_proj.weight.shape == (8, 24)
+    for sizes, words in (
+        ({"num_key_value_heads": 3}, "multiple of num_key_value_heads, got 4 and 3"),
+        ({"d_model": 12, "num_heads": 4}, "heads of even width, got 12 / 4 = 3"),
+        ({"d_ff": 0}, "sizes must be positive"),
+        ({"initializer_range": 0.0}, "initializer_range"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TinyLlamaConfig(**sizes)
 
 
 def test_longest_longformer_input_has_positions() -> None:

@@ -21,6 +21,8 @@ RUNS = {
     "gpt2": GPT2,
     "gpt2, lora": ("policy=lora", *GPT2),
     "gpt2, shared value": (GPT2[0], *SHARED),
+    "llama": ("policy=tiny_llama",),
+    "llama, lora, shared value": ("policy=lora", f"policy.path={MODELS}/llama", *SHARED),
     "t5, checkpointing, tempered": (
         "policy.gradient_checkpointing=true",
         "ppo.score_sampling_distribution=true",
@@ -50,7 +52,7 @@ def test_every_check_passes(smoke: Path, tmp_path: Path, overrides: tuple[str, .
 
 @pytest.mark.slow
 @pytest.mark.scripts
-@pytest.mark.parametrize("run", ["t5", "gpt2, lora", "gpt2, shared value"])
+@pytest.mark.parametrize("run", ["t5", "gpt2, lora", "gpt2, shared value", "llama"])
 def test_two_processes_do_the_step_of_one(tmp_path: Path, run: str) -> None:
     """The whole preflight as a user calls it; adapters drawn apart were seen here alone."""
     command = [sys.executable, "scripts/doctor.py", "experiment=smoke", f"output_dir={tmp_path}/run", *RUNS[run]]

@@ -167,6 +167,18 @@ def test_update_by_hand() -> None:
     assert memory.update_bytes(many) == 2 * 6400  # all gradients and the buffer that sums them
 
 
+def test_causal_passes_by_hand() -> None:
+    """Two prompts of 20 tokens, three responses of 10 to each: 6 rows of 30, or 2 of 50 with their masks."""
+    causal = replace(SHAPE, encoder_layers=0)
+    token = 8 * 8 + 2 * 32 * 4
+    assert memory.reading_bytes(PLAN, causal) == 6 * 30 * token
+    packed = replace(causal, packed=True)
+    assert memory.reading_bytes(PLAN, packed) == 2 * 50 * token + 2 * 50 * 50 * 5
+    assert memory.reading_bytes(replace(PLAN, bf16=True), packed) == 2 * 50 * (8 * 8 + 2 * 32 * 2) + 2 * 50 * 50 * 3
+    one = replace(PLAN, samples=1)
+    assert memory.reading_bytes(one, packed) == memory.reading_bytes(one, causal) == 2 * 30 * token
+
+
 def test_batches_of_a_process() -> None:
     assert PLAN.group == 2 and replace(PLAN, prompts=1).group == 1
     assert replace(PLAN, micro_batch_tokens=99).group == 1  # one prompt has 20 + 3 · 10 tokens

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from script_runs import LAUNCH, ROOT, rows, run_in_two_processes, run_process, run_script, start_script
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
 
@@ -135,3 +135,20 @@ def test_numbers_are_finite(smoke: Path) -> None:
     for name in ("metrics.jsonl", "eval.jsonl"):
         for line in (smoke / name).read_text().splitlines():
             assert None not in json.loads(line).values()
+
+
+def test_a_tiny_llama_trains_and_a_resumed_run_is_bit_identical(
+    smoke: Path, smoke_keys: list[str], tmp_path: Path
+) -> None:
+    shared = [key for key in smoke_keys if not key.startswith(("policy.", "value."))]
+    llama = smoke / "prepared" / "models" / "llama"
+    words = ["policy=tiny_llama", *shared, f"policy.path={llama}", f"value.path={llama}", "total_steps=2"]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    for output, more in ((whole, []), (resumed, [f"resume={whole}/checkpoints/step_1"])):
+        done = run_script(*command(output, *words, *more))
+        assert done.returncode == 0, done.stderr
+    start, first, last = load_file(llama / "model.safetensors"), weights(whole, 1), weights(whole, 2)
+    assert all(torch.equal(tensor, weights(resumed, 2)[name]) for name, tensor in last.items())
+    assert any(not torch.equal(first[name], start[name]) for name in start)
+    assert any(not torch.equal(first[name], last[name]) for name in last)
+    assert AutoModelForCausalLM.from_pretrained(whole / "policy").config.model_type == "llama"

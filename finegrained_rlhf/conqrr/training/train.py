@@ -38,6 +38,7 @@ from finegrained_rlhf.runtime.loop.run import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
@@ -174,6 +175,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
         data = self._training(questions, () if reward is None else reward.rewarded, policy, template)
         validation = self._validation(held_out, labels, scorer, policy, template)
         check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
+        check_forward(policy, [e.prompt for e in data], processes)
         return SelfCriticalTrainer(
             policy,
             data,

@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "MakeTinyModels": "make",
         "TinyBertConfig": "bert",
         "TinyGPT2Config": "gpt2",
+        "TinyLlamaConfig": "llama",
         "TinyLongformerConfig": "longformer",
         "TinyT5Config": "t5",
     },

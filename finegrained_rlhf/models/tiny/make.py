@@ -17,6 +17,7 @@ from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import TokenizerKind, build_tokenizer, causal_tokenizer, encoder_tokenizer
@@ -73,10 +74,11 @@ def make_tiny_models(
     lowercase: bool = False,
     t5: TinyT5Config | None = None,
     gpt2: TinyGPT2Config | None = None,
+    llama: TinyLlamaConfig | None = None,
     longformer: TinyLongformerConfig | None = None,
     bert: TinyBertConfig | None = None,
 ) -> dict[str, Path]:
-    """Write `t5/`, `gpt2/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
+    """Write `t5/`, `gpt2/`, `llama/`, `longformer/` and `bert/` under `output_dir`, each a model with its tokenizer.
 
     They share one vocabulary; BERT's has the `MARKER_TOKENS` of dialogues in addition.
 
@@ -84,12 +86,14 @@ def make_tiny_models(
         The directory of each model by name.
     """
     output_dir = Path(output_dir)
-    gpt2, longformer, bert = gpt2 or TinyGPT2Config(), longformer or TinyLongformerConfig(), bert or TinyBertConfig()
+    gpt2, llama = gpt2 or TinyGPT2Config(), llama or TinyLlamaConfig()
+    longformer, bert = longformer or TinyLongformerConfig(), bert or TinyBertConfig()
     base = build_tokenizer(corpus, tokenizer, vocab_size, lowercase=lowercase)
     of_dialogues = marked_tokenizer(base, bert.max_length, MARKER_TOKENS)
     built = {
         "t5": (build_t5(base, t5, seed), base),
         "gpt2": (build_gpt2(base, gpt2, seed), causal_tokenizer(base, gpt2.max_length)),
+        "llama": (build_llama(base, llama, seed), causal_tokenizer(base, llama.max_length)),
         "longformer": (build_longformer(base, longformer, seed), encoder_tokenizer(base, longformer.max_length)),
         "bert": (build_bert(of_dialogues, bert, seed), of_dialogues),
     }
@@ -106,13 +110,14 @@ class MakeTinyModels:
 
     Attributes:
         data: corpus file or files (QA-FEEDBACK or FactWorld JSON, JSON lines or plain text).
-        output_dir: where `t5/`, `gpt2/`, `longformer/` and `bert/` are written.
+        output_dir: where `t5/`, `gpt2/`, `llama/`, `longformer/` and `bert/` are written.
         seed: of the random weights.
         tokenizer: `word` or `bpe`.
         vocab_size: upper limit of the vocabulary in tokens.
         lowercase: read all texts as lower case.
         t5: sizes of the T5.
         gpt2: sizes of the GPT-2.
+        llama: sizes of the Llama.
         longformer: sizes of the Longformer.
         bert: sizes of the BERT.
     """
@@ -125,6 +130,7 @@ class MakeTinyModels:
     lowercase: bool = False
     t5: TinyT5Config = field(default_factory=TinyT5Config)
     gpt2: TinyGPT2Config = field(default_factory=TinyGPT2Config)
+    llama: TinyLlamaConfig = field(default_factory=TinyLlamaConfig)
     longformer: TinyLongformerConfig = field(default_factory=TinyLongformerConfig)
     bert: TinyBertConfig = field(default_factory=TinyBertConfig)
 
@@ -139,6 +145,7 @@ class MakeTinyModels:
             lowercase=self.lowercase,
             t5=self.t5,
             gpt2=self.gpt2,
+            llama=self.llama,
             longformer=self.longformer,
             bert=self.bert,
         )

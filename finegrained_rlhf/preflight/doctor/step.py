@@ -23,7 +23,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
-from finegrained_rlhf.training.checks import largest_kl
+from finegrained_rlhf.training.checks import check_forward, largest_kl
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo.experience import check_components_add_up
@@ -143,9 +143,10 @@ def alignment(case: Case) -> Iterator[Finding]:
 
 
 def start(case: Case) -> Iterator[Finding]:
-    """Before the first update the policy is its reference (KL 0) and every probability ratio is 1."""
+    """The policy is what its model's own forward computes, its reference (KL 0), and every probability ratio is 1."""
     assert case.trainer is not None and case.rollout is not None
     trainer, processes = case.trainer, case.processes
+    forward = check_forward(trainer.models.policy, trainer.data.train, processes)
     ppo = trainer.config
     batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens)
     scored = RolloutScorer(trainer.models, processes, trainer.rollout_config.logprobs).score(case.rollout, batches)
@@ -156,7 +157,10 @@ def start(case: Case) -> Iterator[Finding]:
             now = token_statistics(trainer.models.policy, trainer.models.value, batch).logprobs.detach()
         gap = ((now - batch.cut(scored.rollout.logprobs)) * batch.mask).abs().nan_to_num(nan=math.inf)
         ratio = max(ratio, float(gap.max()))
-    what = f"largest |log π − log π_ref| {kl:.1e}, largest |log ratio| {ratio:.1e} (allowed {allowed:.0e})"
+    what = (
+        f"largest |log π − log π_ref| {kl:.1e}, largest |log ratio| {ratio:.1e} (allowed {allowed:.0e}); "
+        f"log-probabilities are model.forward's to {forward:.1e}"
+    )
     if max(kl, ratio) <= allowed:
         yield Finding("pass", what)
     else:

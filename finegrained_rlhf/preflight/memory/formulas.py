@@ -147,8 +147,9 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them
     scored = 0
     if not plan.fast:
-        tokens = rows * (plan.response_tokens + (plan.prompt_tokens if shape.causal else 0))
-        scored = max(pass_bytes(shape, tokens, plan.value_bytes), head_bytes(plan, prompts))
+        own = pass_bytes(shape, rows * plan.response_tokens, plan.value_bytes)
+        layers = causal_bytes(plan, shape, prompts, samples) if shape.causal else own
+        scored = max(layers, head_bytes(plan, prompts))
     return casts + max(read, states + step, states + scored)
 
 
@@ -172,11 +173,22 @@ def reading_bytes(plan: Plan, shape: ModelShape) -> int:
     prompts, b = plan.group, plan.value_bytes
     rows = prompts * plan.samples
     if shape.causal:
-        return pass_bytes(shape, rows * (plan.prompt_tokens + plan.response_tokens), b)
+        return causal_bytes(plan, shape, prompts, plan.samples)
     shared = prompts * plan.prompt_tokens * (4 * shape.width + 2 * shape.keys * b)
     tokens = rows * plan.response_tokens
     attention = 8 * tokens * shape.width + attention_bytes(plan, shape, rows, plan.response_tokens)
     return max(encoding_bytes(plan, shape, prompts), shared + max(pass_bytes(shape, tokens, b), attention))
+
+
+def causal_bytes(plan: Plan, shape: ModelShape, prompts: int, samples: int) -> int:
+    """A pass of a causal model without gradients over so many prompts with so many responses each.
+
+    R·(L + T) tokens; packed, P·S with S = L + N·T, and the mask, P·S²·b and one byte for what it is made from.
+    """
+    length, own, b = plan.prompt_tokens, samples * plan.response_tokens, plan.value_bytes
+    if not shape.packed or samples == 1:
+        return pass_bytes(shape, prompts * (samples * length + own), b)
+    return pass_bytes(shape, prompts * (length + own), b) + prompts * (length + own) ** 2 * (b + 1)
 
 
 def reward_bytes(plan: Plan) -> int:

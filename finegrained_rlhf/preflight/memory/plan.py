@@ -26,6 +26,7 @@ class ModelShape:
         feed_forward_copies: tensors of width F that exist together in a forward pass: 2, 3 with a gate, 4 where the
             activation is computed in several steps (transformers' `gelu_new`).
         vocabulary: V.
+        packed: whether the responses to a prompt are packed behind it in one row (causal models).
     """
 
     parameters: int
@@ -39,6 +40,7 @@ class ModelShape:
     feed_forward: int
     feed_forward_copies: int
     vocabulary: int
+    packed: bool = False
 
     @property
     def causal(self) -> bool:

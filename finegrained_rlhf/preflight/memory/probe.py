@@ -20,6 +20,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory, read_model_config
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
@@ -152,7 +153,13 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         feed_forward=next((size for size in inner if size), 4 * width),
         feed_forward_copies=_feed_forward_copies(module, config),
         vocabulary=config.vocab_size,
+        packed=_packed(config),
     )
+
+
+def _packed(config: Any) -> bool:
+    family = CAUSAL_FAMILIES.get(config.model_type)
+    return family is not None and family.packed
 
 
 def _feed_forward_copies(module: nn.Module, config: Any) -> int:
@@ -261,12 +268,11 @@ def _activations(kept: Callable[[Layers], int], config: Any, batch: ProbeBatch) 
     encoder = kept(Layers(2, 1)) - one if config.is_encoder_decoder else 0
     decoder = kept(Layers(1, 2)) - one
     width, rows = 4 * config.hidden_size, batch.samples
+    causal_tokens = (1 if _packed(config) else rows) * batch.prompt_tokens
     return Activations(
         outside=max(0, one - encoder - decoder),
         encoder_layer=encoder,
         decoder_layer=decoder,
         encoder_input=width * batch.prompt_tokens if config.is_encoder_decoder else 0,
-        decoder_input=width
-        * rows
-        * (batch.response_tokens + (0 if config.is_encoder_decoder else batch.prompt_tokens)),
+        decoder_input=width * (rows * batch.response_tokens + (0 if config.is_encoder_decoder else causal_tokens)),
     )

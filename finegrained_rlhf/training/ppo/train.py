@@ -20,6 +20,7 @@ from finegrained_rlhf.runtime.loop.run import LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
@@ -105,6 +106,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()
         data = self.read_data(policy)
+        check_forward(policy, data.train, processes)
         models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)

@@ -15,6 +15,7 @@ from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
                 self.validation_data, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long
             )[: self.validation_prompts]
         check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
+        check_forward(policy, prompts, processes)
         return SFTTrainer(
             policy,
             data,

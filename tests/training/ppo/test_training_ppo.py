@@ -74,6 +74,8 @@ def test_the_other_sign_teaches_the_opposite(tmp_path: Path) -> None:
         ("t5", {}),
         ("t5-v1.1", {"shared": True}),
         ("gpt2", {}),
+        ("llama", {}),
+        ("llama", {"shared": True}),
         ("t5", {"score_sampling": True, "temperature": 0.7}),
         ("t5", {"loss_average": "sequence", "value_target": "truncated"}),
         ("gpt2", {"shared": True, "kl": KLConfig(controller="adaptive", beta=0.1, target=1.0, horizon=100.0)}),

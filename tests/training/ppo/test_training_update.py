@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from ppo_toy import make_trainer, value_model
-from rl_toy import policy, prompts
+from rl_toy import CAUSAL, policy, prompts
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Experience, Rollout, Sample
@@ -79,14 +79,14 @@ def reference_gradient(
     for row, prompt in enumerate(rollout.row_prompts()):
         length = int(rollout.response_mask[row].sum())
         ids, answer = torch.tensor([prompt.input_ids]), rollout.response_ids[row : row + 1, :length]
-        if kind == "gpt2":
+        if kind in CAUSAL:
             whole, first = torch.cat([ids, answer], dim=1), len(prompt.input_ids) - 1
             output = plain(input_ids=whole, output_hidden_states=True)
             logits, trunk = output.logits[0, first:-1], output.hidden_states[-1][0, first:-1]
         else:
             output = plain(input_ids=ids, labels=answer, output_hidden_states=True)
             logits, trunk = output.logits[0], output.decoder_hidden_states[-1][0]
-        if not shared and kind == "gpt2":
+        if not shared and kind in CAUSAL:
             trunk = value.backbone(input_ids=whole).last_hidden_state[0, first:-1]
         elif not shared:
             encoded = value.backbone.encoder(input_ids=ids).last_hidden_state
@@ -116,7 +116,10 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: flo
 
 
 @pytest.mark.parametrize("average", ["token", "sequence"])
-@pytest.mark.parametrize(("kind", "shared"), [("t5", False), ("t5", True), ("gpt2", False), ("t5-v1.1", True)])
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [("t5", False), ("t5", True), ("gpt2", False), ("t5-v1.1", True), ("llama", True), ("llama", False)],
+)
 def test_the_gradient_is_that_of_the_written_out_loss(kind: str, shared: bool, average: str) -> None:
     data = experience(kind)
     gradients, metrics, _ = update_gradient(kind, shared, data, loss_average=average, micro_batch_prompts=2)

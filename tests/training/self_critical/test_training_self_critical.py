@@ -75,7 +75,7 @@ class Odd(WordReward):
         return [float(len(text.split()) % 2) for text in texts]
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_the_gradient_is_that_of_the_written_out_loss(tmp_path: Path, kind: str) -> None:
     """L = α mean_x L_RL + (1 − α) CE a token, from separate forward passes of every row, with no row left out."""
     trainer = make_trainer(tmp_path, kind, reward=Odd(), batch_size=5, alpha=0.6)

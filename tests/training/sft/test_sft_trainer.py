@@ -25,6 +25,7 @@ from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -57,6 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         output_dir=str(path / "models"),
         t5=TinyT5Config(d_model=16, d_ff=32, num_layers=1, num_heads=2),
         gpt2=TinyGPT2Config(d_model=16, num_layers=1, num_heads=2),
+        llama=TinyLlamaConfig(16, 32, num_layers=1, num_heads=2),
     ).run()
     return path
 
@@ -81,7 +83,7 @@ def parameters(trainer: SFTTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.policy.model.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_the_loss_is_transformers_own_mean_over_answer_tokens(files: Path, tmp_path: Path, kind: str) -> None:
     sft = job(files, tmp_path, policy=PolicyConfig(str(files / "models" / kind)), batch_size=5, dropout=0.0)
     trainer = sft.build(Processes())
@@ -103,7 +105,7 @@ def test_the_loss_is_transformers_own_mean_over_answer_tokens(files: Path, tmp_p
     assert metrics["loss"] == pytest.approx(total / tokens, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path, kind: str) -> None:
     results = []
     for size in (1, 3, 8):

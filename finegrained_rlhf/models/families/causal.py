@@ -1,0 +1,112 @@
+"""Decoder-only families: what differs between them, declared in one table; the rest is transformers' own modules.
+
+A family is known by its `model_type`. What must be declared of it: what stands behind `lm_head`, how its layers mask
+attention, and whether the N responses to a prompt may be packed behind it (`families/packed.py`).
+
+A family that is not in the table is refused when it is loaded. Comparing `lm_head` alone with `model.forward` on the
+weights at hand would admit more models, but it would prove too little: a soft cap of 30 changes logits of size 1 by
+0.0004 and those of a trained model by whole nats, so a model could pass at the start of a run and be wrong at its end.
+The declaration says what the function is; the check at the start of each run (`training/checks.py`) compares it with
+`model.forward` all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ModelError
+
+PostHead = Callable[[Tensor, Any], Tensor]
+
+
+def plain_logits(logits: Tensor, config: Any) -> Tensor:
+    """Logits [..., V] as `lm_head` gives them."""
+    return logits
+
+
+def softcapped_logits(logits: Tensor, config: Any) -> Tensor:
+    """C · tanh(z / c) for logits z [..., V] and c = `final_logit_softcapping`, fp32; z itself where c is None.
+
+    Source: Gemma 2 (arXiv 2408.00118), section 2.
+    """
+    cap = config.final_logit_softcapping
+    return logits if cap is None else (logits.float() / cap).tanh() * cap
+
+
+def divided_logits(logits: Tensor, config: Any) -> Tensor:
+    """Z / `logits_scaling` for logits z [..., V], fp32 (Granite)."""
+    return logits.float() / config.logits_scaling
+
+
+def multiplied_logits(logits: Tensor, config: Any) -> Tensor:
+    """Z · `logit_scale` for logits z [..., V], fp32 (Cohere)."""
+    return logits.float() * config.logit_scale
+
+
+@dataclass(frozen=True)
+class CausalFamily:
+    """What differs between decoder-only families.
+
+    Attributes:
+        name: for people.
+        head: maps the output of `lm_head` and the model's configuration to the model's logits.
+        windows: where attention may be cut to the last `sliding_window` tokens: `none`, `all` layers (where the
+            configuration sets a window), or by the layer's kind (`layers`: the model then takes a mask for each kind).
+        packed: whether responses may be packed behind their prompt under a mask of ours. False where a layer counts
+            distances in columns itself.
+        lora: linear layers that get an adapter where neither the user nor peft names any.
+    """
+
+    name: str
+    head: PostHead = plain_logits
+    windows: Literal["none", "all", "layers"] = "none"
+    packed: bool = True
+    lora: tuple[str, ...] = ("q_proj", "v_proj")
+
+
+CAUSAL_FAMILIES = {
+    "cohere": CausalFamily("Cohere (Command R)", multiplied_logits),
+    "cohere2": CausalFamily("Cohere 2 (Command R7B)", multiplied_logits, "layers"),
+    "gemma": CausalFamily("Gemma"),
+    "gemma2": CausalFamily("Gemma 2", softcapped_logits, "layers"),
+    "gemma3_text": CausalFamily("Gemma 3 (text)", softcapped_logits, "layers"),
+    "gpt2": CausalFamily("GPT-2", lora=("c_attn",)),
+    "gpt_neo": CausalFamily("GPT-Neo", packed=False),  # local attention by a buffer of its own, in columns
+    "gpt_neox": CausalFamily("GPT-NeoX (Pythia)", lora=("query_key_value",)),
+    "granite": CausalFamily("Granite", divided_logits),
+    "llama": CausalFamily("Llama (SmolLM, SmolLM2)"),
+    "mistral": CausalFamily("Mistral", windows="all"),
+    "olmo2": CausalFamily("OLMo 2"),
+    "olmo3": CausalFamily("OLMo 3", windows="layers"),
+    "phi3": CausalFamily("Phi 3", windows="all", lora=("qkv_proj",)),
+    "qwen2": CausalFamily("Qwen2, Qwen2.5", windows="layers"),
+    "qwen3": CausalFamily("Qwen3", windows="layers"),
+    "qwen3_moe": CausalFamily("Qwen3-MoE", windows="all"),
+    "smollm3": CausalFamily("SmolLM3", windows="layers"),
+}
+"""By `model_type`."""
+
+
+def causal_family(config: Any) -> CausalFamily:
+    """The family of a decoder-only model.
+
+    Args:
+        config: the model's configuration.
+
+    Raises:
+        ModelError: its head function is not known here, or its attention looks ahead.
+    """
+    family = CAUSAL_FAMILIES.get(config.model_type)
+    if family is None:
+        known = ", ".join(sorted(CAUSAL_FAMILIES))
+        raise ModelError(
+            f"models of type {config.model_type!r} are not known here: what stands behind their lm_head decides every "
+            f"log-probability, and it would have to be guessed (known: {known})"
+        )
+    if getattr(config, "use_bidirectional_attention", False):
+        raise ModelError(f"this {family.name} model attends in both directions: it is no language model to train")
+    return family

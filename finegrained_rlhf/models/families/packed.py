@@ -1,0 +1,218 @@
+"""Decoder-only passes in which a prompt is computed once: its N responses are packed behind it in one row.
+
+A row is [prompt][response 1][response 2]…; a response sees its prompt and itself, and its positions go on from its
+prompt's last one. The model's own backbone runs, under a mask of ours: `scaled_dot_product_attention` with a mask
+[P, 1, S, S], and on CUDA FlexAttention, which skips the blocks that nobody sees. P rows of S = L + N·(T − 1) columns
+stand for P·N rows of L + T.
+
+Knows how transformers takes prepared masks. Knows no head, no value and no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import BlockMask, flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+
+FLEX_OR_SDPA = "flex_or_sdpa"
+Visible = Callable[[Any, Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Where each response lies in a packed batch.
+
+    Attributes:
+        prompts: P.
+        slots: N, responses behind each prompt; a prompt with fewer has empty slots.
+        places: for each of the R rows, prompt · N + slot.
+    """
+
+    prompts: int
+    slots: int
+    places: list[int]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the rows fill the slots one after the other."""
+        return self.places == list(range(self.prompts * self.slots))
+
+
+def pack_rows(owners: list[int], prompts: int, prompt_tokens: int, response_tokens: int) -> PackedRows | None:
+    """The packing of rows, in whatever order they come; None where it would not save a token.
+
+    Args:
+        owners: the prompt of each of the R rows.
+        prompts: P.
+        prompt_tokens: L, the longest prompt.
+        response_tokens: T, the longest response.
+    """
+    taken = [0] * prompts
+    slots = []
+    for owner in owners:
+        slots.append(taken[owner])
+        taken[owner] += 1
+    most = max(taken, default=0)
+    packed = prompts * (prompt_tokens + most * (response_tokens - 1))
+    if most < 2 or response_tokens < 1 or packed >= len(owners) * (prompt_tokens + response_tokens):
+        return None
+    return PackedRows(prompts, most, [owner * most + slot for owner, slot in zip(owners, slots, strict=True)])
+
+
+def takes_packed(backbone: Any) -> bool:
+    """Whether a backbone computes a packed batch as it would each row: its family says so, and its attention can.
+
+    In training mode (dropout) it does not: attention with dropout has no FlexAttention.
+    """
+    family = CAUSAL_FAMILIES.get(backbone.config.model_type)
+    known = backbone.config._attn_implementation in ("sdpa", "eager", FLEX_OR_SDPA)
+    return family is not None and family.packed and known and not backbone.training
+
+
+def packed_states(
+    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, rows: PackedRows, response_ids: Tensor, pad: int
+) -> Tensor:
+    """Hidden states [R, T, D] that predict each response token, every prompt computed once.
+
+    Args:
+        backbone: the causal model without its head.
+        prompt_ids: int64 [P, L], right-padded.
+        prompt_mask: int64 [P, L].
+        rows: the packing of the R responses.
+        response_ids: int64 [R, T], right-padded. The last column is predicted, never read.
+        pad: id of the padding token.
+    """
+    (prompts, length), slots, device = prompt_ids.shape, rows.slots, prompt_ids.device
+    read = response_ids.shape[1] - 1
+    places = None if rows.in_order else torch.tensor(rows.places, device=device)
+    inputs = response_ids[:, :-1]
+    if places is not None:
+        inputs = torch.full((prompts * slots, read), pad, device=device).index_copy(0, places, inputs)
+    lengths = prompt_mask.sum(dim=1)
+    own = lengths.unsqueeze(1) + torch.arange(read, device=device).repeat(slots)
+    positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
+    owner = torch.arange(-1, slots, device=device).repeat_interleave(
+        torch.tensor([length, *[read] * slots], device=device)
+    )
+    real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
+    hidden = backbone(
+        input_ids=torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1),
+        attention_mask=_masks(backbone, owner, real, positions),
+        position_ids=positions,
+        use_cache=False,
+    ).last_hidden_state
+    first = hidden[torch.arange(prompts, device=device), lengths - 1]
+    first = first[:, None, None].expand(-1, slots, 1, -1)
+    behind = hidden[:, length:].unflatten(1, (slots, read))
+    states = torch.cat([first, behind], dim=2).flatten(0, 1)
+    return states if places is None else states[places]
+
+
+def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int | None) -> Visible:
+    """Which column sees which, as a function of (row, head, query column, key column).
+
+    A column sees itself, and the real earlier columns of its prompt and of its own response; with a window only those
+    fewer than `window` positions back. (Columns of other responses lie between, so distances in columns say nothing.)
+
+    Args:
+        owner: int64 [S], the slot of each column, −1 in the prompt.
+        real: bool [P, S], False at the padding of prompts.
+        positions: int64 [P, S].
+        window: in tokens; None for no limit.
+    """
+
+    def visible(row: Any, head: Any, query: Any, key: Any) -> Any:
+        seen = (key <= query) & ((owner[key] < 0) | (owner[key] == owner[query])) & real[row, key]
+        if window is not None:
+            seen = seen & (positions[row, query] - positions[row, key] < window)
+        return seen | (key == query)
+
+    return visible
+
+
+def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any:
+    """The mask that the backbone takes for all layers, or one for each kind of layer."""
+    config, family = backbone.config, CAUSAL_FAMILIES[backbone.config.model_type]
+    _prefer_flex(backbone, owner.device)
+    device = owner.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else backbone.dtype
+
+    def mask(window: int | None) -> Any:
+        visible = visible_columns(owner, real, positions, window)
+        return _blocks(visible, real) if config._attn_implementation == FLEX_OR_SDPA else _added(visible, real, dtype)
+
+    if family.windows == "none":
+        return mask(None)
+    if family.windows == "all":
+        return mask(config.sliding_window)
+    windows = {"full_attention": None, "sliding_attention": config.sliding_window}
+    return {kind: mask(windows[kind]) for kind in dict.fromkeys(config.layer_types)}
+
+
+def _blocks(visible: Visible, real: Tensor) -> BlockMask:
+    (prompts, columns), device = real.shape, real.device
+    return create_block_mask(visible, prompts, None, columns, columns, device=device)
+
+
+def _added(visible: Visible, real: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where visible and −inf elsewhere, [P, 1, S, S], in the dtype of the attention.
+
+    A bool mask, or one of another dtype, would be turned into such a one in every layer, and kept for the backward pass
+    by each of them.
+    """
+    (prompts, columns), device = real.shape, real.device
+    column = torch.arange(columns, device=device)
+    row = torch.arange(prompts, device=device)[:, None, None]
+    seen = visible(row, None, column[:, None], column[None, :]).unsqueeze(1)
+    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)
+
+
+def _prefer_flex(backbone: Any, device: torch.device) -> None:
+    """On CUDA let a backbone of ordinary attention take FlexAttention's masks too; the only place where it is chosen.
+
+    The choice stays: gradient checkpointing runs layers again in the backward pass. Attention that is given any other
+    mask is SDPA as before. GPT-2 and GPT-Neo have no FlexAttention in transformers, Gemma 2 no SDPA to go back to; they
+    keep their own attention, under the whole mask.
+    """
+    config = backbone.config
+    if device.type == "cuda" and config._attn_implementation == "sdpa" and backbone._supports_flex_attn:
+        config._attn_implementation = FLEX_OR_SDPA
+
+
+def flex_or_sdpa(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> tuple[Tensor, Any]:
+    """FlexAttention under a `BlockMask`, SDPA under any other mask, as transformers' attention function.
+
+    Args:
+        module: the attention layer.
+        query: float [B, H, Q, d].
+        key: float [B, K/V heads, K, d].
+        value: float [B, K/V heads, K, d].
+        attention_mask: of either kind.
+        options: passed on.
+
+    Returns:
+        float [B, Q, H, d], and what the chosen function returns beside it.
+    """
+    if not isinstance(attention_mask, BlockMask):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # SDPA casts by itself; rotary embeddings leave queries and keys in fp32
+        query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+    result: tuple[Tensor, Any] = flex_attention_forward(module, query, key, value, attention_mask, **options)
+    return result
+
+
+AttentionInterface.register(FLEX_OR_SDPA, flex_or_sdpa)
+AttentionMaskInterface.register(FLEX_OR_SDPA, sdpa_mask)
