@@ -18,7 +18,7 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.lora import LoraConfig, adapter_off, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout.steppers.base import Stepper
-from finegrained_rlhf.rollout.steppers.causal import FAMILIES, CausalStepper, open_causal, supports_causal
+from finegrained_rlhf.rollout.steppers.causal import CausalStepper, open_causal, supports_causal
 
 STEPS = 8
 ASKED = prompts("gpt2", 5)

@@ -117,31 +117,38 @@ def snapshot_bytes(plan: Plan) -> int:
 
 
 def kept_cache_bytes(plan: Plan) -> int:
-    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes."""
+    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes.
+
+    A causal policy has one snapshot for both.
+    """
     if not plan.recorded:
         return 0
     training = cache_bytes(plan, plan.decoded, plan.samples)
     validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
-    return training + validation + 2 * snapshot_bytes(plan)
+    return training + validation + (1 if plan.policy.causal else 2) * snapshot_bytes(plan)
 
 
 def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
     """Reading the prompts or decoding, whichever is larger, above what lasts; `generate` scores what it drew as well.
 
     A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
-    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last.
+    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last; a causal
+    model writes into those that last.
     """
     shape, rows = plan.policy, prompts * samples
     width = prompts if plan.fast else rows
     if shape.causal:
         read = pass_bytes(shape, width * plan.prompt_tokens, plan.value_bytes)
-        read += prompt_cache_bytes(plan, prompts, samples)
+        read += 0 if plan.recorded else prompt_cache_bytes(plan, prompts, samples)
         states = 0
     else:
         read = encoding_bytes(plan, shape, prompts)
         states = 4 * (prompts if plan.fast else prompts + rows) * plan.prompt_tokens * shape.width
     made = prompt_cache_bytes if plan.recorded else cache_bytes
-    step = made(plan, prompts, samples) + snapshot_bytes(plan) + rows * shape.vocabulary * SAMPLING_BYTES
+    step = made(plan, prompts, samples) + snapshot_bytes(plan)
+    if plan.recorded and shape.causal:
+        step = 0
+    step += rows * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
     if plan.fast and casts:
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them

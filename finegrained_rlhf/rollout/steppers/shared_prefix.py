@@ -112,8 +112,10 @@ class SharedPrefixCache:
         return _Step(self, position, window).attend
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        """Go on with prompts int64 [P'] and rows int64 [P'·N']; prefixes narrow to the longest that stays (waits for
-        the device once)."""
+        """Go on with prompts int64 [P'] and rows int64 [P'·N'].
+
+        Prefixes narrow to the longest that stays (waits for the device once).
+        """
         self.lengths = self.lengths[prompts]
         self.width = max(int(self.lengths.max()), 1)
         rows = rows.view(len(prompts), -1)
@@ -139,7 +141,7 @@ class _Step:
         The N·G query rows that read one key head of a prompt (G = H / K) stand together, so that the prefix is read
         once for all of them.
         """
-        cache, layer = self.cache, self.cache.layers[scores.layer]
+        layer = self.cache.layers[scores.layer]
         prompts, heads, samples, _, width = layer.keys.shape
         for cached, new in ((layer.keys, keys), (layer.values, values)):
             new = new.to(cached.dtype).reshape(prompts, samples, heads, 1, width)
