@@ -53,8 +53,9 @@ def _beyond_nucleus(warped: Tensor, top_p: float) -> Tensor:
             cut_row[_nucleus(row, top_p)[0]] = False
         return torch.from_numpy(cut)
     ordered, order = torch.sort(warped, dim=-1, descending=True, stable=True)
-    probabilities = ordered.double().softmax(dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
+    probabilities = ordered.softmax(dim=-1, dtype=torch.float64)
+    del ordered
+    before = probabilities.cumsum(dim=-1).sub_(probabilities)
     return torch.zeros_like(warped, dtype=torch.bool).scatter(-1, order, before >= top_p)
 
 

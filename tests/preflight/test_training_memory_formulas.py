@@ -179,7 +179,7 @@ def test_samples_that_share_nothing_need_more() -> None:
     assert memory.cache_bytes(PLAN, 4, 3) == 3 * 2 * (4 * 20 + 12 * 10) * 6 * 4
     assert memory.cache_bytes(replace(PLAN, fast=False), 4, 3) == 3 * 2 * 12 * (20 + 10) * 6 * 4
     recorded = replace(PLAN, cuda=True)
-    causal = replace(recorded, bf16=True, policy=replace(PLAN.policy, causal=True))
+    causal = replace(recorded, bf16=True, policy=replace(PLAN.policy, encoder_layers=0))
     caches = 2 * 3 * 2 * (4 * 128 + 12 * 10) * 6 * 2
     assert memory.kept_cache_bytes(causal) == caches + memory.snapshot_bytes(causal)  # one for both shapes
     assert memory.kept_cache_bytes(recorded) == 2 * (3 * 2 * (4 * 128 + 12 * 10) * 6 * 4 + 4 * 3 * 3 * 8 * 6)

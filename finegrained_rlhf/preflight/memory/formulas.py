@@ -22,10 +22,11 @@ GIB = 2**30
 CHUNK_TOKENS: int = signature(token_logprobs).parameters["chunk_tokens"].default
 """Response tokens whose logits exist at once (`token_logprobs`)."""
 
-LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (8.5, 8.8)}
+LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (10.3, 10.3)}
 """fp32 tensors of the size of a chunk's logits that exist together in `token_logprobs`, without gradients and with a
 backward pass (or the entropy), by the distribution that is scored. Plain: logits and their exponentials; in the
-backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks and sorting."""
+backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks; top-p also
+sorting, with sums in fp64 (on a CPU less, where the vocabulary is large)."""
 
 SAMPLING_BYTES = 28
 """Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
