@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.ours import Ours
 from benchmarks.plain import Drawn, Plain
+from benchmarks.plain_causal import plain_side
 from benchmarks.profiles import Profile
 from benchmarks.workload import COMPONENTS, Workload
 from finegrained_rlhf.core.records import Greedy, Rollout
@@ -63,7 +64,7 @@ def check_equality(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
 def _compare(profile: Profile, models: Path) -> dict[str, dict[str, Any]]:
     workload = Workload(profile, models)
     with tempfile.TemporaryDirectory() as run:
-        ours, plain = Ours(workload, "spread", Path(run), ADAM), Plain(workload, "spread", ADAM)
+        ours, plain = Ours(workload, "spread", Path(run), ADAM), plain_side(workload, "spread", ADAM)
         found = {}
         if profile.precision == "fp32":
             found["greedy_tokens"] = entry(_greedy(ours, plain), 0)

@@ -6,7 +6,8 @@ computed where its head reads. Norms, softmax, sampling, segmentation and the op
 shapes and lengths; measures nothing.
 
 In the formulas d is a width, f the inner width, V the vocabulary, Λ the number of layers, L a prompt's and T a
-response's length in tokens. Attention is as wide as the model in every shape here.
+response's length in tokens. A T5's attention is as wide as the model; a decoder-only model's queries are A wide (heads
+· head width), its keys and values K, and its feed-forward layers have g = 2 matrices or, gated, 3.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.families import CausalShape
 from benchmarks.machine import Rates
 from benchmarks.profiles import LongformerShape, Profile, T5Shape
 
@@ -36,35 +38,67 @@ class Work:
     reward_inputs: Sequence[Sequence[tuple[int, int]]]
 
 
-def encoder_flops(shape: T5Shape, length: int) -> float:
-    """One prompt through the encoder: Λ · L · (8d² + 4df + 4Ld)."""
+Shape = T5Shape | CausalShape
+
+
+def layer_weights(shape: Shape) -> int:
+    """Weights of one layer that a decoding step reads: 6d² + 2df of a T5, 2dA + 2dK + g·df of a decoder-only model."""
     d, f = shape.width, shape.inner
+    if isinstance(shape, T5Shape):
+        return 6 * d * d + 2 * d * f
+    queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
+    return 2 * d * queries + 2 * d * keys + (3 if shape.gated else 2) * d * f
+
+
+def query_width(shape: Shape) -> int:
+    """A: d of a T5."""
+    return shape.width if isinstance(shape, T5Shape) else shape.heads * shape.head_width
+
+
+def key_width(shape: Shape) -> int:
+    """K: d of a T5."""
+    return shape.width if isinstance(shape, T5Shape) else shape.key_heads * shape.head_width
+
+
+def encoder_flops(shape: Shape, length: int) -> float:
+    """One prompt, through a T5's encoder Λ · L · (8d² + 4df + 4Ld), else Λ · (2L · weights + 4A · L(L + 1) / 2)."""
+    d, f = shape.width, shape.inner
+    if isinstance(shape, CausalShape):
+        return shape.layers * (2.0 * length * layer_weights(shape) + 2.0 * query_width(shape) * length * (length + 1))
     return shape.layers * length * (8.0 * d * d + 4.0 * d * f + 4.0 * length * d)
 
 
-def cross_flops(shape: T5Shape, length: int) -> float:
-    """Cross-attention keys and values of one prompt: Λ · L · 4d²."""
+def cross_flops(shape: Shape, length: int) -> float:
+    """Cross-attention keys and values of one prompt: Λ · L · 4d²; none in a decoder-only model."""
+    if isinstance(shape, CausalShape):
+        return 0.0
     return shape.layers * length * 4.0 * shape.width**2
 
 
-def token_flops(shape: T5Shape, prompt: int, position: int) -> float:
-    """One response token, the `position`-th (from 1), through the decoder: Λ · (12d² + 4df + 4·position·d + 4Ld)."""
-    d, f = shape.width, shape.inner
-    return shape.layers * (12.0 * d * d + 4.0 * d * f + 4.0 * position * d + 4.0 * prompt * d)
+def token_flops(shape: Shape, prompt: int, position: int) -> float:
+    """One response token, the `position`-th (from 1), through the decoder: Λ · (2 · weights + 4A · (position + L)).
+
+    A T5's 2 · weights are 12d² + 4df.
+    """
+    return shape.layers * (2.0 * layer_weights(shape) + 4.0 * query_width(shape) * (position + prompt))
 
 
-def response_flops(shape: T5Shape, prompt: int, length: int) -> float:
+def response_flops(shape: Shape, prompt: int, length: int) -> float:
     """Σ_{t=1}^{T} `token_flops`."""
-    return length * (token_flops(shape, prompt, 0) + shape.layers * 2.0 * (length + 1) * shape.width)
+    return length * (token_flops(shape, prompt, 0) + shape.layers * 2.0 * (length + 1) * query_width(shape))
 
 
-def forward_flops(shape: T5Shape, work: Work, vocabulary: int = 0) -> float:
-    """A teacher-forced pass over all responses: encoder and cross keys once a prompt, head 2dV a token (V may be 0)."""
-    total = 0.0
+def forward_flops(shape: Shape, work: Work, vocabulary: int = 0) -> float:
+    """A teacher-forced pass over all responses: prompts once, head 2dV a response token (V may be 0).
+
+    A T5's decoder reads its start token and all response tokens but the last; a decoder-only model has read the last
+    token of the prompt already, so it reads T − 1.
+    """
+    total, unread = 0.0, int(isinstance(shape, CausalShape))
     for prompt, lengths in zip(work.prompts, work.responses, strict=True):
         total += encoder_flops(shape, prompt) + cross_flops(shape, prompt)
         total += 2.0 * sum(lengths) * shape.width * vocabulary
-        total += sum(response_flops(shape, prompt, length) for length in lengths)
+        total += sum(response_flops(shape, prompt, length - unread) for length in lengths)
     return total
 
 
@@ -82,21 +116,21 @@ def longformer_flops(shape: LongformerShape, length: int, read: int) -> float:
 def _rollout(profile: Profile, work: Work, rates: Rates) -> float:
     """Encode every prompt once, then one token step after the other, each at the slower of bytes and operations.
 
-    A step reads the decoder's weights Λ(6d² + 2df) and the head's dV once for all rows, the cross keys and values 2ΛLd
-    of each prompt that still has a row, and the self keys and values 2Λtd of each row. Self-attention reads 4d² and
+    A step reads the decoder's weights (`layer_weights`) and the head's dV once for all rows, the keys and values 2ΛLK
+    of each prompt that still has a row, and the keys and values 2ΛtK of each row. Of a T5, self-attention reads 4d² and
     cross-attention 2d² of weights (its key and value projections ran before).
     """
     shape, size, vocabulary = profile.policy, VALUE_BYTES[profile.precision], profile.vocabulary
-    d, f = shape.width, shape.inner
+    d, layers = shape.width, shape.layers * layer_weights(profile.policy)
     encoder = sum(encoder_flops(shape, n) + cross_flops(shape, n) for n in work.prompts) / rates.matmul
-    seconds = max(encoder, shape.layers * (6 * d * d + 2 * d * f) * size / rates.copy)
-    weights = shape.layers * (6 * d * d + 2 * d * f) + d * vocabulary
+    seconds = max(encoder, layers * size / rates.copy)
+    weights = layers + d * vocabulary
     longest = max((length for lengths in work.responses for length in lengths), default=0)
     for t in range(1, longest + 1):
         values, operations = float(weights), 0.0
         for prompt, lengths in zip(work.prompts, work.responses, strict=True):
             rows = sum(length >= t for length in lengths)
-            values += shape.layers * 2 * d * (prompt * (rows > 0) + t * rows)
+            values += shape.layers * 2 * key_width(shape) * (prompt * (rows > 0) + t * rows)
             operations += rows * (token_flops(shape, prompt, t) + 2.0 * d * vocabulary)
         seconds += max(values * size / rates.copy, operations / rates.matmul)
     return seconds

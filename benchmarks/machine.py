@@ -9,6 +9,8 @@ import ctypes
 import gc
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +39,16 @@ class Rates:
 
     copy: float
     matmul: float
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Another process that keeps one core busy while the block runs."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            yield
+        finally:
+            other.kill()
 
 
 def wait(device: torch.device) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.profiles import PHASES
 from benchmarks.workload import COMPONENTS, WEIGHTS, PlainSegmenter, Workload, end_ids
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout
-from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig, Scorer
 from finegrained_rlhf.rollout import RolloutConfig, RolloutEngine, make_engine
@@ -67,7 +67,8 @@ class RecordingEngine:
 
 def open_policy(workload: Workload, lengths: str) -> Policy:
     """A copy of the workload's policy whose responses end as the run with these lengths wants."""
-    policy = Seq2SeqPolicy(copy.deepcopy(workload.policy), workload.tokenizer)
+    build = Seq2SeqPolicy if workload.profile.family == "t5" else CausalPolicy
+    policy = build(copy.deepcopy(workload.policy), workload.tokenizer)
     policy.eos_ids = end_ids(workload.profile, lengths)
     return policy
 

@@ -188,12 +188,7 @@ class Plain:
         """Log-probabilities of the responses under a policy and, where asked for, entropy; fp32 [r, T]."""
         ids, mask = drawn.ids[rows], drawn.mask[rows]
         with self.autocast():
-            logits = model(
-                input_ids=drawn.prompt_ids[rows],
-                attention_mask=drawn.prompt_mask[rows],
-                decoder_input_ids=shift_right(ids),
-                use_cache=False,
-            ).logits
+            logits = self.response_logits(model, drawn, rows)
         log_p = logits.float().log_softmax(dim=-1)
         chosen = log_p.gather(-1, ids.unsqueeze(-1)).squeeze(-1) * mask
         return chosen, -(log_p.exp() * log_p).sum(dim=-1) * mask if entropy else torch.zeros_like(chosen)
@@ -201,13 +196,23 @@ class Plain:
     def values(self, drawn: Drawn, rows: slice) -> Tensor:
         """V(s_t), fp32 [r, T]."""
         with self.autocast():
-            states = self.value(
-                input_ids=drawn.prompt_ids[rows],
-                attention_mask=drawn.prompt_mask[rows],
-                decoder_input_ids=shift_right(drawn.ids[rows]),
-                use_cache=False,
-            ).last_hidden_state
-            return self.value_head(states).float() * drawn.mask[rows]
+            return self.value_head(self.value_states(drawn, rows)).float() * drawn.mask[rows]
+
+    def inputs(self, drawn: Drawn, rows: slice) -> dict[str, Tensor]:
+        """Prompt and shifted response of each row, for a pass of policy or value model."""
+        return {
+            "input_ids": drawn.prompt_ids[rows],
+            "attention_mask": drawn.prompt_mask[rows],
+            "decoder_input_ids": shift_right(drawn.ids[rows]),
+        }
+
+    def response_logits(self, model: Any, drawn: Drawn, rows: slice) -> Tensor:
+        """Logits [r, T, V] of the response tokens."""
+        return model(**self.inputs(drawn, rows), use_cache=False).logits
+
+    def value_states(self, drawn: Drawn, rows: slice) -> Tensor:
+        """States [r, T, D] that V(s_t) is read from."""
+        return self.value(**self.inputs(drawn, rows), use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def score(self, drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 Examples:
     python benchmarks/ppo_step.py profile=cpu out=cpu.json
+    python benchmarks/ppo_step.py family=llama profile=cpu out=llama.json
     python benchmarks/ppo_step.py profile=gpu rounds=5 out=gpu.json
 
 Needs torch, transformers, accelerate, numpy and safetensors, and no network. Knows the command line;
@@ -26,7 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 from benchmarks.equality import check_equality
-from benchmarks.machine import describe_machine, measure_rates
+from benchmarks.machine import busy_neighbour, describe_machine, measure_rates
 from benchmarks.profiles import SETTABLE, Profile, choose_profile, read_arguments
 from benchmarks.rounds import run_rounds, table
 from benchmarks.workload import Workload
@@ -34,11 +35,17 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
 
-KEYS = ("profile", "out", *SETTABLE)
+KEYS = ("profile", "family", "load", "out", *SETTABLE)
 
 
-def benchmark(profile: Profile, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything of one profile as the JSON document that `out` names."""
+def benchmark(profile: Profile, say: Callable[[str], None], load: bool = False) -> dict[str, Any]:
+    """Everything of one profile as the JSON document that `out` names.
+
+    Args:
+        profile: what to run.
+        say: gets a line for everything that is done.
+        load: repeat the first run beside a busy process.
+    """
     device = torch.device(profile.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"profile={profile.name} needs a CUDA GPU, and torch sees none")
@@ -54,9 +61,16 @@ def benchmark(profile: Profile, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"equal: {name} {found['value']:.3g} (at most {found['tolerance']:.3g}){verdict}")
         workload = Workload(profile, Path(directory))
         runs = {lengths: run_rounds(workload, lengths, rates, say) for lengths in profile.lengths}
+        under_load = None
+        if load:
+            say("once more, beside a process that keeps one core busy")
+            with busy_neighbour():
+                under_load = run_rounds(workload, profile.lengths[0], rates, say)
     main, *others = runs.values()
     return {
         "profile": profile.name,
+        "family": profile.family,
+        "model": profile.note,
         "machine": {
             **describe_machine(device, profile.precision),
             "copy_bytes_per_s": rates.copy,
@@ -64,6 +78,7 @@ def benchmark(profile: Profile, say: Callable[[str], None]) -> dict[str, Any]:
         },
         **main,
         "equal": equal,
+        "under_load": under_load,
         "other_runs": {run["lengths"]: run for run in others},
         "settings": asdict(profile),
     }
@@ -76,8 +91,12 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
         ConfigError: a wrong argument.
     """
     given = read_arguments(arguments, KEYS)
-    document = benchmark(choose_profile(given), lambda line: print(line, file=sys.stderr, flush=True))
-    for run in (document, *document["other_runs"].values()):
+    if given.get("load", "false") not in ("true", "false"):
+        raise ConfigError(f"load: expected true or false, got {given['load']!r}")
+    profile, load = choose_profile(given), given.get("load") == "true"
+    document = benchmark(profile, lambda line: print(line, file=sys.stderr, flush=True), load)
+    print(table(document, document["under_load"]))
+    for run in document["other_runs"].values():
         print(table(run))
     if "out" in given:
         write_json(given["out"], document)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from benchmarks.families import FAMILIES, CausalShape
 from finegrained_rlhf.core.errors import ConfigError
 
 PHASES = ("rollout", "scoring", "rewards", "update", "total")
@@ -63,6 +64,8 @@ class Profile:
         name: of the profile.
         device: `cpu` or `cuda`.
         precision: `fp32`, or `bf16` for bf16 autocast over fp32 weights.
+        family: `t5`, or a key of `families.FAMILIES`.
+        note: what the shapes are, in words.
         policy: shape of policy and reference.
         value: shape of the value model's backbone.
         reward: shape of each of the three reward models.
@@ -85,8 +88,8 @@ class Profile:
     name: str
     device: str
     precision: str
-    policy: T5Shape
-    value: T5Shape
+    policy: T5Shape | CausalShape
+    value: T5Shape | CausalShape
     reward: LongformerShape
     vocabulary: int
     prompts: int
@@ -102,6 +105,8 @@ class Profile:
     seed: int = 0
     equal_prompts: int = 2
     equal_samples: int = 3
+    family: str = "t5"
+    note: str = ""
 
     def __post_init__(self) -> None:
         for name in ("prompts", "samples", "epochs", "micro_batch_prompts", "rounds", "equal_prompts", "equal_samples"):
@@ -130,6 +135,7 @@ PROFILES = {
         name="cpu",
         device="cpu",
         precision="fp32",
+        note="T5-small's shape",
         policy=SMALL,
         value=SMALL,
         reward=LongformerShape(768, 3072, 2, 12, 512, 2048),
@@ -148,6 +154,7 @@ PROFILES = {
         name="gpu",
         device="cuda",
         precision="bf16",
+        note="T5-large's shape, the value model T5-base's",
         policy=LARGE,
         value=BASE,
         reward=LongformerShape(768, 3072, 12, 12, 512, 2048),
@@ -166,6 +173,7 @@ PROFILES = {
         name="tiny",
         device="cpu",
         precision="fp32",
+        note="2 layers of width 32",
         policy=TINY,
         value=TINY,
         reward=LongformerShape(32, 64, 2, 2, 16, 256),
@@ -206,8 +214,13 @@ def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, 
 
 
 def choose_profile(arguments: dict[str, str]) -> Profile:
-    """The profile that `profile=…` names, with the given settings; as `chosen_of`."""
-    return chosen_of(arguments, PROFILES, SETTABLE)
+    """The profile that `profile=…` and `family=…` (T5 by default) name, with the given settings; as `chosen_of`."""
+    family = arguments.get("family", "t5")
+    if family != "t5" and family not in FAMILIES:
+        raise ConfigError(f"family: expected one of t5, {', '.join(FAMILIES)}, got {family!r}")
+    changes = FAMILIES.get(family, {})
+    profiles = {name: replace(one, family=family, **changes.get(name, {})) for name, one in PROFILES.items()}
+    return chosen_of(arguments, profiles, SETTABLE)
 
 
 def chosen_of(arguments: Mapping[str, str], profiles: Mapping[str, P], settable: Sequence[str]) -> P:

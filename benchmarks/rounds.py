@@ -19,6 +19,7 @@ from benchmarks.limits import Work, limits
 from benchmarks.machine import Rates, memory_at_rest, peak_memory
 from benchmarks.ours import Ours
 from benchmarks.plain import Plain
+from benchmarks.plain_causal import plain_side
 from benchmarks.profiles import PHASES
 from benchmarks.workload import COMPONENTS, EOS, Workload
 from finegrained_rlhf.core.errors import ConsistencyError
@@ -88,7 +89,10 @@ def run_rounds(workload: Workload, lengths: str, rates: Rates, say: Callable[[st
     profile, device = workload.profile, workload.device
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory)
-        sides = {"plain": Side(lambda: Plain(workload, lengths)), "ours": Side(lambda: Ours(workload, lengths, run))}
+        sides = {
+            "plain": Side(lambda: plain_side(workload, lengths)),
+            "ours": Side(lambda: Ours(workload, lengths, run)),
+        }
         floors: list[dict[str, float]] = []
         for number in range(-profile.warmup, profile.rounds):
             for name, side in sides.items():
@@ -132,16 +136,18 @@ def report(
     }
 
 
-def table(run: Mapping[str, Any]) -> str:
-    """The run as a Markdown table, and a line on memory."""
+def table(run: Mapping[str, Any], under_load: Mapping[str, Any] | None = None) -> str:
+    """The run as a Markdown table, and a line on memory; with the ratios of a run beside a busy process, if given."""
     rows = []
     for phase, seconds in run["phases"].items():
+        loaded = {} if under_load is None else {"under load": under_load["phases"][phase]["ratio"]}
         rows.append(
             {
                 "phase": phase,
                 "plain s": seconds["plain_s"],
                 "ours s": seconds["ours_s"],
                 "plain / ours": seconds["ratio"],
+                **loaded,
                 "limit s": seconds["limit_s"],
                 "ours / limit": seconds["ours_s"] / seconds["limit_s"],
                 "tokens/s plain": run["response_tokens_per_s"]["plain"][phase],

@@ -26,6 +26,7 @@ from transformers import (
     T5Model,
 )
 
+from benchmarks.families import CausalShape, build_causal, build_causal_value, causal_config
 from benchmarks.profiles import LongformerShape, Profile, T5Shape
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
@@ -221,7 +222,7 @@ class Workload:
     Attributes:
         device: where both sides compute.
         tokenizer: of policy and value model.
-        policy: random T5; sides copy it.
+        policy: random model of the profile's family; sides copy it.
         value: random backbone; sides copy it.
         value_head: random head; sides copy it.
     """
@@ -231,13 +232,27 @@ class Workload:
         self.device = torch.device(profile.device)
         self.tokenizer = build_tokenizer(profile.vocabulary)
         seed_everything(profile.seed, "weights")
-        self.policy = build_policy(profile.policy, profile.vocabulary, self.device)
+        self.policy: Any
+        self.value: Any
+        if isinstance(profile.policy, T5Shape) and isinstance(profile.value, T5Shape):
+            self.policy = build_policy(profile.policy, profile.vocabulary, self.device)
+            with self.device:
+                self.value = T5Model(t5_config(profile.value, profile.vocabulary)).eval()
+        else:
+            self.policy = build_causal(self._config(profile.policy), self.device, FIRST_WORD)
+            self.value = build_causal_value(self._config(profile.value), self.device)
         with self.device:
-            self.value = T5Model(t5_config(profile.value, profile.vocabulary)).eval()
             self.value_head: nn.Module = ValueHead(profile.value.width)
         for name, kind in COMPONENTS.items():
             if not (directory / name / "config.json").is_file():
                 write_reward_model(profile.reward, profile.vocabulary, kind, directory / name)
+
+    def _config(self, shape: T5Shape | CausalShape) -> Any:
+        """Configuration of a decoder-only model with room for prompt and response."""
+        assert isinstance(shape, CausalShape)
+        positions = 512 * -(-(self.profile.prompt_tokens + self.profile.new_tokens) // 512)
+        ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": CLS}
+        return causal_config(shape, self.profile.vocabulary, positions, **ids)
 
     def prompts(self, lengths: str) -> list[Prompt]:
         """The prompts of all steps, none of which is used twice; every step's have the same lengths."""

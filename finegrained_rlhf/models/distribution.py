@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Sample
@@ -21,19 +23,70 @@ def warp_logits(logits: Tensor, decoding: Sample, keep: Tensor | None = None) ->
         fp32 [..., V].
     """
     warped = logits.float() / decoding.temperature
-    cut = torch.zeros_like(warped, dtype=torch.bool)
-    if 0 < decoding.top_k < warped.shape[-1]:
-        threshold = torch.topk(warped, decoding.top_k, dim=-1).values[..., -1:]
-        cut = warped < threshold
-    if decoding.top_p < 1.0:
-        ordered, order = torch.sort(warped.masked_fill(cut, -torch.inf), dim=-1, descending=True, stable=True)
-        probabilities = ordered.softmax(dim=-1)
-        before = probabilities.cumsum(dim=-1) - probabilities
-        beyond = before >= decoding.top_p
-        cut = cut | torch.zeros_like(cut).scatter(-1, order, beyond)
-    if keep is not None:
-        cut = cut.scatter(-1, keep.unsqueeze(-1), False)
+    top_k = 0 < decoding.top_k < warped.shape[-1]
+    if not top_k and decoding.top_p >= 1.0:
+        return warped
+    with torch.no_grad():
+        cut = torch.zeros_like(warped, dtype=torch.bool)
+        if top_k:
+            threshold = torch.topk(warped, decoding.top_k, dim=-1).values[..., -1:]
+            cut = warped < threshold
+        if decoding.top_p < 1.0:
+            cut = _beyond_nucleus(warped.masked_fill(cut, -torch.inf) if top_k else warped, decoding.top_p)
+        if keep is not None:
+            cut = cut.scatter(-1, keep.unsqueeze(-1), False)
     return warped.masked_fill(cut, -torch.inf)
+
+
+# From so many tokens on, the CPU looks for the nucleus row by row instead of sorting all rows with their ids.
+_SEARCHED = 4096
+
+
+def _beyond_nucleus(warped: Tensor, top_p: float) -> Tensor:
+    """What top-p cuts off, bool [..., V]: all tokens behind those, from the most likely on, that reach `top_p`.
+
+    Of equal logits the lower id comes first. Probabilities are summed in fp64.
+    """
+    if warped.device.type == "cpu" and warped.shape[-1] > _SEARCHED:
+        cut = np.ones(warped.shape, dtype=bool)
+        for row, cut_row in zip(_rows(warped), cut.reshape(-1, warped.shape[-1]), strict=True):
+            cut_row[_nucleus(row, top_p)[0]] = False
+        return torch.from_numpy(cut)
+    ordered, order = torch.sort(warped, dim=-1, descending=True, stable=True)
+    probabilities = ordered.softmax(dim=-1, dtype=torch.float64)
+    del ordered
+    before = probabilities.cumsum(dim=-1).sub_(probabilities)
+    return torch.zeros_like(warped, dtype=torch.bool).scatter(-1, order, before >= top_p)
+
+
+def _rows(warped: Tensor) -> NDArray[np.float32]:
+    """The rows [n, V] of logits [..., V] on the CPU."""
+    rows: NDArray[np.float32] = warped.detach().reshape(-1, warped.shape[-1]).numpy()
+    return rows
+
+
+def _nucleus(row: NDArray[np.float32], top_p: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids of the tokens that top-p keeps, ascending, and their weights exp(logit − largest), for logits [V].
+
+    A token less likely than (1 − top_p) / V is never kept: all such tokens together have less than 1 − top_p. So only
+    the others (with a margin of two for rounding) are sorted, and without their ids.
+    """
+    shifted = row - row.max()
+    exponentials = np.exp(shifted)
+    total = exponentials.sum(dtype=np.float64)
+    ids = np.flatnonzero(exponentials >= 0.5 * (1.0 - top_p) / row.size * total)
+    total -= exponentials[ids].sum(dtype=np.float64)  # what is left is the tail, little enough for fp32
+    weights: NDArray[np.float64] = torch.from_numpy(shifted[ids]).double().exp().numpy()
+    if not ids.size:  # NaN: whoever reads the log-probability says so
+        return np.arange(row.size), np.full(row.size, np.nan)
+    ordered = np.sort(weights)[::-1]
+    total += ordered.sum()
+    count = 1 + int(np.searchsorted(ordered.cumsum()[:-1], top_p * total, side="left"))
+    smallest = ordered[count - 1]
+    kept = weights > smallest
+    equal = np.flatnonzero(weights == smallest)
+    kept[equal[: count - int(kept.sum())]] = True
+    return ids[kept], weights[kept]
 
 
 def sample_tokens(warped: Tensor, uniform: Tensor) -> Tensor:
@@ -60,7 +113,7 @@ _TIES = 44
 
 
 def draw(logits: Tensor, decoding: Sample, uniform: Tensor) -> Tensor:
-    """`sample_tokens(warp_logits(logits, decoding), uniform)`, over the top-k candidates alone where there are few.
+    """`sample_tokens(warp_logits(logits, decoding), uniform)`, over the candidates of top-k or top-p alone.
 
     Equal to it unless more than 44 tokens share the k-th largest logit.
 
@@ -72,9 +125,21 @@ def draw(logits: Tensor, decoding: Sample, uniform: Tensor) -> Tensor:
     Returns:
         int64 [R].
     """
+    if decoding.top_k == 0 and decoding.top_p < 1.0 and logits.device.type == "cpu" and logits.shape[-1] > _SEARCHED:
+        rows = _rows(logits.float() / decoding.temperature)
+        numbers = zip(rows, uniform.tolist(), strict=True)
+        return torch.tensor([_draw_from_nucleus(row, decoding.top_p, number) for row, number in numbers])
     count = decoding.top_k + _TIES
     if decoding.top_k == 0 or count >= logits.shape[-1]:
         return sample_tokens(warp_logits(logits, decoding), uniform)
     ids = torch.topk(logits, count, dim=-1, sorted=False).indices.sort(dim=-1).values
     chosen = sample_tokens(warp_logits(logits.gather(-1, ids), decoding), uniform)
     return ids.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+
+def _draw_from_nucleus(row: NDArray[np.float32], top_p: float, uniform: float) -> int:
+    """`sample_tokens` among the tokens that top-p keeps of logits [V]."""
+    ids, weights = _nucleus(row, top_p)
+    cumulative = weights.cumsum()
+    place = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return int(ids[min(place, len(ids) - 1)])

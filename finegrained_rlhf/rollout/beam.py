@@ -54,7 +54,7 @@ def beam_search(policy: Policy, prompts: Sequence[Prompt], beams: int, max_new_t
     best others go on, always up to `max_new_tokens`, where those that are left are cut off.
 
     Args:
-        policy: T5 family or GPT-2.
+        policy: one that has a stepper (`rollout/select.py`).
         prompts: searched together.
         beams: width.
         max_new_tokens: longest response, end of sequence included.
@@ -67,7 +67,7 @@ def beam_search(policy: Policy, prompts: Sequence[Prompt], beams: int, max_new_t
         raise ValueError(f"need beams >= 1 and max_new_tokens >= 1, got {beams} and {max_new_tokens}")
     open_stepper = stepper_of(policy)
     if open_stepper is None:
-        raise ModelError(f"beam search knows T5 and GPT-2, not {type(policy.model).__name__}")
+        raise ModelError(f"beam search needs a fast decoder, and {type(policy.model).__name__} has none here")
     if not prompts:
         return []
     stepper = open_stepper(policy, policy.encode(prompts), beams, max_new_tokens)

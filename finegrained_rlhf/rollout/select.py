@@ -9,7 +9,7 @@ from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.steppers.base import OpenStepper
-from finegrained_rlhf.rollout.steppers.gpt2 import open_gpt2, supports_gpt2
+from finegrained_rlhf.rollout.steppers.causal import open_causal, supports_causal
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ def stepper_of(policy: Policy) -> OpenStepper | None:
     """What opens the stepper that computes this policy's function; None where there is none."""
     if supports_t5(policy):
         return T5Stepper
-    return open_gpt2 if supports_gpt2(policy) else None
+    return open_causal if supports_causal(policy) else None
 
 
 def make_engine(policy: Policy) -> RolloutEngine:

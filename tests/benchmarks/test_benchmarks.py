@@ -18,19 +18,22 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import plain, plain_rewards, ppo_step, scaling
 from benchmarks.equality import check_equality
+from benchmarks.families import FAMILIES, CausalShape, build_causal, causal_config
 from benchmarks.limits import (
     Work,
     cross_flops,
     encoder_flops,
     forward_flops,
+    layer_weights,
     limits,
     longformer_flops,
+    query_width,
     response_flops,
     token_flops,
     update_flops,
 )
 from benchmarks.machine import Rates, memory_at_rest, peak_memory
-from benchmarks.profiles import PHASES, PROFILES, LongformerShape, T5Shape
+from benchmarks.profiles import PHASES, PROFILES, LongformerShape, T5Shape, choose_profile
 from benchmarks.rounds import Side
 from benchmarks.workload import (
     EOS,
@@ -62,6 +65,8 @@ SHAPE = T5Shape(width=2, inner=4, layers=3, heads=1)
     [
         (["profil=cpu"], "profil: no such key"),
         (["profile=tpu"], "profile: expected one of cpu, gpu, tiny"),
+        (["load=yes"], "load: expected true or false"),
+        (["family=bert"], "family: expected one of t5, gpt2, llama, qwen3"),
         (["profile"], "expected key=value"),
         (["profile=tiny", "rounds=2", "rounds=3"], "rounds: given twice"),
         (["profile=tiny", "rounds=two"], "rounds: expected a whole number"),
@@ -110,6 +115,27 @@ def test_operations_are_those_that_torch_counts() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(input_ids=ids, decoder_input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=False)
     assert forward_flops(shape, Work([7], [[1]], []), 100) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_operations_of_decoder_only_models_are_those_that_torch_counts(family: str) -> None:
+    shape = CausalShape(
+        family, width=32, inner=48, layers=2, heads=4, key_heads=4 if family == "gpt2" else 2, head_width=8
+    )
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
+    model = build_causal(causal_config(shape, 100, 64, **ids), torch.device("cpu"), 4)
+    model.set_attn_implementation("eager")
+    assert sum(p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "wpe" not in n) == (
+        2 * layer_weights(shape) + 100 * 32
+    )
+    length, answer = 7, 3
+    tokens = torch.randint(5, 100, (1, length + answer - 1))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=tokens, use_cache=False, logits_to_keep=answer)
+    # The counter counts products of queries with later keys, which nothing needs.
+    seen, counted = sum(range(1, tokens.shape[1] + 1)), tokens.shape[1] ** 2
+    unneeded = 2 * 4 * query_width(shape) * (counted - seen)
+    assert forward_flops(shape, Work([length], [[answer]], []), 100) == counter.get_total_flops() - unneeded
 
 
 def test_samples_share_the_encoder_in_the_limit() -> None:
@@ -262,6 +288,41 @@ def test_tiny_profile_end_to_end_without_what_a_bare_machine_lacks(tmp_path: Pat
     assert all(found["ok"] and found["value"] <= found["tolerance"] for found in document["equal"].values())
     shown = finished.stdout
     assert all(f"| {phase} " in shown for phase in PHASES) and "spread lengths" in shown
+
+
+@pytest.mark.scripts
+def test_a_decoder_only_family_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "llama.json"
+    ppo_step.main(["family=llama", "profile=tiny", "rounds=1", "lengths=spread", "load=true", f"out={out}"])
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert (document["family"], document["model"]) == ("llama", "2 layers of width 32")
+    assert set(document["under_load"]["phases"]) == set(PHASES) and "under load" in capsys.readouterr().out
+    assert all(set(seconds) == {"plain_s", "ours_s", "ratio", "limit_s"} for seconds in document["phases"].values())
+    assert all(seconds["limit_s"] < seconds["ours_s"] for seconds in document["phases"].values())
+    assert len(document["equal"]) == 5 and all(found["ok"] for found in document["equal"].values())
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("family", ["gpt2", "qwen3"])
+def test_both_sides_of_a_decoder_only_family_compute_the_same(family: str, tmp_path: Path) -> None:
+    found = check_equality(choose_profile({"family": family, "profile": "tiny"}), tmp_path)
+    assert all(line["ok"] for line in found.values())
+
+
+def test_decoder_only_models_write_and_never_a_special_token() -> None:
+    profile = choose_profile({"family": "llama", "profile": "tiny"})
+    torch.manual_seed(0)
+    assert isinstance(profile.policy, CausalShape)
+    ids = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": 3}
+    model = build_causal(causal_config(profile.policy, 512, 512, **ids), torch.device("cpu"), FIRST_WORD)
+    written = torch.randint(FIRST_WORD, 512, (4, 40))
+    with torch.no_grad():
+        logits = model(input_ids=written).logits
+    best = logits.topk(20).indices
+    assert int(best.min()) >= FIRST_WORD and 0.5 < float(logits.std()) < 2
+    assert float((best[..., 0] == written).double().mean()) < 0.2 and best[..., 0].unique().numel() > 40
+    notes = [profiles["cpu"]["note"] for profiles in FAMILIES.values()]
+    assert all(" of its " in note for note in notes)  # what was left out is said
 
 
 @pytest.mark.scripts

@@ -28,7 +28,7 @@ from finegrained_rlhf.preflight.memory.probe import (
     value_shell,
 )
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, phases, remedies, report
-from finegrained_rlhf.rollout.steppers.gpt2 import GPT2Stepper
+from finegrained_rlhf.rollout.steppers.causal import CausalStepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -133,8 +133,8 @@ def test_caches_of_the_steppers(kind: str) -> None:
         PLAN, policy=shape_of(policy, policy.model.config), prompt_tokens=longest - (kind == "gpt2"), response_tokens=7
     )
     if kind == "gpt2":
-        caches = GPT2Stepper(policy, encoded, samples=2, max_new_tokens=7)._caches
-        tensors = [tensor for cache in caches for tensor in vars(cache).values()]
+        cache = CausalStepper(policy, encoded, samples=2, max_new_tokens=7)._cache
+        tensors = [tensor for layer in cache.layers.values() for tensor in vars(layer).values()]
     else:
         layers = T5Stepper(policy, encoded, samples=2, max_new_tokens=7).layers
         names = ("keys", "values", "cross_keys", "cross_values")
@@ -191,6 +191,9 @@ def test_samples_that_share_nothing_need_more() -> None:
     assert memory.cache_bytes(PLAN, 4, 3) == 3 * 2 * (4 * 20 + 12 * 10) * 6 * 4
     assert memory.cache_bytes(replace(PLAN, fast=False), 4, 3) == 3 * 2 * 12 * (20 + 10) * 6 * 4
     recorded = replace(PLAN, cuda=True)
+    causal = replace(recorded, bf16=True, policy=replace(PLAN.policy, encoder_layers=0))
+    caches = 2 * 3 * 2 * (4 * 128 + 12 * 10) * 6 * 2
+    assert memory.kept_cache_bytes(causal) == caches + memory.snapshot_bytes(causal)  # one for both shapes
     assert memory.kept_cache_bytes(recorded) == 2 * (3 * 2 * (4 * 128 + 12 * 10) * 6 * 4 + 4 * 3 * 3 * 8 * 6)
 
 

@@ -84,5 +84,5 @@ def test_what_cannot_be_searched_is_refused() -> None:
     assert beam_search(policy(), [], 2, 4) == []
     other = Seq2SeqPolicy(model(), tokenizer())
     other.model.train()  # a model in training mode has no stepper
-    with pytest.raises(ModelError, match="T5 and GPT-2"):
+    with pytest.raises(ModelError, match="needs a fast decoder, and T5ForConditionalGeneration has none"):
         beam_search(other, prompts(), 2, 4)

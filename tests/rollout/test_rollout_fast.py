@@ -20,6 +20,8 @@ from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutEngine, make_engine
 from finegrained_rlhf.rollout import fast as fast_module
 from finegrained_rlhf.rollout.fast import FastEngine
+from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
+from finegrained_rlhf.rollout.steppers.causal import open_causal
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 
 MIXTURES: dict[str, list[Decoding]] = {
@@ -188,18 +190,21 @@ class Replayed:
         self.step(window)
 
 
-def test_a_recorded_step_serves_later_rollouts_of_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "open_stepper"), [("t5", T5Stepper), ("gpt2", open_causal)])
+def test_a_recorded_step_serves_later_rollouts_of_its_shape(
+    kind: str, open_stepper: OpenStepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fast_module, "GraphedStep", Replayed)
-    opened: list[T5Stepper] = []
+    opened: list[Stepper] = []
 
-    def spy(*arguments: Any) -> T5Stepper:
-        opened.append(T5Stepper(*arguments))
+    def spy(*arguments: Any) -> Stepper:
+        opened.append(open_stepper(*arguments))
         return opened[-1]
 
-    ours, other = policy(seed=0), policy(seed=4)
-    recording, plain = FastEngine(ours, spy), FastEngine(ours, T5Stepper)
+    ours, other = policy(kind, seed=0), policy(kind, seed=4)
+    recording, plain = FastEngine(ours, spy), FastEngine(ours, open_stepper)
     recording._records = True
-    asked = prompts(count=5)
+    asked = prompts(kind, count=5)
     for some in (asked[:2], asked[2:4]):  # of different lengths, which the bucket hides
         assert_same(roll(recording, some, MIXTURES["several"]), roll(plain, some, MIXTURES["several"]))
     ours.model.load_state_dict(other.model.state_dict())

@@ -22,10 +22,11 @@ GIB = 2**30
 CHUNK_TOKENS: int = signature(token_logprobs).parameters["chunk_tokens"].default
 """Response tokens whose logits exist at once (`token_logprobs`)."""
 
-LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (8.5, 8.8)}
+LOGIT_COPIES = {"plain": (2.0, 5.0), "top_k": (3.3, 5.3), "top_p": (10.3, 10.3)}
 """fp32 tensors of the size of a chunk's logits that exist together in `token_logprobs`, without gradients and with a
 backward pass (or the entropy), by the distribution that is scored. Plain: logits and their exponentials; in the
-backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks and sorting."""
+backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks; top-p also
+sorting, with sums in fp64 (on a CPU less, where the vocabulary is large)."""
 
 SAMPLING_BYTES = 28
 """Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
@@ -117,31 +118,38 @@ def snapshot_bytes(plan: Plan) -> int:
 
 
 def kept_cache_bytes(plan: Plan) -> int:
-    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes."""
+    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes.
+
+    A causal policy has one snapshot for both.
+    """
     if not plan.recorded:
         return 0
     training = cache_bytes(plan, plan.decoded, plan.samples)
     validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
-    return training + validation + 2 * snapshot_bytes(plan)
+    return training + validation + (1 if plan.policy.causal else 2) * snapshot_bytes(plan)
 
 
 def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
     """Reading the prompts or decoding, whichever is larger, above what lasts; `generate` scores what it drew as well.
 
     A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
-    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last.
+    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last; a causal
+    model writes into those that last.
     """
     shape, rows = plan.policy, prompts * samples
     width = prompts if plan.fast else rows
     if shape.causal:
         read = pass_bytes(shape, width * plan.prompt_tokens, plan.value_bytes)
-        read += prompt_cache_bytes(plan, prompts, samples)
+        read += 0 if plan.recorded else prompt_cache_bytes(plan, prompts, samples)
         states = 0
     else:
         read = encoding_bytes(plan, shape, prompts)
         states = 4 * (prompts if plan.fast else prompts + rows) * plan.prompt_tokens * shape.width
     made = prompt_cache_bytes if plan.recorded else cache_bytes
-    step = made(plan, prompts, samples) + snapshot_bytes(plan) + rows * shape.vocabulary * SAMPLING_BYTES
+    step = made(plan, prompts, samples) + snapshot_bytes(plan)
+    if plan.recorded and shape.causal:
+        step = 0
+    step += rows * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
     if plan.fast and casts:
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them

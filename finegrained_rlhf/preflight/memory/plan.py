@@ -147,8 +147,8 @@ class Plan:
 
     @property
     def recorded(self) -> bool:
-        """Whether the fast engine records its steps and keeps what they work on: on a GPU, for T5."""
-        return self.cuda and self.fast and not self.policy.causal
+        """Whether the fast engine records its steps and keeps what they work on: on a GPU."""
+        return self.cuda and self.fast
 
     @property
     def group(self) -> int:

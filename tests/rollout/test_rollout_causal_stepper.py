@@ -1,4 +1,4 @@
-"""The GPT-2 stepper against transformers' full forward pass over each row alone, without padding or cache."""
+"""The decoder-only stepper against transformers' full forward pass over each row alone, without padding or cache."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from families_toy import family_policy
 from rl_toy import model, policy, prompts, sharpen, tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -17,7 +18,7 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.lora import LoraConfig, adapter_off, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout.steppers.base import Stepper
-from finegrained_rlhf.rollout.steppers.gpt2 import GPT2Stepper, open_gpt2, supports_gpt2
+from finegrained_rlhf.rollout.steppers.causal import CausalStepper, open_causal, supports_causal
 
 STEPS = 8
 ASKED = prompts("gpt2", 5)
@@ -53,9 +54,9 @@ def walk(stepper: Stepper, ids: Tensor, start: int = 0, stop: int = STEPS, windo
 
 def check(ours: Policy, asked: list[Prompt] = ASKED, samples: int = 2, reference: Policy | None = None) -> None:
     """Every logit of a walk equals the reference's; `ours` itself unless another is named."""
-    assert supports_gpt2(ours)
+    assert supports_causal(ours)
     ids = answers(len(asked) * samples)
-    logits = walk(open_gpt2(ours, ours.encode(asked), samples, STEPS), ids)
+    logits = walk(open_causal(ours, ours.encode(asked), samples, STEPS), ids)
     close(logits, expected(reference or ours, asked, ids))
 
 
@@ -88,7 +89,7 @@ def with_lora(*targets: str) -> CausalPolicy:
 def test_every_step_of_every_row_equals_transformers(samples: int, window: int | None) -> None:
     ours = policy("gpt2")
     assert sorted(len(prompt.input_ids) for prompt in ASKED)[0] == 1
-    stepper = open_gpt2(ours, ours.encode(ASKED), samples, STEPS)
+    stepper = open_causal(ours, ours.encode(ASKED), samples, STEPS)
     assert stepper.first_tokens.tolist() == [p.input_ids[-1] for p in ASKED for _ in range(samples)]
     for seed in (0, 1):  # the second walk meets a cache full of the first
         ids = answers(len(ASKED) * samples, seed=seed)
@@ -102,12 +103,18 @@ def test_prompts_of_one_token_have_no_prefix(samples: int) -> None:
     check(policy("gpt2"), ONE_TOKEN, samples)
 
 
-def test_kept_rows_go_on_as_if_nothing_had_happened() -> None:
-    ours = policy("gpt2")
+def kind_of(name: str) -> CausalPolicy:
+    """GPT-2, or a tiny model of another family."""
+    return built() if name == "gpt2" else family_policy(name)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
+def test_kept_rows_go_on_as_if_nothing_had_happened(kind: str) -> None:
+    ours = kind_of(kind)
     asked = [ASKED[0], *ONE_TOKEN, *ASKED[2:4]]
     ids = answers(len(asked) * 3)
     theirs = expected(ours, asked, ids)
-    stepper = open_gpt2(ours, ours.encode(asked), 3, STEPS)
+    stepper = open_causal(ours, ours.encode(asked), 3, STEPS)
     walk(stepper, ids, stop=3)
     rows = torch.tensor([0, 2, 4, 5, 9, 10])  # two of each of the prompts 0, 1 and 3
     stepper.keep(torch.tensor([0, 1, 3]), rows)
@@ -163,7 +170,7 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(kind: str) -> None:
         ours = ours.to(torch.bfloat16)
     with nullcontext() if kind == "bf16 weights" else bf16():
         theirs = expected(ours, ASKED, ids)
-        stepper = open_gpt2(ours, ours.encode(ASKED), 3, STEPS)
+        stepper = open_causal(ours, ours.encode(ASKED), 3, STEPS)
     logits = walk(stepper, ids)  # outside: the precision is that of opening
     assert logits.dtype == theirs.dtype == torch.bfloat16
     error = (theirs - exact).abs()
@@ -177,18 +184,19 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(kind: str) -> None:
 def test_an_fp32_stepper_stays_fp32_under_autocast() -> None:
     ours = policy("gpt2")
     ids = answers(len(ASKED))
-    stepper = open_gpt2(ours, ours.encode(ASKED), 1, STEPS)
+    stepper = open_causal(ours, ours.encode(ASKED), 1, STEPS)
     with bf16():
         logits = walk(stepper, ids)
     close(logits, expected(ours, ASKED, ids))
 
 
-def test_one_recording_serves_every_position() -> None:
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "qwen3"])
+def test_one_recording_serves_every_position(kind: str) -> None:
     """What a CUDA graph needs: the operations recorded at position 0, with nothing read back from a tensor, are right
     at all others."""
-    ours = policy("gpt2")
+    ours = kind_of(kind)
     ids = answers(len(ASKED) * 3)
-    stepper = open_gpt2(ours, ours.encode(ASKED), 3, STEPS)
+    stepper = open_causal(ours, ours.encode(ASKED), 3, STEPS)
 
     def step(tokens: Tensor, position: Tensor) -> Tensor:
         return stepper.logits(tokens, position, STEPS)
@@ -204,13 +212,52 @@ def test_the_cache_of_a_prompt_is_held_once() -> None:
     ours = policy("gpt2")
     memory = ours.encode(ASKED)
 
-    def numbers(stepper: GPT2Stepper) -> int:
-        return sum(t.numel() for cache in stepper._caches for t in vars(cache).values())
+    def numbers(stepper: CausalStepper) -> int:
+        return sum(t.numel() for layer in stepper._cache.layers.values() for t in vars(layer).values())
 
-    one, two, three = (numbers(open_gpt2(ours, memory, samples, STEPS)) for samples in (1, 2, 3))
+    one, two, three = (numbers(open_causal(ours, memory, samples, STEPS)) for samples in (1, 2, 3))
     rows = 2 * 2 * len(ASKED) * STEPS * 16  # layers, keys and values, rows, tokens, width
     assert two - one == three - two == rows
     assert one - rows == 2 * 2 * len(ASKED) * (max(len(p.input_ids) for p in ASKED) - 1) * 16
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "adapters"])
+def test_reloading_reads_weights_and_prompts_into_the_same_tensors(kind: str) -> None:
+    ours = with_lora("c_attn", "c_fc", "lm_head") if kind == "adapters" else kind_of(kind)
+    first, second = [ASKED[0], ASKED[2]], [Prompt("new", "", ASKED[0].input_ids[::-1]), ASKED[1]]
+    stepper = open_causal(ours, ours.encode(first), 2, STEPS)
+    ids = answers(4)
+    walk(stepper, ids, window=STEPS)
+
+    def tensors() -> list[Tensor]:
+        caches = [t for layer in stepper._cache.layers.values() for t in vars(layer).values()]
+        weights = [plain.weight for _, plain in stepper._copy._linear]
+        return [stepper.first_tokens, stepper._offsets, stepper._cache.lengths, *caches, *weights]
+
+    places = [t.data_ptr() for t in tensors()]
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in ours.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    stepper.reload(ours.encode(second))
+    logits = walk(stepper, ids, window=STEPS)
+    close(logits, expected(ours, second, ids))
+    assert torch.equal(logits, walk(open_causal(ours, ours.encode(second), 2, STEPS), ids, window=STEPS))
+    assert places == [t.data_ptr() for t in tensors()]
+
+
+def test_the_copy_shares_the_weights_and_leaves_the_policy_as_it_is() -> None:
+    ours = built(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).train()
+    modules = [(module, set(vars(module)), module.training) for module in ours.modules()]
+    stepper = open_causal(ours, ours.encode(ASKED), 1, STEPS)
+    ids = answers(len(ASKED))
+    logits = walk(stepper, ids)
+    assert all(module.training is before and set(vars(module)) == names for module, names, before in modules)
+    assert ours.model.config._attn_implementation == "sdpa"
+    close(logits, expected(ours.eval(), ASKED, ids))  # dropout was off in the stepper
+    owned = {p.data_ptr() for p in ours.model.parameters()}
+    theirs = [*stepper._copy.policy.parameters(), *(plain.weight for _, plain in stepper._copy._linear)]
+    assert {t.data_ptr() for t in theirs} <= owned
 
 
 def test_a_changed_head_is_called() -> None:
@@ -224,7 +271,7 @@ def test_a_changed_head_is_called() -> None:
 
     doubled = Doubled(model("gpt2"), tokenizer("gpt2"))
     ids = answers(len(ASKED))
-    logits = walk(open_gpt2(doubled, doubled.encode(ASKED), 1, STEPS), ids)
+    logits = walk(open_causal(doubled, doubled.encode(ASKED), 1, STEPS), ids)
     close(logits, 2 * expected(doubled, ASKED, ids))
 
 
@@ -234,10 +281,12 @@ def hooked() -> Policy:
     return ours
 
 
-def renormed() -> Policy:
-    ours = policy("gpt2")
-    ours.model.transformer.h[0].ln_1 = nn.RMSNorm(16)
-    return ours
+def stretched(kind: str) -> Policy:
+    """Rotary positions whose frequencies depend on the longest row."""
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 2.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 8}
+    return family_policy("llama", rope_parameters=rope, max_position_embeddings=64)
 
 
 def patched() -> Policy:
@@ -261,19 +310,22 @@ def with_dora() -> Policy:
     [
         lambda: policy("t5"),
         hooked,
-        renormed,
         patched,
         with_dora,
         lambda: built(reorder_and_upcast_attn=True),
         lambda: built(add_cross_attention=True),
+        lambda: stretched("dynamic"),
+        lambda: stretched("longrope"),
+        lambda: family_policy("gpt_neo"),
+        lambda: family_policy("qwen3_moe"),
     ],
 )
 def test_what_the_stepper_does_not_follow_it_does_not_serve(build: Callable[[], Policy]) -> None:
-    assert supports_gpt2(policy("gpt2"))
+    assert supports_causal(policy("gpt2"))
     ours = build()
-    assert not supports_gpt2(ours)
+    assert not supports_causal(ours)
     with pytest.raises(ModelError, match="does not serve"):
-        open_gpt2(ours, ours.encode(prompts("gpt2")), 1, STEPS)
+        open_causal(ours, ours.encode(prompts("gpt2")), 1, STEPS)
 
 
 def test_prompt_and_response_must_fit_the_positions() -> None:
@@ -282,4 +334,4 @@ def test_prompt_and_response_must_fit_the_positions() -> None:
     assert len(long[0].input_ids) + STEPS == 64
     check(ours, long)
     with pytest.raises(ModelError, match=r"56 tokens and a response may have 9, together 65, .* 64 positions"):
-        open_gpt2(ours, ours.encode(long), 1, STEPS + 1)
+        open_causal(ours, ours.encode(long), 1, STEPS + 1)

@@ -1,0 +1,71 @@
+"""The plain side for decoder-only models: `generate` on repeated prompts, full sequences in scoring and update.
+
+Prompts are padded on the left, as generation wants them, and every response has its own copy of its prompt in front,
+in every pass. Logits are computed where a response token is predicted (`logits_to_keep`), no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from benchmarks.plain import Drawn, Plain
+from benchmarks.workload import PAD
+from finegrained_rlhf.core.records import Prompt
+
+
+class PlainCausal(Plain):
+    """One PPO step of a decoder-only policy; see `Plain`."""
+
+    def padded_left(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """Prompt ids and mask, int64 [R, L]."""
+        width = max(len(prompt.input_ids) for prompt in prompts)
+        ids = [[PAD] * (width - len(prompt.input_ids)) + list(prompt.input_ids) for prompt in prompts]
+        real = [[0] * (width - len(prompt.input_ids)) + [1] * len(prompt.input_ids) for prompt in prompts]
+        return torch.tensor(ids, device=self.device), torch.tensor(real, device=self.device)
+
+    @torch.no_grad()
+    def generate(self, prompts: Sequence[Prompt], **settings: Any) -> Tensor:
+        """Raw response ids of transformers' `generate`."""
+        ids, mask = self.padded_left(prompts)
+        config = GenerationConfig(
+            max_new_tokens=self.profile.new_tokens,
+            min_new_tokens=self.profile.new_tokens if self.lengths == "fixed" else None,
+            num_beams=1,
+            eos_token_id=list(self.ends),
+            pad_token_id=PAD,
+            **settings,
+        )
+        with self.autocast():
+            output = self.policy.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        return output[:, ids.shape[1] :]
+
+    def as_drawn(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor, texts: Sequence[str]) -> Drawn:
+        """Responses with the prompt of each row in front, padded on the left."""
+        return Drawn(prompts, *self.padded_left(prompts), ids, mask, texts)
+
+    def inputs(self, drawn: Drawn, rows: slice) -> dict[str, Tensor]:
+        """Prompt and response of each row as one sequence, int64 [r, L + T]."""
+        ids = torch.cat([drawn.prompt_ids[rows], drawn.ids[rows]], dim=1)
+        mask = torch.cat([drawn.prompt_mask[rows], drawn.mask[rows]], dim=1)
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
+
+    def response_logits(self, model: Any, drawn: Drawn, rows: slice) -> Tensor:
+        """Logits [r, T, V] of the response tokens."""
+        kept = drawn.ids.shape[1] + 1
+        return model(**self.inputs(drawn, rows), use_cache=False, logits_to_keep=kept).logits[:, :-1]
+
+    def value_states(self, drawn: Drawn, rows: slice) -> Tensor:
+        """States [r, T, D] that V(s_t) is read from."""
+        states = self.value(**self.inputs(drawn, rows), use_cache=False).last_hidden_state
+        before = drawn.prompt_ids.shape[1] - 1
+        return states[:, before:-1]
+
+
+def plain_side(workload: Any, lengths: str, *adam: Any) -> Plain:
+    """The plain side for the family of the workload's profile."""
+    return (Plain if workload.profile.family == "t5" else PlainCausal)(workload, lengths, *adam)

@@ -1,0 +1,164 @@
+"""Decoder-only policies one token at a time, the prompt's keys and values shared by its samples.
+
+The layers are the model's own (see `decoding_copy.py`); what changes is where keys and values lie and how a row sees
+its prompt (see `shared_prefix.py`). The prompts without their last token run once, P rows wide; the last token is what
+every sample is fed at position 0. `FastEngine` owns the loop and the sampling (see `rollout/steppers/base.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
+from finegrained_rlhf.rollout.steppers.decoding_copy import decoding_copy
+from finegrained_rlhf.rollout.steppers.shared_prefix import Attend, SharedPrefixCache
+from finegrained_rlhf.rollout.steppers.snapshot import is_plain
+
+FAMILIES = frozenset(
+    "cohere cohere2 gemma gemma2 gemma3_text gpt2 gpt_neox granite llama mistral olmo2 olmo3 phi3 qwen2 qwen3 "
+    "smollm3".split()
+)
+"""Model types whose layers hand queries, keys and values, and all that they do to the scores, to the attention
+function that their configuration names. GPT-Neo keeps its local attention to itself, and Qwen3-MoE asks the device
+which experts are needed, which no recorded step could."""
+_FIXED_ROTARY = {"default", "linear", "llama3", "yarn"}  # others change all positions with the longest row
+
+
+def supports_causal(policy: Policy) -> bool:
+    """True when `open_causal` computes what the policy's own modules would.
+
+    Hooks inside the backbone (also those that transformers leaves behind after a call with
+    `output_hidden_states=True`), replaced `forward` methods, cross-attention, attention that looks ahead, rotary
+    positions that depend on the longest row of a batch, and adapters other than plain LoRA on linear layers are not
+    followed. Anything on the head is: the policy's own method is called. Dropout is off, whatever the modules' mode.
+    """
+    model = policy.model
+    if not isinstance(policy, CausalPolicy) or not type(model).__module__.startswith("transformers.models."):
+        return False
+    config = model.config
+    if config.model_type not in FAMILIES or not _looks_back_only(config) or not _rotary(config) <= _FIXED_ROTARY:
+        return False
+    modules = list(model.base_model.modules())
+    if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules):
+        return False
+    adapted = [module for module in modules if hasattr(module, "base_layer")]
+    return all(is_plain(module) for module in adapted)
+
+
+def _looks_back_only(config: Any) -> bool:
+    """No cross-attention, no attention to later tokens, and none that the attention function does not see."""
+    bidirectional = getattr(config, "use_bidirectional_attention", None) or not getattr(config, "is_causal", True)
+    hidden = getattr(config, "add_cross_attention", False) or getattr(config, "reorder_and_upcast_attn", False)
+    return not (bidirectional or hidden)
+
+
+def _rotary(config: Any) -> set[str]:
+    """Kinds of rotary positions; there may be one for each kind of layer, or none."""
+    settings = getattr(config, "rope_parameters", None) or {}
+    kinds = [settings] if "rope_type" in settings else [one for one in settings.values() if isinstance(one, dict)]
+    return {kind["rope_type"] for kind in kinds}
+
+
+def open_causal(policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> CausalStepper:
+    """Run the prompts once and start a stepper at position 0; an `OpenStepper`.
+
+    Raises:
+        ModelError: not a policy that `supports_causal` knows, or a prompt and its longest response together have more
+            tokens than the model has positions.
+    """
+    if not supports_causal(policy):
+        raise ModelError(f"the decoder-only stepper does not serve this {type(policy.model).__name__}")
+    return CausalStepper(policy, memory, samples, max_new_tokens)
+
+
+def _check_positions(positions: int | None, memory: PromptMemory, max_new_tokens: int) -> None:
+    longest = max(len(prompt.input_ids) for prompt in memory.prompts)
+    if positions is not None and longest + max_new_tokens > positions:
+        raise ModelError(
+            f"the longest prompt has {longest} tokens and a response may have {max_new_tokens}, together "
+            f"{longest + max_new_tokens}, but the model has {positions} positions (max_position_embeddings): shorten "
+            "one of them"
+        )
+
+
+class CausalStepper:
+    """See `ReloadableStepper`. A row's cache holds the last prompt token and all response tokens but the last.
+
+    Args:
+        policy: one that `supports_causal`.
+        memory: P prompts.
+        samples: N rows a prompt.
+        max_new_tokens: longest response in tokens.
+    """
+
+    @torch.no_grad()
+    def __init__(self, policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> None:
+        self._positions: int | None = getattr(policy.model.config, "max_position_embeddings", None)
+        _check_positions(self._positions, memory, max_new_tokens)
+        self._autocast = _autocast_of_now(policy.device.type)
+        self._copy = decoding_copy(policy)
+        lengths = memory.prompt_mask.sum(dim=1) - 1
+        # Prompts of one token have no prefix: its one position is seen by nobody. Padding may exceed the positions.
+        width = max(min(memory.prompt_ids.shape[1], self._positions or memory.prompt_ids.shape[1]) - 1, 1)
+        self._cache = SharedPrefixCache(lengths, width, samples, max_new_tokens)
+        self.first_tokens = _last(memory, lengths).repeat_interleave(samples)
+        self._offsets = lengths.repeat_interleave(samples)
+        self._prefill(memory)
+
+    @torch.no_grad()
+    def reload(self, memory: PromptMemory) -> None:
+        """See `ReloadableStepper.reload`. What lies in the rows' caches is masked until it is written again."""
+        _check_positions(self._positions, memory, self._cache.limit)
+        self._copy.refresh()
+        lengths = memory.prompt_mask.sum(dim=1) - 1
+        self._cache.lengths.copy_(lengths)
+        self.first_tokens.copy_(_last(memory, lengths).repeat_interleave(self._cache.samples))
+        self._offsets.copy_(lengths.repeat_interleave(self._cache.samples))
+        self._prefill(memory)
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
+        """See `Stepper.logits`: tokens int64 [P·N] at position int64 [1] → float [P·N, V]."""
+        with self._autocast():
+            places = (self._offsets + position).unsqueeze(1)
+            hidden = self._run(tokens.unsqueeze(1), places, self._cache.step(position, window))
+            return self._copy.policy.head(hidden.squeeze(1))
+
+    @torch.no_grad()
+    def keep(self, prompts: Tensor, rows: Tensor) -> None:
+        """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""
+        self.first_tokens, self._offsets = self.first_tokens[rows], self._offsets[rows]
+        self._cache.keep(prompts, rows)
+
+    def _prefill(self, memory: PromptMemory) -> None:
+        ids = memory.prompt_ids[:, : self._cache.width]
+        places = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        with self._autocast():
+            self._run(ids, places, self._cache.prefill)
+
+    def _run(self, ids: Tensor, places: Tensor, attend: Attend) -> Tensor:
+        """States [B, T, D] of ids [B, T] at positions [B or 1, T]."""
+        backbone = self._copy.backbone
+        embedded = backbone.get_input_embeddings()(ids)
+        output = backbone(inputs_embeds=embedded, position_ids=places, use_cache=False, attend=attend)
+        return output.last_hidden_state
+
+
+def _last(memory: PromptMemory, lengths: Tensor) -> Tensor:
+    """The last token of each prompt, int64 [P], whose prefix has `lengths` [P] tokens."""
+    return memory.prompt_ids.gather(1, lengths.unsqueeze(1)).squeeze(1)
+
+
+def _autocast_of_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Opens the autocast (or its absence) that reigns now, so that steps compute alike wherever they are called.
+
+    Without the cache of casted weights: they are cast already, and what a CUDA graph records must not live in it.
+    """
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
