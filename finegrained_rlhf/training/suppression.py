@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -75,7 +75,7 @@ class SuppressionWatch:
     def warn(self, metrics: Mapping[str, float]) -> None:
         """Take in the metrics of a training step, and log what its window says."""
         self._steps.append(metrics)
-        for name, (share, count) in suppressed_components(self._steps).items():
+        for name, (share, count) in suppressed_components(list(self._steps)).items():
             if name not in self._warned and self._processes.is_main:
                 self._warned.add(name)
                 logger.warning(
@@ -90,7 +90,7 @@ class SuppressionWatch:
                 )
 
 
-def suppressed_components(steps: deque[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+def suppressed_components(steps: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
     """Components of whose satisfied segments more than half were trained away, by more than chance.
 
     More than chance is two standard errors of a share of one half, 1 / √n of n segments. Penalties for form, which are
