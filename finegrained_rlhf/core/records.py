@@ -194,26 +194,47 @@ class RewardTrace:
 
 
 @dataclass(frozen=True)
+class ValueHeads:
+    """What several value heads said and are to learn.
+
+    Attributes:
+        values: fp32 [R, T, K] before the update.
+        returns: fp32 [R, T, K], targets.
+    """
+
+    values: Tensor
+    returns: Tensor
+
+
+@dataclass(frozen=True)
 class Experience:
-    """What PPO learns from: a rollout with everything that is held fixed during its epochs.
+    """What a policy learns from: a rollout with everything that is held fixed during its epochs.
 
     Attributes:
         rollout: the responses and their behaviour log-probabilities.
         trace: their rewards.
         reference_logprobs: fp32 [R, T] under the frozen reference policy.
-        values: fp32 [R, T], V(s_t) before the update.
-        rewards: fp32 [R, T], trained token rewards: components − β·KL, whitened where the config says so.
-        advantages: fp32 [R, T], whitened over all ranks, 0 at padding.
-        returns: fp32 [R, T], value targets.
+        values: fp32 [R, T], V(s_t) before the update; of several value heads the weighted sum. None without a value
+            model.
+        rewards: fp32 [R, T], trained token rewards: components − β·KL, whitened where the config says so; without the
+            KL where it is part of the loss.
+        advantages: fp32 [R, T], as trained, 0 at padding.
+        returns: fp32 [R, T], value targets; of several value heads the weighted sum. None without a value model.
+        shares: fp32 [R, T] by name, what each reward component has in the advantages, `kl` for the penalty and
+            `baseline` for what is no reward's (values, subtracted means); they add up to the advantages. Empty where no
+            advantages were made.
+        heads: values and targets of several value heads; None where there is one or none.
     """
 
     rollout: Rollout
     trace: RewardTrace
     reference_logprobs: Tensor
-    values: Tensor
+    values: Tensor | None
     rewards: Tensor
     advantages: Tensor
-    returns: Tensor
+    returns: Tensor | None
+    shares: Mapping[str, Tensor] = field(default_factory=dict)
+    heads: ValueHeads | None = None
 
 
 def pad_rows(

@@ -198,30 +198,43 @@ class ValueConfig:
     """Where the value model comes from.
 
     Attributes:
-        kind: `separate` (a model of its own, as in the paper) or `shared` (a head on the policy's trunk).
-        path: model directory of the separate backbone; None for `shared`.
+        kind: `separate` (a model of its own, as in the paper), `shared` (a head on the policy's trunk), or `none`, for
+            algorithms that learn no values.
+        path: model directory of the separate backbone; None for `shared`. Not read for `none`, so that an experiment
+            that names one can be run with such an algorithm.
     """
 
-    kind: Literal["separate", "shared"] = "separate"
+    kind: Literal["separate", "shared", "none"] = "separate"
     path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("separate", "shared"):
-            raise ConfigError(f"value.kind must be separate or shared, got {self.kind!r}")
+        if self.kind not in ("separate", "shared", "none"):
+            raise ConfigError(f"value.kind must be separate, shared or none, got {self.kind!r}")
+        if self.kind == "none":
+            return
         if (self.kind == "separate") != (self.path is not None):
             raise ConfigError("value.path is needed for value.kind=separate and must be null for shared")
 
-    def load(self, policy: Policy) -> ValueModel:
+    def load(self, policy: Policy, heads: int = 1) -> ValueModel | None:
         """Build the value model for `policy`, on its device; a new head is drawn from the global generator.
+
+        Args:
+            policy: whose states it values.
+            heads: values of a token.
+
+        Returns:
+            The model; None for `none`.
 
         Raises:
             ModelError: the backbone is missing or does not fit the policy.
         """
+        if self.kind == "none":
+            return None
         if self.kind == "shared":
-            return SharedTrunkValueModel(policy).to(policy.device)
+            return SharedTrunkValueModel(policy, heads).to(policy.device)
         assert self.path is not None
         backbone = load_weights(AutoModel, model_directory(self.path), torch.float32)
-        return SeparateValueModel(backbone, policy).to(policy.device).eval()
+        return SeparateValueModel(backbone, policy, heads).to(policy.device).eval()
 
 
 def check_vocabulary(policy: Policy, prompts_ids: Sequence[Sequence[int]]) -> None:

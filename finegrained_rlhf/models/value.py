@@ -12,16 +12,16 @@ from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states
 
 
 class ValueHead(nn.Module):
-    """MLP d→d, GELU, d→1 on a hidden state. Source: original code, `fgrlhf/value.py`."""
+    """MLP d→d, GELU, d→1 on a hidden state. Source: original code, `fgrlhf/value.py`. With K outputs d→K."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, outputs: int = 1) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, width)
         self.activation = nn.GELU()
-        self.output = nn.Linear(width, 1)
+        self.output = nn.Linear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Values [R, T] of states [R, T, D]."""
+        """Values [R, T] of states [R, T, D]; [R, T, K] where K > 1."""
         return self.output(self.activation(self.hidden(states))).squeeze(-1)
 
 
@@ -31,12 +31,13 @@ class SeparateValueModel(nn.Module):
     Args:
         backbone: a T5-class model or a causal one, without language-model head.
         policy: only to check that the two fit (same kind of architecture, same vocabulary).
+        heads: K, values of a token.
 
     Raises:
         ModelError: the backbone cannot read the policy's tokens.
     """
 
-    def __init__(self, backbone: Any, policy: Policy) -> None:
+    def __init__(self, backbone: Any, policy: Policy, heads: int = 1) -> None:
         super().__init__()
         theirs, ours = policy.model.config, backbone.config
         if theirs.is_encoder_decoder != ours.is_encoder_decoder:
@@ -46,7 +47,7 @@ class SeparateValueModel(nn.Module):
                 f"the value model has {ours.vocab_size} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
             )
         self.backbone = backbone
-        self.head = ValueHead(ours.d_model if ours.is_encoder_decoder else ours.hidden_size)
+        self.head = ValueHead(ours.d_model if ours.is_encoder_decoder else ours.hidden_size, heads)
         self.start_id = theirs.decoder_start_token_id if ours.is_encoder_decoder else None
         self.pad_id = policy.pad_id
 
@@ -59,7 +60,7 @@ class SeparateValueModel(nn.Module):
             response_ids: int64 [R, T].
 
         Returns:
-            fp32 [R, T], meaningful at real tokens.
+            fp32 [R, T], or [R, T, K] of K heads, meaningful at real tokens.
         """
         if self.start_id is None:
             states = causal_states(self.backbone, memory, prompt_index, response_ids, self.pad_id)
@@ -74,13 +75,13 @@ class SeparateValueModel(nn.Module):
 class SharedTrunkValueModel(nn.Module):
     """A value head on the policy's own hidden states; the value loss then trains the policy's trunk too."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, heads: int = 1) -> None:
         super().__init__()
         config = policy.model.config
-        self.head = ValueHead(config.d_model if config.is_encoder_decoder else config.hidden_size)
+        self.head = ValueHead(config.d_model if config.is_encoder_decoder else config.hidden_size, heads)
 
     def from_hidden(self, hidden: Tensor) -> Tensor:
-        """V(s_t) fp32 [R, T] from the policy's states [R, T, D]."""
+        """V(s_t) fp32 [R, T], or [R, T, K] of K heads, from the policy's states [R, T, D]."""
         return self.head(hidden).float()
 
 

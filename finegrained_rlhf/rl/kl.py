@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,38 @@ def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> 
     """
     check_token_tensors(mask, logprobs=logprobs, reference_logprobs=reference_logprobs)
     return torch.where(mask.bool(), logprobs - reference_logprobs, 0.0).detach()
+
+
+KLEstimator = Literal["k1", "k2", "k3"]
+
+
+def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: KLEstimator) -> Tensor:
+    """One-sample estimates of KL(π‖π_ref) at each token, differentiable in `logprobs`.
+
+    With d = log π − log π_ref: k1 = d,   k2 = d² / 2,   k3 = exp(−d) − 1 + d.
+
+    Under samples of π the means of k1 and k3 are the KL; k3 is never negative and varies less. k2 is biased, but the
+    mean of its *gradient* is that of the KL, while that of k1's gradient is 0: inside a loss k1 does nothing on
+    average. Source: Schulman (2020), "Approximating KL divergence"; k3 in a loss is GRPO's (Shao et al., 2024, eq. 4).
+
+    Args:
+        logprobs: fp32 [R, T] of the policy.
+        reference_logprobs: fp32 [R, T].
+        mask: int [R, T].
+        estimator: `k1`, `k2` or `k3`.
+
+    Returns:
+        fp32 [R, T], nats, 0 at padding.
+    """
+    check_token_tensors(mask, logprobs=logprobs, reference_logprobs=reference_logprobs)
+    difference = torch.where(mask.bool(), logprobs - reference_logprobs, 0.0)
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return 0.5 * difference**2
+    if estimator == "k3":
+        return torch.expm1(-difference) + difference
+    raise ValueError(f"estimator must be k1, k2 or k3, got {estimator!r}")
 
 
 class KLController(Protocol):

@@ -35,11 +35,15 @@ def clipped_policy_loss(
     mask: Tensor,
     *,
     clip: float,
+    clip_upper: float | None = None,
+    dual_clip: float | None = None,
     weights: Tensor | None = None,
 ) -> PolicyLoss:
-    """Σ_t w_t · max(−A_t ρ_t, −A_t clamp(ρ_t, 1 − ε, 1 + ε)) with ρ_t = exp(log π − log π_old).
+    """Σ_t w_t · max(−A_t ρ_t, −A_t clamp(ρ_t, 1 − ε, 1 + ε')) with ρ_t = exp(log π − log π_old).
 
-    Source: Schulman et al. (2017), eq. 7; thesis algorithm 1.
+    With `dual_clip` c the loss of a token with A_t < 0 is at most −c A_t.
+    Source: Schulman et al. (2017), eq. 7; thesis algorithm 1. An upper ε' of its own ("clip-higher"): Yu et al. (2025,
+    DAPO), section 3.1. Dual clip: Ye et al. (2020), eq. 5.
 
     Args:
         logprobs: fp32 [R, T] of the policy being trained.
@@ -47,6 +51,8 @@ def clipped_policy_loss(
         advantages: fp32 [R, T], no gradient.
         mask: int [R, T].
         clip: ε.
+        clip_upper: ε'; None takes ε.
+        dual_clip: c > 1; None sets no such bound.
         weights: fp32 [R, T] weight of each token in the sum; 1 when None.
 
     Returns:
@@ -57,11 +63,17 @@ def clipped_policy_loss(
     log_ratio = torch.where(real, logprobs - old_logprobs, 0.0)
     ratio = log_ratio.exp()
     unclipped_loss = -advantages * ratio
-    clipped_loss = -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)
-    per_token = torch.where(real, torch.maximum(unclipped_loss, clipped_loss), 0.0)
+    clipped_loss = -advantages * ratio.clamp(1.0 - clip, 1.0 + (clip if clip_upper is None else clip_upper))
+    larger = torch.maximum(unclipped_loss, clipped_loss)
+    bounded = clipped_loss > unclipped_loss
+    if dual_clip is not None:
+        most = -dual_clip * advantages
+        above = (advantages < 0) & (larger > most)
+        larger, bounded = torch.where(above, most, larger), bounded | above
+    per_token = torch.where(real, larger, 0.0)
     if weights is not None:
         per_token = per_token * weights
-    active = ((clipped_loss > unclipped_loss) & real).sum()
+    active = (bounded & real).sum()
     return PolicyLoss(loss=per_token.sum(), ratio=ratio.detach(), clipped=active)
 
 

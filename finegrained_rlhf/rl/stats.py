@@ -61,6 +61,49 @@ def masked_var(values: Tensor, mask: Tensor, mean: Tensor, reduce: Reduce = _ide
     return total / count.clamp(min=1.0)
 
 
+@dataclass(frozen=True)
+class Whitening:
+    """What `masked_whiten` does to each number: x → (x − mean) · factor, plus mean where it is kept.
+
+    Attributes:
+        mean: fp64 scalar.
+        factor: fp64 scalar, 1 / √(σ² + ε).
+    """
+
+    mean: Tensor
+    factor: Tensor
+
+    def __call__(self, values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
+        """Whiten `values` of any shape; 0 where `mask` (same shape) is 0."""
+        whitened = (values.double() - self.mean) * self.factor
+        if not shift_mean:
+            whitened = whitened + self.mean
+        return torch.where(mask.bool(), whitened, 0.0).to(values.dtype)
+
+
+def whitening(
+    values: Tensor,
+    mask: Tensor,
+    *,
+    epsilon: float = 1e-8,
+    by_root_std: bool = False,
+    reduce: Reduce = _identity,
+) -> Whitening:
+    """Mean and factor by which `masked_whiten` whitens.
+
+    Args:
+        values: float [..., T].
+        mask: same shape, 1 = counted.
+        epsilon: added to the variance.
+        by_root_std: the factor is 1 / √(σ + ε) instead.
+        reduce: sums a 1-d tensor over all processes.
+    """
+    mean = masked_mean(values, mask, reduce)
+    variance = masked_var(values, mask, mean, reduce)
+    spread = variance.sqrt() if by_root_std else variance
+    return Whitening(mean, torch.rsqrt(spread + epsilon))
+
+
 def masked_whiten(
     values: Tensor,
     mask: Tensor,
@@ -86,13 +129,8 @@ def masked_whiten(
     Returns:
         Same shape and dtype as `values`, 0 at padding.
     """
-    mean = masked_mean(values, mask, reduce)
-    variance = masked_var(values, mask, mean, reduce)
-    spread = variance.sqrt() if by_root_std else variance
-    whitened = (values.double() - mean) * torch.rsqrt(spread + epsilon)
-    if not shift_mean:
-        whitened = whitened + mean
-    return torch.where(mask.bool(), whitened, 0.0).to(values.dtype)
+    found = whitening(values, mask, epsilon=epsilon, by_root_std=by_root_std, reduce=reduce)
+    return found(values, mask, shift_mean=shift_mean)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The responses of a PPO step as rows of a file: enough to colour them, and to weigh their rewards anew later.
+"""The responses of a training step as rows of a file: enough to colour them, and to weigh their rewards anew later.
 
 Knows experiences. Knows no file name and no reward model.
 """
@@ -57,8 +57,11 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
     """The responses of a step with their segments and the numbers of their tokens."""
     rollout = experience.rollout
     kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, rollout.response_mask)
-    tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards, "advantage": experience.advantages}
-    numbers = {name: _rounded(tensor) for name, tensor in tensors.items()}
+    tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards}
+    if experience.shares or experience.values is not None:
+        tensors["advantage"] = experience.advantages
+    numbers = {name: _rounded(tensor) for name, tensor in tensors.items() if tensor is not None}
+    shares = {name: _rounded(tensor) for name, tensor in experience.shares.items()}
     indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()
     return [
         SampleRecord(
@@ -72,7 +75,9 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
                 for segment in _segments(name, component, row)
             ],
             tokens=SampleTokens(
-                list(rollout.token_ends[row]), {name: table[row][: lengths[row]] for name, table in numbers.items()}
+                list(rollout.token_ends[row]),
+                {name: table[row][: lengths[row]] for name, table in numbers.items()},
+                {name: table[row][: lengths[row]] for name, table in shares.items()},
             ),
         )
         for row, prompt in enumerate(rollout.row_prompts())

@@ -37,7 +37,7 @@ class KeptStep:
         episodes: responses of the whole step; more than R where not all were kept.
         rollout: R responses. Its log-probabilities are log π − log π_ref, so the reference's are 0; its token ids and
             those of the prompts are not kept and are 0.
-        values: fp32 [R, T], V(s_t) before the update.
+        values: fp32 [R, T], V(s_t) before the update; None without a value model.
         rewards: fp32 [R, T], as trained: KL included, whitened where the configuration said so.
         advantages: fp32 [R, T], as trained.
         raw: the scorers' own values, by component.
@@ -48,7 +48,7 @@ class KeptStep:
     beta: float
     episodes: int
     rollout: Rollout
-    values: Tensor
+    values: Tensor | None
     rewards: Tensor
     advantages: Tensor
     raw: Mapping[str, SegmentScores]
@@ -65,7 +65,9 @@ def kept_steps(run: RunDirectory) -> list[int]:
     return list(sample_files(run))
 
 
-def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metrics: Mapping[str, Any]) -> KeptStep:
+def read_kept_step(
+    run: RunDirectory, step: int, components: Sequence[str], metrics: Mapping[str, Any], *, critic: bool = True
+) -> KeptStep:
     """Read what was kept of a step.
 
     Args:
@@ -73,6 +75,7 @@ def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metr
         step: number of the step.
         components: names of the reward components, in the order of the configuration.
         metrics: the step's line of `metrics.jsonl`.
+        critic: whether the run had a value model.
 
     Raises:
         DataError: the file is missing or damaged, or was written before token values were kept.
@@ -81,7 +84,7 @@ def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metr
     rows = read_samples(path)
     for number, row in enumerate(rows):
         try:
-            _check(row, components)
+            _check(row, components, [name for name in QUANTITIES if critic or name != "value"])
         except DataError as error:
             raise error.at(file=path, record=number) from None
     if not rows:
@@ -92,7 +95,7 @@ def read_kept_step(run: RunDirectory, step: int, components: Sequence[str], metr
         beta=float(_number(metrics, "beta", run.metrics)),
         episodes=int(_number(metrics, "episodes_per_step", run.metrics)),
         rollout=rollout,
-        values=_padded(rows, "value"),
+        values=_padded(rows, "value") if critic else None,
         rewards=_padded(rows, "reward"),
         advantages=_padded(rows, "advantage"),
         raw={name: _scores(name, rows, "raw") for name in components},
@@ -107,11 +110,11 @@ def _number(metrics: Mapping[str, Any], key: str, path: Path) -> float:
     return value
 
 
-def _check(row: SampleRecord, components: Sequence[str]) -> None:
+def _check(row: SampleRecord, components: Sequence[str], quantities: Sequence[str]) -> None:
     """Raise DataError unless a row holds all that is needed."""
     length = len(_tokens(row).ends)
     require(length > 0, "expected at least one token, got none", "tokens.ends")
-    for key in QUANTITIES:
+    for key in quantities:
         require(key in _tokens(row).numbers, "missing field", f"tokens.{key}")
     known = ", ".join(sorted(components))
     for number, segment in enumerate(row.segments):

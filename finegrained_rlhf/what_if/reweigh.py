@@ -8,10 +8,14 @@ from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_jsonl, write_json
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.training.ppo.advantages.gae import GAE
+from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
 from finegrained_rlhf.what_if.kept_rollouts import kept_steps, read_kept_step
 from finegrained_rlhf.what_if.weights import (
@@ -96,16 +100,27 @@ class Reweigh:
         """
         run = RunDirectory(self.directory)
         config = run.read_config()
-        before, ppo = run_weighing(config, run), ppo_config_of_run(config, run)
+        before, ppo, algorithm = (
+            run_weighing(config, run),
+            ppo_config_of_run(config, run),
+            algorithm_of_run(config, run),
+        )
         now = before.changed(self.reward.weights, self.reward.settings)
         metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
         changes: list[StepChange] = []
         examples: list[NewBest] = []
         for step in self._steps(run):
-            kept = read_kept_step(run, step, list(before.weights), metrics.get(step, {"step": step}))
-            old = experience_under(kept, before, ppo)
+            row = metrics.get(step, {"step": step})
+            kept = read_kept_step(run, step, list(before.weights), row, critic=algorithm.critic)
+            if not (algorithm.critic or kept.complete):
+                raise DataError(
+                    f"holds {len(kept.rollout.texts)} of {kept.episodes} responses; advantages over the responses to a "
+                    "prompt need all of them",
+                    file=run.samples_path(step),
+                )
+            old = experience_under(kept, before, ppo, algorithm)
             check_recomputed(kept, old, ppo)
-            change, found = compare(kept, old, experience_under(kept, now, ppo))
+            change, found = compare(kept, old, experience_under(kept, now, ppo, algorithm))
             changes.append(change)
             examples += found
         return {
@@ -165,6 +180,24 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
         return PPOConfig(**given, **made)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
+
+
+def algorithm_of_run(config: Mapping[str, Any], run: RunDirectory) -> AdvantageEstimator:
+    """The algorithm in a run's configuration; PPO's where it names none.
+
+    Raises:
+        DataError: it is another version's, or none of ours.
+        ConfigError: it has a value head a component, whose values were not kept one by one.
+    """
+    given = config.get("algorithm") or {"_target_": public_path(GAE)}
+    kinds = {public_path(kind).rpartition(".")[2]: kind for kind in (GAE, GroupAdvantages)}
+    try:
+        algorithm = kinds[str(given["_target_"]).rpartition(".")[2]](**_without_target(given))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"expected an algorithm of ours ({error})", file=run.config_path, field="algorithm") from None
+    if isinstance(algorithm, GAE) and algorithm.per_component:
+        raise ConfigError("algorithm.per_component: the values of each head were not kept; advantages do not follow")
+    return algorithm
 
 
 def _without_target(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.composition import ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rewards.protocol import BaseScorer
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep
@@ -85,7 +86,9 @@ class _Kept(BaseScorer):
         raise NotImplementedError("kept rollouts are not scored again")
 
 
-def experience_under(kept: KeptStep, reward: Weighing, config: PPOConfig) -> Experience:
+def experience_under(
+    kept: KeptStep, reward: Weighing, config: PPOConfig, algorithm: AdvantageEstimator | None = None
+) -> Experience:
     """The experience of a kept step as training would have made it with `reward`.
 
     Whitening takes its statistics from the kept responses.
@@ -103,7 +106,14 @@ def experience_under(kept: KeptStep, reward: Weighing, config: PPOConfig) -> Exp
     trace = composer.compose(kept.rollout, scores, train=False)
     reference = torch.zeros_like(kept.rollout.logprobs)
     return make_experience(
-        kept.rollout, trace, reference, kept.values, beta=kept.beta, config=config, reduce=lambda tensor: tensor
+        kept.rollout,
+        trace,
+        reference,
+        kept.values,
+        beta=kept.beta,
+        config=config,
+        reduce=lambda tensor: tensor,
+        algorithm=algorithm,
     )
 
 

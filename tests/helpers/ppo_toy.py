@@ -19,6 +19,7 @@ from finegrained_rlhf.rollout import RolloutConfig, make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
@@ -60,17 +61,17 @@ class LengthScorer:
         )
 
 
-def value_model(owner: Policy, kind: str, shared: bool = False) -> ValueModel:
+def value_model(owner: Policy, kind: str, shared: bool = False, heads: int = 1) -> ValueModel:
     """A separate value model of the policy's architecture, or a head on its trunk."""
     with _GENERATOR:  # threads share the global generator
         torch.manual_seed(5)
         if shared:
-            return SharedTrunkValueModel(owner)
+            return SharedTrunkValueModel(owner, heads)
         source = policy(kind, seed=6).model
         if kind in CAUSAL:
-            return SeparateValueModel(source.base_model, owner).eval()
+            return SeparateValueModel(source.base_model, owner, heads).eval()
         source.lm_head = nn.Identity()
-        return SeparateValueModel(source, owner).eval()
+        return SeparateValueModel(source, owner, heads).eval()
 
 
 def make_trainer(
@@ -92,6 +93,7 @@ def make_trainer(
     seed: int = 0,
     score_sampling: bool = False,
     logprobs: Any = "auto",
+    algorithm: AdvantageEstimator | None = None,
     **ppo: Any,
 ) -> PPOTrainer:
     """A trainer whose every part is small; `ppo` are fields of PPOConfig."""
@@ -110,16 +112,18 @@ def make_trainer(
     if score_sampling:
         owner.scored = rollout.decoding()
     optimizer = OptimizerConfig(lr=lr, eps=1e-5, schedule="constant")
+    config = PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo})
+    heads = 1 if algorithm is None else algorithm.value_heads(list(scorers), config)
+    values = value_model(owner, kind, shared, heads) if heads else None
     parts = PPOParts(
-        PPOModels(owner, value_model(owner, kind, shared), optimizer, total_steps=100),
+        PPOModels(owner, values, optimizer, total_steps=100),
         make_engine(owner),
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
         PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
         processes,
         RunDirectory(path).create(),
     )
-    config = PPOConfig(**{"kl": KLConfig(beta=0.05), "micro_batch_prompts": 2, **ppo})
-    return PPOTrainer(parts, config, rollout, seed=seed)
+    return PPOTrainer(parts, config, rollout, seed=seed, algorithm=algorithm)
 
 
 class ThreadProcesses(Processes):

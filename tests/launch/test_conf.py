@@ -41,6 +41,7 @@ PIPELINES = names_in("pipeline")
 GROUPS = {
     "policy": ("train_ppo", "train_sft", "train_conqrr"),
     "value": ("train_ppo",),
+    "algorithm": ("train_ppo",),
     "reward": ("train_ppo", "evaluate", "generate"),
     "reward_model": ("train_reward_model",),
     "oracle": ("evaluate",),
@@ -52,6 +53,8 @@ GROUPS = {
     "rewrite_reward": ("train_conqrr",),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
+TOGETHER = {("value", "none"): ["algorithm=rloo"]}
+"""Options that only another group's option can use."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -184,7 +187,8 @@ def test_no_group_is_forgotten_and_none_is_called_data() -> None:
 
 @pytest.mark.parametrize(("group", "option", "script"), options())
 def test_every_option_of_every_group_binds(group: str, option: str, script: str) -> None:
-    job_of(script, [*([] if group == "reward_model" else NEEDED.get(script, [])), f"{group}={option}"])
+    needed = [] if group == "reward_model" else NEEDED.get(script, [])
+    job_of(script, [*needed, *TOGETHER.get((group, option), []), f"{group}={option}"])
 
 
 @pytest.mark.parametrize("script", ["train_ppo", "train_sft", "train_reward_model", "train_dialki"])

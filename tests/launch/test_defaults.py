@@ -23,7 +23,8 @@ INTENDED = {
     r"train_\w+\.yaml: processes\.precision": "scripts train in bf16, as on GPUs; a job made in Python in fp32",
     r"reward_model/\w+\.yaml: (steps|epochs|global_attention|batches\.batch_size|optimizer\.\w+)": "what the "
     "option is for: each kind of reward model is trained in its own way",
-    r"(tracking/(tensorboard|wandb)|value/shared)\.yaml: kind": "what the option is for",
+    r"(tracking/(tensorboard|wandb)|value/(shared|none))\.yaml: kind": "what the option is for",
+    r"algorithm/\w+\.yaml: algorithm\.\w+": "what the option is for",
     r"rewrite_reward/reciprocal_rank\.yaml: shape": "what the option is for",
     r"reward/fine_grained\.yaml: components\.\w+\.granularity": "checked against the model; null takes the model's",
     r"reward/fine_grained\.yaml: settings\.\w+\.empty": "a configuration of version 0.1 has no such key, and paid 0",

@@ -154,6 +154,20 @@ def test_a_response_as_a_heat_map() -> None:
     assert sums and text_of(sums[1]) == "a +0.5b +2weighted total +1.25"
 
 
+def test_the_shares_of_components_in_the_advantage_are_choices_on_one_scale() -> None:
+    shares = {"a": [2.0, -0.4, 0.0], "kl": [0.0, 0.8, 2.0], "baseline": [-1.0, 0.0, 0.0]}
+    response = SampleRecord("id", 0, "prompt", "Yes, no <", [segment(0, 9)], SampleTokens([4, 9, 9], {}, shares))
+    html = heat_panel("panel", [Group("prompt", [("now", response)])], ["a"])
+    assert re.findall(r'<label for="panel-\d" class="t\d">([^<]*)</label>', html) == [
+        "a",
+        "advantage from a",
+        "advantage from KL",
+        "advantage from baseline",
+    ]
+    pieces = dict(re.findall(r'<span class="(w[^"]*)" title="[^"]*">([^<]*)</span>', html))
+    assert list(pieces) == ["w k0p5 k1p5 k3m2", "w k0p5 k1m1 k2p2", "w k2p5 end"]
+
+
 def test_what_an_oracle_found_is_underlined_and_counted() -> None:
     marked = SampleRecord("id", 0, "prompt", "Yes, no <", [segment(0, 9)], None, [OracleMark(5, 9, "irrelevant <C1>")])
     clean = SampleRecord("id", 1, "prompt", "Yes", [], None, [])

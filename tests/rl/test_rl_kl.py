@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, log_ratio_kl
+from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLEstimator, kl_estimates, log_ratio_kl
 
 
 def test_log_ratio_by_hand() -> None:
@@ -15,6 +17,41 @@ def test_log_ratio_by_hand() -> None:
     kl = log_ratio_kl(logprobs, reference, torch.tensor([[1, 1, 0]]))
     assert kl.tolist() == [[0.5, -1.0, 0.0]]
     assert not kl.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("estimator", "values", "slopes"),
+    [
+        ("k1", [0.5, -1.0], [1.0, 1.0]),
+        ("k2", [0.125, 0.5], [0.5, -1.0]),
+        ("k3", [math.exp(-0.5) - 0.5, math.e - 2], [1 - math.exp(-0.5), 1 - math.e]),
+    ],
+)
+def test_the_estimators_by_hand(estimator: KLEstimator, values: list[float], slopes: list[float]) -> None:
+    logprobs = torch.tensor([[-1.0, -2.0, 300.0]], requires_grad=True)
+    reference = torch.tensor([[-1.5, -1.0, -300.0]])
+    kl = kl_estimates(logprobs, reference, torch.tensor([[1, 1, 0]]), estimator)
+    assert kl.tolist()[0] == pytest.approx([*values, 0.0], abs=1e-6)
+    kl.sum().backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist()[0] == pytest.approx([*slopes, 0.0], abs=1e-6)
+
+
+def test_which_estimators_have_the_divergence_as_mean_or_as_gradient() -> None:
+    """Exactly, over all actions: k1 and k3 have the mean of the KL, k2's mean gradient is the KL's, k1's is 0."""
+    logits = torch.randn(5, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+    policy = torch.distributions.Categorical(logits=logits)
+    reference = torch.distributions.Categorical(logits=torch.linspace(-1, 1, 5, dtype=torch.float64))
+    exact = torch.distributions.kl_divergence(policy, reference)
+    (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    for name, mean, gradient in (("k1", True, False), ("k2", False, True), ("k3", True, False)):
+        mask = torch.ones(1, 5, dtype=torch.long)
+        kl = kl_estimates(policy.logits[None], reference.logits[None], mask, name)[0]  # type: ignore[arg-type]
+        assert (abs(float((policy.probs * kl).sum().detach() - exact.detach())) < 1e-12) == mean
+        (found,) = torch.autograd.grad((policy.probs.detach() * kl).sum(), logits, retain_graph=True)
+        assert bool(torch.allclose(found, wanted, atol=1e-12)) == gradient
+        assert bool(torch.allclose(found, torch.zeros(5).double(), atol=1e-12)) == (name == "k1")
+    with pytest.raises(ValueError, match="k1, k2 or k3"):
+        kl_estimates(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1).long(), "k4")  # type: ignore[arg-type]
 
 
 def test_its_mean_over_samples_is_the_divergence() -> None:

@@ -68,6 +68,29 @@ def test_policy_loss_against_a_scalar_loop() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope", "clipped"),
+    [
+        (1.25, 2.0, -2.5, -2.5, 0),  # above 1 + ε, below 1 + ε'
+        (1.5, 2.0, -2.6, 0.0, 1),  # clipped at 1 + ε'
+        (0.5, 2.0, -1.0, -1.0, 0),
+        (0.75, -2.0, 1.6, 0.0, 1),  # the lower bound is still ε
+        (2.5, -2.0, 5.0, 5.0, 0),  # below c
+        (3.5, -2.0, 6.0, 0.0, 1),  # bounded at c·|A|
+        (3.5, 2.0, -2.6, 0.0, 1),  # c is for negative advantages
+    ],
+)
+def test_a_higher_upper_clip_and_the_dual_clip_by_hand(
+    ratio: float, advantage: float, loss: float, slope: float, clipped: int
+) -> None:
+    logprobs = cell(math.log(ratio) - 3.0).requires_grad_()
+    result = clipped_policy_loss(logprobs, cell(-3.0), cell(advantage), ONE, clip=0.2, clip_upper=0.3, dual_clip=3.0)
+    assert float(result.loss.detach()) == pytest.approx(loss)
+    assert int(result.clipped) == clipped
+    result.loss.backward()
+    assert float(logprobs.grad) == pytest.approx(slope)
+
+
 def test_policy_padding_has_no_loss_no_gradient_and_ratio_one() -> None:
     new, old, advantages, mask = random_batch(1)
     padding = ~mask.bool()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     write_samples(tmp_path / "step_1.jsonl", [SAMPLE, plain])
     read = read_samples(tmp_path / "step_1.jsonl")
     assert read == [SAMPLE, SampleRecord("p2", 0, "", "", [], None)]
+    shared = replace(SAMPLE, tokens=replace(TOKENS, shares={"a": [0.5, 0.0, -1.0], "baseline": [0.0, 0.0, 1.0]}))
+    write_samples(tmp_path / "step_2.jsonl", [shared])
+    assert read_samples(tmp_path / "step_2.jsonl") == [shared]
     assert read[0].totals("a") == (1.0, 0.5) and read[0].total == -0.5 and read[0].of("c") == []
 
 
@@ -100,6 +104,8 @@ def test_files_of_training_and_of_validation_are_told_apart(tmp_path: Path) -> N
         ),
         ({"tokens": {"ends": [4, 99]}}, "field tokens.ends: expected a list of offsets from 0 to 9"),
         ({"tokens": {"ends": [4], "kl": [None]}}, "field tokens.kl: expected 1 finite numbers"),
+        ({"shares": {"a": [0.5]}}, "field shares.a: expected 3 numbers, one a token, got 1"),
+        ({"shares": [0.5]}, "field shares: expected an object, got list"),
         ({"tokens": {"ends": [4], "kl": 3}}, "field tokens.kl: expected 1 numbers, one a token, got None"),
     ],
 )

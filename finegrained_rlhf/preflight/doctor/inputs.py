@@ -178,7 +178,9 @@ def _policy(policy: Policy, prompt_ids: Sequence[Sequence[int]]) -> Finding:
     return Finding("pass", what)
 
 
-def _value(value: ValueModel, policy: Policy, path: str | None) -> Finding:
+def _value(value: ValueModel | None, policy: Policy, path: str | None) -> Finding:
+    if value is None:
+        return Finding("pass", "value: none, the algorithm learns no values")
     if not isinstance(value, SeparateValueModel) or path is None:
         return Finding("pass", "value: a head on the policy's trunk")
     what = f"value: {type(value.backbone).__name__}, {_size(value)}"

@@ -39,6 +39,7 @@ _SHOWN = 60
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """How far a metric of two processes may lie from that of one: the same sums in another order, and Adam divides by
 gradients that may be small."""
+_SHOWN_METRICS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm")
 _OF_THE_UPDATE = ("loss/", "clip_fraction/", "ratio", "gradient_norm", "logprob_gap")
 
 
@@ -176,7 +177,7 @@ def training_step(case: Case) -> Iterator[Finding]:
         _free(case)
     odd = [name for name, value in case.metrics.items() if not math.isfinite(value)]
     norm = case.metrics["gradient_norm"]
-    what = ", ".join(f"{name} {case.metrics[name]:.3g}" for name in ("loss/policy", "loss/value", "gradient_norm"))
+    what = ", ".join(f"{name} {case.metrics[name]:.3g}" for name in _SHOWN_METRICS if name in case.metrics)
     what += f", {case.metrics['time/total_s']:.1f} s for {case.metrics['episodes_per_step']:.0f} responses"
     if odd:
         yield Finding("fail", f"not finite: {', '.join(odd)}; {what}", "processes.precision=fp32; a lower optimizer.lr")

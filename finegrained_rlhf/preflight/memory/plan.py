@@ -99,7 +99,7 @@ class Plan:
     Attributes:
         policy: its shape.
         policy_activations: of the policy.
-        value: None for a value head on the policy's trunk (counted with the policy's parameters).
+        value: None for a value head on the policy's trunk (counted with the policy's parameters), and without one.
         value_activations: of the value model.
         rewards: reward models.
         reference_copy: True where the reference has weights of its own (no LoRA).

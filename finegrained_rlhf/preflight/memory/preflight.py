@@ -18,7 +18,7 @@ from transformers import AutoModel
 
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.value import SeparateValueModel
+from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
@@ -56,8 +56,8 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     """
     policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path)))
     data = data or job.read_data(policy)
-    value = value_shell(job.value, policy)
-    own = isinstance(value, SeparateValueModel)
+    value = value_shell(job.value, policy, heads=job.value_heads)
+    own, shared = isinstance(value, SeparateValueModel), isinstance(value, SharedTrunkValueModel)
     longest = max(len(prompt.input_ids) for prompt in (*data.train, *data.validation))
     sampling, number = job.rollout, processes.count
     prompts = -(-sampling.prompts_per_step // number)
@@ -67,10 +67,10 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     scored: Literal["plain", "top_k", "top_p"] = "plain"
     if job.ppo.score_sampling_distribution:
         scored = "top_p" if sampling.top_p < 1 else "top_k"
-    trunk = policy if own else nn.ModuleList([policy, value])
+    trunk = nn.ModuleList([policy, value]) if shared else policy
     return Plan(
         policy=shape_of(trunk, policy.model.config),
-        policy_activations=policy_activations(policy, job.policy, not own, batch, processes),
+        policy_activations=policy_activations(policy, job.policy, shared, batch, processes),
         value=shape_of(value, value.backbone.config) if isinstance(value, SeparateValueModel) else None,
         value_activations=value_activations(policy, job.value, batch, processes) if own else None,
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),

@@ -115,17 +115,19 @@ def _adapter_shell(model: Any, directory: str) -> Any:
     return wrapped
 
 
-def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = None) -> ValueModel:
-    """The value model of a run on the meta device.
+def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = None, heads: int = 1) -> ValueModel | None:
+    """The value model of a run on the meta device; None where it has none.
 
     Raises:
         ModelError: it does not fit the policy.
     """
+    if config.kind == "none":
+        return None
     with torch.device("meta"):
         if config.path is None:
-            return SharedTrunkValueModel(policy).eval()
+            return SharedTrunkValueModel(policy, heads).eval()
         backbone = AutoModel.from_config(_with_layers(config_of_model(config.path), layers), dtype=torch.float32)
-        return SeparateValueModel(backbone, policy).eval()
+        return SeparateValueModel(backbone, policy, heads).eval()
 
 
 def shape_of(module: nn.Module, config: Any) -> ModelShape:
@@ -242,7 +244,9 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
     whole = config_of_model(config.path)
 
     def kept(layers: Layers) -> int:
-        model = value_shell(config, policy, layers).to_empty(device=processes.device)
+        shell = value_shell(config, policy, layers)
+        assert shell is not None
+        model = shell.to_empty(device=processes.device)
         prompt, index, ids = _inputs(policy.eos_ids[0], batch, processes.device)
         memory = PromptMemory([prompt], *pad_rows([prompt.input_ids], policy.pad_id, processes.device), None)
         return _saved(model, lambda: model(memory, index, ids), whole, processes)

@@ -1,4 +1,4 @@
-"""Responses as heat maps: the text coloured by one component's segments, or by one number of its tokens.
+"""Responses as heat maps: the text coloured by a component's segments, or by one number of its tokens.
 
 The reader chooses what colours the text; the choice needs no script. Knows responses only, and nothing of runs.
 """
@@ -20,6 +20,7 @@ LAYERS = 16
 _FSI, _PDI = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 # Numbers of a token, in the order in which they are shown.
 _NAMES = {"advantage": "advantage", "reward": "token reward", "value": "value", "kl": "KL"}
+_SHARES = {"kl": "KL"}
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,14 @@ class _Layer:
         scale: the absolute value from which on the shade is the strongest.
         beyond: some values are larger than that.
         by_token: it colours tokens, not segments.
+        share: it is the share of `name` in the advantage.
     """
 
     name: str
     scale: float
     beyond: bool
     by_token: bool
+    share: bool = False
 
     @property
     def ends(self) -> tuple[tuple[str, float], tuple[str, float]]:
@@ -108,6 +111,8 @@ def heat_panel(
 
 def layer_name(layer: _Layer) -> str:
     """What the choice is called."""
+    if layer.share:
+        return f"advantage from {_SHARES.get(layer.name, layer.name)}"
     return _NAMES[layer.name] if layer.by_token else layer.name
 
 
@@ -116,12 +121,22 @@ def _layers(responses: Sequence[SampleRecord], components: Sequence[str]) -> lis
     for component in components:
         values = [abs(s.raw) for r in responses for s in r.segments if s.component == component]
         found.append(_Layer(component, max(values, default=0.0) or 1.0, beyond=False, by_token=False))
+    with_tokens = [r.tokens for r in responses if r.tokens]
     for quantity in _NAMES:
-        values = sorted(abs(v) for r in responses if r.tokens for v in r.tokens.numbers.get(quantity, ()))
-        if values:  # a few outliers would make everything else pale
-            scale = values[int(0.95 * (len(values) - 1))] or values[-1] or 1.0
-            found.append(_Layer(quantity, scale, beyond=scale < values[-1], by_token=True))
+        if values := [abs(v) for tokens in with_tokens for v in tokens.numbers.get(quantity, ())]:
+            found.append(_Layer(quantity, *_scale(values), by_token=True))
+    shares = list(dict.fromkeys(name for tokens in with_tokens for name in tokens.shares))
+    every = [abs(v) for tokens in with_tokens for values in tokens.shares.values() for v in values]
+    if every:  # one scale, so that the shades of two shares can be compared
+        found += [_Layer(name, *_scale(every), by_token=True, share=True) for name in shares]
     return found[:LAYERS]
+
+
+def _scale(values: Sequence[float]) -> tuple[float, bool]:
+    """The scale of absolute values, and whether some lie beyond: a few outliers would make everything else pale."""
+    ordered = sorted(values)
+    scale = ordered[int(0.95 * (len(ordered) - 1))] or ordered[-1] or 1.0
+    return scale, scale < ordered[-1]
 
 
 def _legend(layers: Sequence[_Layer]) -> Html:
@@ -202,9 +217,10 @@ def _piece(response: SampleRecord, piece: Piece, layers: Sequence[_Layer]) -> Ht
 
 def _value_of(response: SampleRecord, piece: Piece, over: Sequence[SampleSegment], layer: _Layer) -> float | None:
     if layer.by_token:
-        if response.tokens is None or not piece.tokens or layer.name not in response.tokens.numbers:
+        if response.tokens is None or not piece.tokens:
             return None
-        return response.tokens.numbers[layer.name][piece.tokens[-1]]
+        numbers = (response.tokens.shares if layer.share else response.tokens.numbers).get(layer.name)
+        return None if numbers is None else numbers[piece.tokens[-1]]
     return next((segment.raw for segment in over if segment.component == layer.name), None)
 
 

@@ -56,6 +56,10 @@ _SINCE_0_1 = {
     r"reward\.overlong\._target_": "finegrained_rlhf.rewards.OverlongPenalty",
     r"reward\.overlong\.limit": None,
     r"reward\.overlong\.per_token": 0.0,
+    r"algorithm\._target_": "finegrained_rlhf.training.ppo.GAE",
+    r"algorithm\.per_component": False,
+    r"ppo\.kl\.place": "reward",
+    r"ppo\.kl\.estimator": "k1",
 }
 """Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 

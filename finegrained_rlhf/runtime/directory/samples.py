@@ -53,10 +53,13 @@ class SampleTokens:
         ends: character at which each ends [T]; not decreasing.
         numbers: by quantity of `QUANTITIES`, a number a token [T]: `kl` is log π − log π_ref in nats, `value` V(s_t),
             `reward` as trained (KL included, whitened where the configuration says so), `advantage` as trained.
+        shares: by reward component, a number a token [T]: its share in `advantage`; `kl` and `baseline` are no
+            component's. They add up to `advantage`. Empty in files that do not hold them.
     """
 
     ends: Sequence[int]
     numbers: Mapping[str, Sequence[float]]
+    shares: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,11 @@ class SampleRecord:
         row = {"id": self.id, "prompt": self.prompt, "sample": self.sample, "response": self.text, "segments": segments}
         if self.tokens is None:
             return row
+        shares = {name: list(values) for name, values in self.tokens.shares.items()}
         return {
             **row,
             "tokens": {"ends": list(self.tokens.ends), **{k: list(v) for k, v in self.tokens.numbers.items()}},
+            **({"shares": shares} if shares else {}),
         }
 
 
@@ -195,7 +200,7 @@ def sample_files(run: RunDirectory, kind: SampleKind = "step") -> dict[int, Path
 def _sample(row: Mapping[str, Any]) -> SampleRecord:
     text = _text(row, "response")
     tokens = row.get("tokens")
-    read = None if tokens is None else _tokens(tokens, text)
+    read = None if tokens is None else _tokens(tokens, row.get("shares", {}), text)
     segments = _field(row, "segments")
     if not isinstance(segments, list):
         raise DataError(f"expected a list, got {type(segments).__name__}", field="segments")
@@ -242,20 +247,23 @@ def _segment(row: Any, text: str, tokens: SampleTokens | None, where: str) -> Sa
     )
 
 
-def _tokens(row: Any, text: str) -> SampleTokens:
+def _tokens(row: Any, shares: Any, text: str) -> SampleTokens:
     ends = row.get("ends") if isinstance(row, Mapping) else None
     if not isinstance(ends, list) or not all(_is_whole(end) and 0 <= end <= len(text) for end in ends):
         raise DataError(f"expected a list of offsets from 0 to {len(text)}", field="tokens.ends")
     if sorted(ends) != ends:
         raise DataError("expected offsets that do not decrease", field="tokens.ends")
     numbers = {name: row[name] for name in QUANTITIES if name in row}
-    for name, values in numbers.items():
+    if not isinstance(shares, Mapping):
+        raise DataError(f"expected an object, got {type(shares).__name__}", field="shares")
+    named = {**{f"tokens.{k}": v for k, v in numbers.items()}, **{f"shares.{k}": v for k, v in shares.items()}}
+    for name, values in named.items():
         count = len(values) if isinstance(values, list) else None
         if count != len(ends):
-            raise DataError(f"expected {len(ends)} numbers, one a token, got {count}", field=f"tokens.{name}")
+            raise DataError(f"expected {len(ends)} numbers, one a token, got {count}", field=name)
         if not all(map(_is_number, values)):
-            raise DataError(f"expected {len(ends)} finite numbers, one a token", field=f"tokens.{name}")
-    return SampleTokens(ends, numbers)
+            raise DataError(f"expected {len(ends)} finite numbers, one a token", field=name)
+    return SampleTokens(ends, numbers, shares)
 
 
 def _field(row: Mapping[str, Any], name: str, prefix: str = "") -> Any:

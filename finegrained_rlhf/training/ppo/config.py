@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
+from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController, KLEstimator
 
 
 @dataclass(frozen=True)
 class KLConfig:
-    """The KL penalty inside the reward.
+    """The KL penalty, inside the reward or inside the loss.
 
     Attributes:
+        place: `reward` takes β·KL of each token from its reward; `loss` adds it to its loss, where the gradient goes
+            through it.
+        estimator: of the KL of a token: `k1` log π − log π_ref, `k2` half its square, `k3` π_ref/π − 1 − log(π_ref/π).
         beta: coefficient β (starting value for the adaptive controller); 0.3 fine-grained, 0.2 preference.
         controller: `fixed` or `adaptive`.
         target: KL in nats an episode that the adaptive controller aims at.
@@ -22,6 +25,8 @@ class KLConfig:
         patience: training stops after this many counted steps in all, not in a row.
     """
 
+    place: Literal["reward", "loss"] = "reward"
+    estimator: KLEstimator = "k1"
     beta: float = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: float = 6.0
@@ -30,6 +35,10 @@ class KLConfig:
     patience: int = 5
 
     def __post_init__(self) -> None:
+        if self.place not in ("reward", "loss"):
+            raise ConfigError(f"ppo.kl.place must be reward or loss, got {self.place!r}")
+        if self.estimator not in ("k1", "k2", "k3"):
+            raise ConfigError(f"ppo.kl.estimator must be k1, k2 or k3, got {self.estimator!r}")
         if self.controller not in ("fixed", "adaptive"):
             raise ConfigError(f"ppo.kl.controller must be fixed or adaptive, got {self.controller!r}")
         if self.patience < 1 or (self.limit is not None and self.limit <= 0):
@@ -63,20 +72,23 @@ class CompatConfig:
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """PPO over token rewards.
+    """The update on token advantages, and GAE. What GAE, whitening and values need is read with `algorithm=ppo` alone.
 
     Attributes:
         epochs: passes over a rollout; each ends in one optimizer step, as in the original code.
-        discount: γ.
+        discount: γ; other algorithms than `ppo` do not discount.
         lambda_: λ of GAE; 0.95 for dense rewards, 0.99 for one reward a response.
         clip: ε of the policy ratio.
+        clip_upper: ε of the ratio above 1 ("clip-higher"); None takes `clip`.
+        dual_clip: with c > 1 the loss of a token whose advantage A is negative is at most −c·A; None sets no bound.
         value_clip: ε of the value, in units of the value.
         value_coefficient: weight of the value loss.
         whiten_rewards: scale token rewards (KL penalty included) to unit variance without shifting the mean.
         whiten_advantages: scale advantages to mean 0 and variance 1 over all processes.
         value_target: `gae` is A + V_old (the original code), `truncated` the thesis's formula.
         loss_average: in both losses `token` weighs every response token alike, `sequence` every response (1/|y|, as
-            algorithm 1 of the thesis does).
+            algorithm 1 of the thesis does); `constant` divides the sum over tokens by responses times
+            `rollout.max_new_tokens`, so that no length enters.
         score_sampling_distribution: False scores the plain softmax (the paper); True the tempered, truncated one.
         micro_batch_prompts: at most so many prompts (with all their samples) in one forward and backward pass on one
             process.
@@ -90,12 +102,14 @@ class PPOConfig:
     discount: float = 1.0
     lambda_: float = 0.95
     clip: float = 0.2
+    clip_upper: float | None = None
+    dual_clip: float | None = None
     value_clip: float = 0.2
     value_coefficient: float = 1.0
     whiten_rewards: bool = True
     whiten_advantages: bool = True
     value_target: Literal["gae", "truncated"] = "gae"
-    loss_average: Literal["token", "sequence"] = "token"
+    loss_average: Literal["token", "sequence", "constant"] = "token"
     score_sampling_distribution: bool = False
     micro_batch_prompts: int = 1
     micro_batch_tokens: int | None = None
@@ -112,5 +126,9 @@ class PPOConfig:
             raise ConfigError("ppo needs clip > 0, value_clip > 0 and value_coefficient >= 0")
         if self.value_target not in ("gae", "truncated"):
             raise ConfigError(f"ppo.value_target must be gae or truncated, got {self.value_target!r}")
-        if self.loss_average not in ("token", "sequence"):
-            raise ConfigError(f"ppo.loss_average must be token or sequence, got {self.loss_average!r}")
+        if self.loss_average not in ("token", "sequence", "constant"):
+            raise ConfigError(f"ppo.loss_average must be token, sequence or constant, got {self.loss_average!r}")
+        if self.clip_upper is not None and self.clip_upper <= 0:
+            raise ConfigError(f"ppo.clip_upper must be positive (or null), got {self.clip_upper}")
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ConfigError(f"ppo.dual_clip must be above 1 (or null), got {self.dual_clip}")

@@ -1,4 +1,4 @@
-"""From a rollout and its rewards to what PPO learns from. All statistics are global over the processes."""
+"""From a rollout and its rewards to what a policy learns from. All statistics are global over the processes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
-from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns
-from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.rl.stats import Reduce, masked_whiten
+from finegrained_rlhf.rl.kl import kl_estimates
+from finegrained_rlhf.rl.stats import Reduce
+from finegrained_rlhf.training.ppo.advantages.gae import GAE
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, RewardedRollout
 from finegrained_rlhf.training.ppo.config import PPOConfig
 
 
@@ -31,35 +32,53 @@ def make_experience(
     rollout: Rollout,
     trace: RewardTrace,
     reference_logprobs: Tensor,
-    values: Tensor,
+    values: Tensor | None,
     *,
     beta: float,
     config: PPOConfig,
     reduce: Reduce,
+    algorithm: AdvantageEstimator | None = None,
 ) -> Experience:
-    """Rewards r_t = Σ_k weighted_k,t − β·KL_t, whitened; advantages and value targets.
-
-    The KL penalty enters before the rewards are whitened, and whitening keeps the mean, as in the original code.
+    """Rewards r_t = Σ_k weighted_k,t − β·KL_t, or without the KL where it is part of the loss; what the algorithm makes
+    of them.
 
     Args:
         rollout: R responses.
         trace: their component rewards.
         reference_logprobs: fp32 [R, T].
-        values: fp32 [R, T] before the update.
+        values: fp32 [R, T] before the update, [R, T, K] of K value heads; None without a value model.
         beta: β of this step.
         config: PPO settings.
         reduce: sums a small tensor over all processes.
+        algorithm: makes advantages; GAE where None.
     """
     check_components_add_up(trace)
-    mask, root = rollout.response_mask, config.compat.whiten_by_root_std
-    rewards = trace.total - beta * log_ratio_kl(rollout.logprobs, reference_logprobs, mask)
-    if config.whiten_rewards:
-        rewards = masked_whiten(rewards, mask, shift_mean=False, by_root_std=root, reduce=reduce)
-    advantages, returns = generalised_advantages(
-        rewards, values, mask, discount=config.discount, lambda_=config.lambda_
+    penalty = None
+    if config.kl.place == "reward":
+        estimator = config.kl.estimator
+        penalty = beta * kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator).detach()
+    given = RewardedRollout(rollout, trace, penalty, values)
+    made = (algorithm or GAE()).estimate(given, config, reduce)
+    return Experience(
+        rollout,
+        trace,
+        reference_logprobs,
+        made.values,
+        made.rewards,
+        made.advantages,
+        made.returns,
+        made.shares,
+        made.heads,
     )
-    if config.value_target == "truncated":
-        returns = truncated_returns(rewards, mask, discount=config.discount)
-    if config.whiten_advantages:
-        advantages = masked_whiten(advantages, mask, by_root_std=root, reduce=reduce)
-    return Experience(rollout, trace, reference_logprobs, values * mask, rewards, advantages, returns)
+
+
+def without_advantages(rollout: Rollout, trace: RewardTrace, reference_logprobs: Tensor) -> Experience:
+    """The experience of responses that nothing is learnt from and that have no others to be compared with.
+
+    Args:
+        rollout: R responses.
+        trace: their component rewards.
+        reference_logprobs: fp32 [R, T].
+    """
+    nothing = torch.zeros_like(trace.total)
+    return Experience(rollout, trace, reference_logprobs, None, trace.total, nothing, None)

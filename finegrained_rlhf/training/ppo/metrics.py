@@ -1,4 +1,4 @@
-"""What is told of a PPO step: responses, rewards by segment, alignment, KL, values and explained variance."""
+"""What is told of a training step: responses, rewards by segment, alignment, KL, values and explained variance."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
+from finegrained_rlhf.training.suppression import describe_suppression
 
 _AUDITED = 4
 
@@ -64,9 +65,11 @@ def step_metrics(
     episodes, tokens = mask.shape[0], mask.sum()
     kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
     metrics.add("kl", kl.sum(), episodes)
-    metrics.add("return", experience.returns.sum(), tokens)
-    metrics.add("value", experience.values.sum(), tokens)
+    if experience.values is not None and experience.returns is not None:
+        metrics.add("return", experience.returns.sum(), tokens)
+        metrics.add("value", experience.values.sum(), tokens)
     describe_responses(rollout, experience.trace, policy, metrics)
+    describe_suppression(experience, metrics)
     means = metrics.reduce(processes)
     totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
     return {
@@ -76,7 +79,7 @@ def step_metrics(
         "kl": means.pop("kl"),
         "beta": beta,
         **means,
-        "explained_variance": explained_variance(experience, processes.sum_),
+        **({} if experience.values is None else {"explained_variance": explained_variance(experience, processes.sum_)}),
         "lr": lr,
         "response_tokens": totals[1],
     }
@@ -84,6 +87,7 @@ def step_metrics(
 
 def explained_variance(experience: Experience, reduce: Reduce) -> float:
     """1 − Var(G − V) / Var(G) over the response tokens of all processes; 0 where the returns do not vary."""
+    assert experience.values is not None and experience.returns is not None
     mask, returns = experience.rollout.response_mask, experience.returns
     error = returns - experience.values
     of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)

@@ -1,4 +1,4 @@
-"""The models of a PPO run: policy, value model, frozen reference, and the optimizer over what is trained."""
+"""The models of a run: policy, value model if any, frozen reference, and the optimizer over what is trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.loading import restore_weights
 from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy, PromptMemory
-from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.policy_state import load_policy_state, save_policy_state
@@ -27,17 +27,17 @@ class PPOModels:
 
     Args:
         policy: trained; in evaluation mode throughout, so that rollout and update see one function (no dropout).
-        value: trained.
+        value: trained; None for an algorithm that learns no values.
         optimizer: rates and schedule.
         total_steps: training steps that the schedule spans.
     """
 
-    def __init__(self, policy: Policy, value: ValueModel, optimizer: OptimizerConfig, total_steps: int) -> None:
-        self.policy, self.value = policy.eval(), value.eval()
+    def __init__(self, policy: Policy, value: ValueModel | None, optimizer: OptimizerConfig, total_steps: int) -> None:
+        self.policy, self.value = policy.eval(), None if value is None else value.eval()
         self._reference: Policy | None = None
         if policy.adapter is None:
             self._reference = copy.deepcopy(policy).requires_grad_(False)
-        self._trained = nn.ModuleDict({"policy": self.policy.model, "value": self.value})
+        self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps)
 
     @property
@@ -57,15 +57,17 @@ class PPOModels:
 
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:
-        """fp32 [r, t] values of a micro-batch, of a value model of its own."""
-        assert not isinstance(self.value, SharedTrunkValueModel)
+        """fp32 [r, t], or [r, t, K] of K heads: values of a micro-batch, of a value model of its own."""
+        assert isinstance(self.value, SeparateValueModel)
         ids, mask = pad_rows([prompt.input_ids for prompt in batch.prompts], self.policy.pad_id, batch.ids.device)
-        return self.value(PromptMemory(batch.prompts, ids, mask, None), batch.index, batch.ids) * batch.mask
+        values = self.value(PromptMemory(batch.prompts, ids, mask, None), batch.index, batch.ids)
+        return masked_values(values, batch.mask)
 
     def save_state(self, directory: Path) -> None:
         """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""
         save_policy_state(self.policy, self.optimizer, directory)
-        save_model(self.value, str(directory / "value_state.safetensors"))
+        if self.value is not None:
+            save_model(self.value, str(directory / "value_state.safetensors"))
 
     def load_state(self, checkpoint: Path) -> None:
         """Read what a checkpoint holds.
@@ -74,4 +76,10 @@ class PPOModels:
             CheckpointError: it belongs to another architecture, or a file is missing.
         """
         load_policy_state(self.policy, self.optimizer, checkpoint)
-        restore_weights(self.value, checkpoint / "value_state.safetensors")
+        if self.value is not None:
+            restore_weights(self.value, checkpoint / "value_state.safetensors")
+
+
+def masked_values(values: Tensor, mask: Tensor) -> Tensor:
+    """Values [r, t] or [r, t, K], 0 where the mask [r, t] is."""
+    return values * (mask if values.dim() == 2 else mask[:, :, None])

@@ -32,18 +32,18 @@ class ScoredRollout:
     Attributes:
         rollout: with the behaviour log-probabilities that the update divides by.
         reference: fp32 [R, T] log-probabilities under the frozen reference.
-        values: fp32 [R, T].
+        values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
     """
 
     rollout: Rollout
     reference: Tensor
-    values: Tensor
+    values: Tensor | None
 
 
 class RolloutScorer:
     """Scores rollouts, and decides where behaviour log-probabilities come from.
 
-    With `auto`, fp32 and a value model of its own, the first rollout is scored both ways. If the two differ by at most
+    With `auto`, fp32 and no shared trunk, the first rollout is scored both ways. If the two differ by at most
     1e-5 at every token of every process, the decode's are used from then on and the policy's pass is saved. In bf16
     and with a shared trunk, whose values need that pass anyway, the update's function is used.
 
@@ -76,16 +76,23 @@ class RolloutScorer:
 
     @torch.no_grad()
     def _run(self, rollout: Rollout, batches: list[MicroBatch], from_decode: bool) -> ScoredRollout:
-        behaviour, reference, values = (torch.zeros_like(rollout.logprobs) for _ in range(3))
+        behaviour, reference = (torch.zeros_like(rollout.logprobs) for _ in range(2))
+        values = None
+        if self._models.value is not None:
+            heads = self._models.value.head.output.out_features
+            values = behaviour.new_zeros(behaviour.shape if heads == 1 else (*behaviour.shape, heads))
         for batch in batches:
             rows, width = batch.rows, batch.ids.shape[1]
             with self._processes.autocast():
                 reference[rows, :width] = self._models.reference_logprobs(batch)
                 if from_decode:
-                    values[rows, :width] = self._models.values(batch)
+                    if values is not None:
+                        values[rows, :width] = self._models.values(batch)
                     continue
                 now = token_statistics(self._models.policy, self._models.value, batch)
-            values[rows, :width], behaviour[rows, :width] = now.values, now.logprobs
+            behaviour[rows, :width] = now.logprobs
+            if values is not None and now.values is not None:
+                values[rows, :width] = now.values
         return ScoredRollout(rollout if from_decode else replace(rollout, logprobs=behaviour), reference, values)
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:

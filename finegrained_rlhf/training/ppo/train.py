@@ -1,4 +1,4 @@
-"""A PPO run as a configuration: what `scripts/train_ppo.py` builds and runs."""
+"""An RL run as a configuration: what `scripts/train_ppo.py` builds and runs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.checks import check_forward
+from finegrained_rlhf.training.ppo.advantages.gae import GAE
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
@@ -36,11 +38,12 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     Attributes:
         data: QA-FEEDBACK prompt file to train on.
         policy: starting policy, also the reference.
-        value: value model.
+        value: value model, or none.
         reward: components and weights.
         rollout: sampling.
-        ppo: algorithm.
+        ppo: the update; with `algorithm=ppo` also the advantages.
         optimizer: of policy and value model together.
+        algorithm: how token rewards become advantages.
         total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
         validation_data: prompt file for validation; None trains without.
         validation_prompts: use at most so many of them; None uses all.
@@ -61,6 +64,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     ppo: PPOConfig
     optimizer: OptimizerConfig
     total_steps: int = field()
+    algorithm: AdvantageEstimator = GAE()
     validation_data: str | None = None
     validation_prompts: int | None = None
     max_prompt_tokens: int = 1024
@@ -80,7 +84,16 @@ class TrainPPO(TrainingRun[PPOTrainer]):
                 f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
                 "no response would be longer"
             )
+        if not isinstance(self.algorithm, AdvantageEstimator):
+            raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
+        check_values(self.value.kind, self.algorithm)
+        self.algorithm.check(self.ppo, self.rollout.samples_per_prompt)
         super().__post_init__()
+
+    @property
+    def value_heads(self) -> int:
+        """Values of a token that the value model gives; 0 without one."""
+        return self.algorithm.value_heads(list(self.reward.all_weights), self.ppo)
 
     def run(self) -> LoopResult:
         """Train, or continue training; says where the policy is.
@@ -107,12 +120,13 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             policy.scored = self.rollout.decoding()
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)
-        models = PPOModels(policy, self.value.load(policy), self.optimizer, self.total_steps)
+        models = PPOModels(policy, self.value.load(policy, self.value_heads), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
         composer.check_prompts([*data.train, *data.validation])
         parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
-        return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=KeptSamples(every=self.samples_every))
+        samples = KeptSamples(every=self.samples_every)
+        return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=samples, algorithm=self.algorithm)
 
     def read_data(self, policy: Policy) -> PPOData:
         """The prompts of the run, as this policy reads them.

@@ -1,4 +1,4 @@
-"""PPO with fine-grained rewards: one training step, validation, and what a checkpoint keeps.
+"""RL on fine-grained rewards: one training step, validation, and what a checkpoint keeps.
 
 Knows rollouts and rewards through their interfaces; which reward models stand behind them is the configuration's.
 """
@@ -26,27 +26,25 @@ from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
-from finegrained_rlhf.training.checks import (
-    check_ratio,
-    check_start,
-    largest_logit,
-    start_tolerance,
-)
+from finegrained_rlhf.training.checks import check_ratio, check_start, largest_logit, start_tolerance
 from finegrained_rlhf.training.hacking import HackingWatch
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
+from finegrained_rlhf.training.ppo.advantages.gae import GAE
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.experience import make_experience
+from finegrained_rlhf.training.ppo.experience import make_experience, without_advantages
 from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses, step_metrics
 from finegrained_rlhf.training.ppo.models import PPOModels
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
 from finegrained_rlhf.training.samples import KeptSamples, write_step_samples
+from finegrained_rlhf.training.suppression import SuppressionWatch
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = ("loss/policy", "loss/value", "gradient_norm", "kl")
-"""Metrics that must be finite after every step."""
+_NUMBERS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm", "kl")
+"""Metrics that must be finite after every step that has them."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class PPOParts:
     """What PPO puts together.
 
     Attributes:
-        models: policy, value model, reference and optimizer.
+        models: policy, value model if any, reference and optimizer.
         engine: draws responses from the policy.
         composer: turns responses into token rewards.
         data: prompts.
@@ -98,6 +96,10 @@ class PPOTrainer:
         rollout: sampling settings.
         seed: of the run.
         samples: which responses are written down with their rewards; the defaults of `KeptSamples` where None.
+        algorithm: makes advantages of rewards; GAE where None.
+
+    Raises:
+        ConfigError: the algorithm cannot use these settings.
     """
 
     def __init__(
@@ -108,19 +110,24 @@ class PPOTrainer:
         *,
         seed: int,
         samples: KeptSamples | None = None,
+        algorithm: AdvantageEstimator | None = None,
     ) -> None:
         self.models, self.composer, self.data = parts.models, parts.composer, parts.data
         self.processes, self.run, self.monitor = parts.processes, parts.run, parts.monitor
         self.config, self.rollout_config, self.seed = config, rollout, seed
-        self.samples = samples or KeptSamples()
+        self.samples, self.algorithm = samples or KeptSamples(), algorithm or GAE()
+        self.algorithm.check(config, rollout.samples_per_prompt)
         self.sampler = rollout.sampler(parts.engine, self.models.policy.pad_id, self.processes, seed)
         self.kl_controller = config.kl.build()
         self.kl_exceeded = 0
         self.stop_reason: str | None = None
         self.fresh = True
         self._hacking = HackingWatch(self.run, self.processes)
+        self._suppression = SuppressionWatch(self.processes)
         self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs)
-        self._update = PPOUpdate(self.models.policy, self.models.value, self._optimizer_step, self.processes, config)
+        self._update = PPOUpdate(
+            self.models.policy, self.models.value, self._optimizer_step, self.processes, config, rollout.max_new_tokens
+        )
 
     # One training step -----------------------------------------------------------------------------------------
 
@@ -147,10 +154,11 @@ class PPOTrainer:
                 self._report_alignment(rollout, trace)
                 check = partial(self._check_ratio, allowed)
             with timer.phase("update"):
-                self._update.run(step, experience, batches, metrics, check)
+                self._update.run(step, experience, batches, metrics, check, beta)
         lr = self.models.optimizer.lr(step)
         result = step_metrics(experience, self.models.policy, metrics, self.processes, step=step, beta=beta, lr=lr)
-        check_finite(step, result, _NUMBERS)
+        check_finite(step, result, [name for name in _NUMBERS if name in result])
+        self._suppression.warn(result)
         self._after_step(result["kl"], int(result["episodes_per_step"]))
         if step % self.samples.every == 0 or first:
             write_step_samples(self.run.samples_path(step), experience, self.samples.rows, self.processes)
@@ -177,6 +185,7 @@ class PPOTrainer:
             beta=self.kl_controller.beta,
             config=self.config,
             reduce=self.processes.sum_,
+            algorithm=self.algorithm,
         )
 
     def _optimizer_step(self, step: int) -> float:
@@ -251,7 +260,10 @@ class PPOTrainer:
         rollout = self.sampler.draw([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
-        experience = self._experience(scored, trace)
+        if self.algorithm.critic:
+            experience = self._experience(scored, trace)
+        else:  # one response a prompt has no group
+            experience = without_advantages(scored.rollout, trace, scored.reference)
         write_step_samples(
             self.run.validation_samples_path(step), experience, self.samples.of_validation, self.processes
         )

@@ -1,4 +1,4 @@
-"""PPO's update: several epochs over one rollout, one optimizer step each, gradients summed over processes."""
+"""The update: several epochs over one rollout, one optimizer step each, gradients summed over processes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
-from finegrained_rlhf.rl.losses import clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.rl.kl import kl_estimates
+from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.models import masked_values
 
 # Collected in this order on every process, also on one that has no prompt in a step.
 _METRICS = (
@@ -30,6 +32,7 @@ _METRICS = (
     "entropy",
     "logprob_gap",
 )
+_OF_VALUES = ("loss/value", "clip_fraction/value")
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class TokenStatistics:
     Attributes:
         logprobs: fp32 [R, T].
         entropy: fp32 [R, T], nats.
-        values: fp32 [R, T].
+        values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
     """
 
     logprobs: Tensor
     entropy: Tensor
-    values: Tensor
+    values: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -60,24 +63,26 @@ class GlobalCounts:
 
 
 def token_statistics(
-    policy: Policy, value_model: ValueModel, batch: MicroBatch, *, entropy: bool = False
+    policy: Policy, value_model: ValueModel | None, batch: MicroBatch, *, entropy: bool = False
 ) -> TokenStatistics:
-    """Run policy and value model over a micro-batch, encoding each prompt once. Tensors [r, t].
+    """Run policy and value model, if any, over a micro-batch, encoding each prompt once. Tensors [r, t].
 
     Args:
         policy: its log-probabilities are asked for.
-        value_model: separate, or on the policy's trunk.
+        value_model: separate, on the policy's trunk, or None.
         batch: prompts with their responses.
         entropy: compute the entropy too; else it is 0.
     """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
     scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy)
+    if value_model is None:
+        return TokenStatistics(scored.logprobs, scored.entropy, None)
     if isinstance(value_model, SharedTrunkValueModel):
         values = value_model.from_hidden(hidden)
     else:
         values = value_model(memory, batch.index, batch.ids)
-    return TokenStatistics(scored.logprobs, scored.entropy, values * batch.mask)
+    return TokenStatistics(scored.logprobs, scored.entropy, masked_values(values, batch.mask))
 
 
 class PPOUpdate:
@@ -88,23 +93,27 @@ class PPOUpdate:
 
     Args:
         policy: trained.
-        value_model: trained.
+        value_model: trained; may be None.
         optimizer_step: sums gradients over processes, updates with the rates of the given training step and clears
             gradients; returns the gradient norm.
         processes: of the run.
         config: PPO settings.
+        longest: tokens of the longest response that can be; read by `loss_average=constant`.
     """
 
     def __init__(
         self,
         policy: Policy,
-        value_model: ValueModel,
+        value_model: ValueModel | None,
         optimizer_step: Callable[[int], float],
         processes: Processes,
         config: PPOConfig,
+        longest: int = 1,
     ) -> None:
         self.policy, self.value_model = policy, value_model
         self._optimizer_step, self._processes, self._config = optimizer_step, processes, config
+        self._longest = longest
+        self._kl_loss = config.kl.place == "loss"
 
     def run(
         self,
@@ -113,6 +122,7 @@ class PPOUpdate:
         batches: Sequence[MicroBatch],
         metrics: StepMetrics,
         check_ratio: Callable[[float], None] | None = None,
+        beta: float = 0.0,
     ) -> None:
         """All epochs.
 
@@ -124,15 +134,18 @@ class PPOUpdate:
                 the policy's entropy and `logprob_gap`, the mean |log ratio|, which is the error of the behaviour
                 log-probabilities.
             check_ratio: called on every process, before the first optimizer step, with the largest |log ratio| of all.
+            beta: β of the step, for a KL penalty inside the loss.
         """
-        for name in _METRICS:
-            metrics.add(name, 0.0, 0.0)
+        left_out = () if self.value_model is not None else _OF_VALUES
+        for name in (*_METRICS, *(("loss/kl",) if self._kl_loss else ())):
+            if name not in left_out:
+                metrics.add(name, 0.0, 0.0)
         counts = self._counts(experience.rollout.response_mask)
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
             largest = 0.0
             for batch in batches:
-                largest = max(largest, self._backward(experience, batch, counts, metrics, first=epoch == 0))
+                largest = max(largest, self._backward(experience, batch, counts, metrics, beta, first=epoch == 0))
             if epoch == 0 and check_ratio is not None:
                 check_ratio(max(self._processes.gather_objects([largest])))
             metrics.add("gradient_norm", self._optimizer_step(step), 1)
@@ -140,7 +153,8 @@ class PPOUpdate:
 
     def _train_mode(self, dropout: bool) -> None:
         self.policy.train(dropout)
-        self.value_model.train(dropout)
+        if self.value_model is not None:
+            self.value_model.train(dropout)
 
     def _counts(self, mask: Tensor) -> GlobalCounts:
         counts = torch.tensor([float(mask.sum()), float((mask.sum(dim=1) > 0).sum())], dtype=torch.float64)
@@ -148,7 +162,13 @@ class PPOUpdate:
         return GlobalCounts(max(tokens, 1.0), max(responses, 1.0))
 
     def _backward(
-        self, experience: Experience, batch: MicroBatch, counts: GlobalCounts, metrics: StepMetrics, first: bool
+        self,
+        experience: Experience,
+        batch: MicroBatch,
+        counts: GlobalCounts,
+        metrics: StepMetrics,
+        beta: float,
+        first: bool,
     ) -> float:
         """Accumulate the gradient of one micro-batch; returns its largest |log ratio|."""
         config, mask, cut = self._config, batch.mask, batch.cut
@@ -161,30 +181,35 @@ class PPOUpdate:
         if config.loss_average == "sequence":
             weights = (1.0 / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
             scale = 1.0 / counts.responses
+        elif config.loss_average == "constant":
+            weights = torch.full_like(now.logprobs, 1.0 / self._longest)
+            scale = 1.0 / counts.responses
         policy_loss = clipped_policy_loss(
             now.logprobs,
             cut(experience.rollout.logprobs),
             cut(experience.advantages),
             mask,
             clip=config.clip,
+            clip_upper=config.clip_upper,
+            dual_clip=config.dual_clip,
             weights=weights,
         )
-        value_loss = clipped_value_loss(
-            now.values,
-            cut(experience.values),
-            cut(experience.returns),
-            mask,
-            clip=config.value_clip,
-            weights=weights,
-        )
-        loss = (policy_loss.loss + config.value_coefficient * value_loss.loss) * scale
-        loss.backward()
         tokens = mask.sum()
         items = tokens if weights is None else len(batch.rows)
         metrics.add("loss/policy", policy_loss.loss.detach(), items)
-        metrics.add("loss/value", value_loss.loss.detach(), items)
         metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
-        metrics.add("clip_fraction/value", value_loss.clipped, tokens)
+        loss = policy_loss.loss
+        if now.values is not None:
+            value_loss = self._value_loss(now.values, experience, batch, weights)
+            loss = loss + config.value_coefficient * value_loss.loss
+            metrics.add("loss/value", value_loss.loss.detach(), items)
+            metrics.add("clip_fraction/value", value_loss.clipped, tokens)
+        if self._kl_loss:
+            kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), mask, config.kl.estimator)
+            penalty = (kl if weights is None else kl * weights).sum()
+            loss = loss + beta * penalty
+            metrics.add("loss/kl", penalty.detach(), items)
+        (loss * scale).backward()
         metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
         gaps = policy_loss.ratio.detach().log().abs()
         if first:
@@ -192,3 +217,27 @@ class PPOUpdate:
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         largest = float(gaps.max())
         return largest if math.isfinite(largest) else math.inf
+
+    def _value_loss(
+        self, values: Tensor, experience: Experience, batch: MicroBatch, weights: Tensor | None
+    ) -> ValueLoss:
+        """Of one head, or the mean over several."""
+        config, heads = self._config, experience.heads
+        if heads is None:
+            assert experience.values is not None and experience.returns is not None
+            old, targets = batch.cut(experience.values), batch.cut(experience.returns)
+            return clipped_value_loss(values, old, targets, batch.mask, clip=config.value_clip, weights=weights)
+        old, targets, count = batch.cut(heads.values), batch.cut(heads.returns), values.shape[2]
+        found = [
+            clipped_value_loss(
+                values[:, :, k],
+                old[:, :, k],
+                targets[:, :, k],
+                batch.mask,
+                clip=config.value_clip,
+                weights=weights,
+            )
+            for k in range(count)
+        ]
+        clipped = torch.stack([one.clipped for one in found]).sum() / count
+        return ValueLoss(torch.stack([one.loss for one in found]).sum() / count, clipped)

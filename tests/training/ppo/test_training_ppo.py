@@ -163,7 +163,7 @@ def test_samples_show_every_segment(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "samples" / "step_1.jsonl").read_text().splitlines()]
     assert len(rows) == 12
     for row in rows:
-        assert set(row) == {"id", "prompt", "sample", "response", "segments", "tokens"}
+        assert set(row) == {"id", "prompt", "sample", "response", "segments", "tokens", "shares"}
         assert row["prompt"] == {p.id: p.text for p in prompts(count=5)}[row["id"]]
         words = [s for s in row["segments"] if s["component"] == "words"]
         assert [row["response"][s["start"] : s["end"]] for s in words] == row["response"].split()

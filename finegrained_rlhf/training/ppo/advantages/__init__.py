@@ -1,0 +1,1 @@
+"""From token rewards to advantages: an estimator an algorithm."""
