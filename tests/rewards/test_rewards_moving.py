@@ -308,7 +308,7 @@ def test_one_process_is_two_and_a_resume_is_bit_identical(tmp_path: Path) -> Non
     (saved / "policy").mkdir(parents=True)
     begun.save_model(saved / "policy")
     begun.save_state(saved)
-    resumed = moving_trainer(tmp_path / "resumed", owner=begun.models.policy)
+    resumed = moving_trainer(tmp_path / "resumed")
     resumed.load_state(saved)
     assert [steady(resumed.train_step(step)) for step in (3, 4)] == said[2:]
     assert all(map(torch.equal, weights(resumed), weights(whole_run)))
