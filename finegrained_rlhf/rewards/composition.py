@@ -137,7 +137,7 @@ class RewardComposer:
                 normalised = place_values(used[name], tokens, rollout)
             weight = float(weights[name])
             weighted = weight * normalised
-            gate = self._gate(name, raw or scores)
+            gate = self.gate(name, raw or scores)
             if gate is not None:
                 is_open = torch.tensor(gate, dtype=torch.bool, device=weighted.device)
                 weighted = torch.where(is_open[:, None], weighted, 0.0)
@@ -145,7 +145,7 @@ class RewardComposer:
             components[name] = ComponentTrace(result, weight, placed, normalised, weighted, used[name], tokens, gate)
         return RewardTrace(components, total, self._weights.update(scores) if train else {})
 
-    def _gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
+    def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
         """In which responses a component counts; None where it has no gate."""
         gate = self.config.gates.get(name)
         return None if gate is None else gate.opens(raw)
@@ -196,13 +196,13 @@ class RewardComposer:
         used = self.used_values(scores)
         weights, parts = self.config.all_weights, []
         for name, rows in used.items():
-            gate = self._gate(name, scores) or [True] * len(rows)
+            gate = self.gate(name, scores) or [True] * len(rows)
             parts.append([float(weights[name]) * sum(row) if on else 0.0 for row, on in zip(rows, gate, strict=True)])
         return [sum(column) for column in zip(*parts, strict=True)]
 
     def weights_of(self, row: int, scores: Mapping[str, SegmentScores]) -> dict[str, float]:
         """The configured weights in one response, 0 where a gate is closed, of the components that are given."""
-        weights, gates = self.config.all_weights, {name: self._gate(name, scores) for name in scores}
+        weights, gates = self.config.all_weights, {name: self.gate(name, scores) for name in scores}
         return {name: 0.0 if gate and not gate[row] else float(weights[name]) for name, gate in gates.items()}
 
     def fix_moments(self, scores: Mapping[str, Sequence[SegmentScores]]) -> None:

@@ -1,0 +1,65 @@
+"""Holes of dense reward: what a policy learns where the form of an answer costs nothing, and where it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.experiments.factworld.answers import TRUTH, evaluation_path
+from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
+from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+
+OPEN, EMPTY, END, OVERLONG = "open", "fine_grained_rlhf", "end", "overlong"
+CUT_OPEN, CUT_END = "cut_open", "cut_end"
+_LAST = 5
+"""Training steps at the end of a run whose sampled responses are counted."""
+
+
+@dataclass(frozen=True)
+class HolesTable(EvaluatedTable):
+    """What closing each hole of a dense reward changes."""
+
+    title = "FactWorld: holes of dense reward"
+    about = (
+        "True errors by the oracle on test questions of a world that was also used to choose settings, greedy decoding; a "
+        "look at the holes on one seed, not a comparison of methods. Short runs from a policy that supervised training has "
+        "not finished. `open`: the paper's reward, in which an answer without a word, without an end or of any length "
+        "costs nothing; `fine_grained_rlhf`: a component of segments takes 1 for an answer without a word "
+        "(`reward.settings.NAME.empty=-1`, this project's default); `end`: an answer without its end costs 1 "
+        "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` and "
+        "`cut_end`: the same as `open` and `end` with responses cut at 20 tokens in training. `empty` and `finished`: share "
+        "of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an end and "
+        "tokens of the responses sampled in the last five training steps."
+    )
+    runs = (OPEN, EMPTY, END, OVERLONG, CUT_OPEN, CUT_END)
+    systems = ("sft", *runs)
+    baseline = OPEN
+    columns = (*TRUTH, "empty", "finished", "mean_tokens", "sampled_ended", "sampled_tokens")
+
+    def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
+        """With the form of greedy answers and, of trained systems, of the last responses that were sampled.
+
+        Raises:
+            DataError: a result is missing.
+        """
+        path = evaluation_path(root, system)
+        finished = read_json(path).get("finished_share")
+        if finished is None:
+            raise DataError("missing: evaluate a policy", file=path, field="finished_share")
+        answers = [record.outputs[0] for record in read_outputs(path.with_suffix(".outputs.jsonl"))]
+        row = super().row(root, system, seed) | {
+            "empty": fmean(not answer.strip() for answer in answers),
+            "finished": finished,
+            "sampled_ended": None,
+            "sampled_tokens": None,
+        }
+        if system in self.runs:
+            last = read_jsonl(RunDirectory(root / system).metrics)[-_LAST:]
+            row["sampled_ended"] = fmean(step["eos_rate"] for step in last)
+            row["sampled_tokens"] = fmean(step["response_length"] for step in last)
+        return row
