@@ -26,15 +26,15 @@ class HolesTable(EvaluatedTable):
 
     title = "FactWorld: holes of dense reward"
     about = (
-        "True errors by the oracle on test questions of a world that was also used to choose settings, greedy decoding; a "
-        "look at the holes on one seed, not a comparison of methods. Short runs from a policy that supervised training has "
-        "not finished. `open`: the paper's reward, in which an answer without a word, without an end or of any length "
-        "costs nothing; `fine_grained_rlhf`: a component of segments takes 1 for an answer without a word "
+        "True errors by the oracle on held-out test questions, greedy decoding. A look at the holes on one seed, not a "
+        "comparison of methods: short runs from a policy that supervised training has not finished. `open`: the "
+        "paper's reward, in which an answer without a word, without an end or of any length costs nothing; "
+        "`fine_grained_rlhf`: relevance and factuality give -1 to an answer without a word "
         "(`reward.settings.NAME.empty=-1`, this project's default); `end`: an answer without its end costs 1 "
-        "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` and "
-        "`cut_end`: the same as `open` and `end` with responses cut at 20 tokens in training. `empty` and `finished`: share "
-        "of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an end and "
-        "tokens of the responses sampled in the last five training steps."
+        "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` "
+        "and `cut_end`: `open` and `end` with responses cut at 20 tokens in training. `empty` and `finished`: share "
+        "of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an end, "
+        "and tokens, of the responses sampled in the last five training steps."
     )
     runs = (OPEN, EMPTY, END, OVERLONG, CUT_OPEN, CUT_END)
     systems = ("sft", *runs)
