@@ -34,7 +34,7 @@ class HolesTable(EvaluatedTable):
         "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` "
         "and `cut_end`: `open` and `end` with responses cut at 20 tokens in training. `empty` and `finished`: share "
         "of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an end, "
-        "and tokens, of the responses sampled in the last five training steps."
+        "and tokens, of the responses sampled in the last five training steps (`sft`: in the first step of `open`)."
     )
     runs = (OPEN, EMPTY, END, OVERLONG, CUT_OPEN, CUT_END)
     systems = ("sft", *runs)
@@ -42,7 +42,7 @@ class HolesTable(EvaluatedTable):
     columns = (*TRUTH, "empty", "finished", "mean_tokens", "sampled_ended", "sampled_tokens")
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """With the form of greedy answers and, of trained systems, of the last responses that were sampled.
+        """With the form of greedy answers, and of sampled ones: the last of a run, the first where it is the start.
 
         Raises:
             DataError: a result is missing.
@@ -52,14 +52,12 @@ class HolesTable(EvaluatedTable):
         if finished is None:
             raise DataError("missing: evaluate a policy", file=path, field="finished_share")
         answers = [record.outputs[0] for record in read_outputs(path.with_suffix(".outputs.jsonl"))]
-        row = super().row(root, system, seed) | {
+        trained = system in self.runs
+        steps = read_jsonl(RunDirectory(root / (system if trained else OPEN)).metrics)
+        counted = steps[-_LAST:] if trained else steps[:1]
+        return super().row(root, system, seed) | {
             "empty": fmean(not answer.strip() for answer in answers),
             "finished": finished,
-            "sampled_ended": None,
-            "sampled_tokens": None,
+            "sampled_ended": fmean(step["eos_rate"] for step in counted),
+            "sampled_tokens": fmean(step["response_length"] for step in counted),
         }
-        if system in self.runs:
-            last = read_jsonl(RunDirectory(root / system).metrics)[-_LAST:]
-            row["sampled_ended"] = fmean(step["eos_rate"] for step in last)
-            row["sampled_tokens"] = fmean(step["response_length"] for step in last)
-        return row

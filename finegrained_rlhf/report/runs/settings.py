@@ -84,9 +84,10 @@ def moving_words(record: RunRecord, name: str) -> str:
     reward = reward if isinstance(reward, Mapping) else {}
     schedule, gate, constraint = (_named(reward, place).get(name, {}) for place in ("schedule", "gates", "constraints"))
     found = []
-    if schedule.get("steps"):
-        points = zip(schedule["steps"], schedule.get("weights") or (), strict=False)
-        found.append(f"{schedule.get('interpolation', 'linear')} " + ", ".join(f"{w:g} at {s}" for s, w in points))
+    steps, weights = schedule.get("steps"), schedule.get("weights")
+    if isinstance(steps, list) and isinstance(weights, list) and steps:
+        points = ", ".join(f"{weight} at {step}" for step, weight in zip(steps, weights, strict=False))
+        found.append(f"{schedule.get('interpolation', 'linear')} {points}")
     if gate.get("by") is not None:
         found.append(f"where the {gate.get('of', 'mean')} of {gate['by']} is at least {gate.get('at_least')}")
     if constraint.get("at_least") is not None:

@@ -13,7 +13,7 @@ from finegrained_rlhf.experiments.factworld import HolesTable
 
 
 def test_holes_by_hand(tmp_path: Path) -> None:
-    """One answer of two is empty; of seven steps the last five count."""
+    """One answer of two is empty; of seven steps the last five count, for SFT the first."""
     root = toy.write_seed(tmp_path / "seed_1", 1)
     for number, system in enumerate(HolesTable.systems):
         toy.write_evaluation(root, system, {"a": toy.GOOD, "b": " "}, finished_share=0.1 * number)
@@ -25,7 +25,7 @@ def test_holes_by_hand(tmp_path: Path) -> None:
     result = table.run()
     by_system = {row["system"]: row for row in result["rows"]}
     assert list(by_system) == ["sft", "open", "fine_grained_rlhf", "end", "overlong", "cut_open", "cut_end"]
-    assert (by_system["sft"]["empty"], by_system["sft"]["sampled_ended"]) == (0.5, None)
+    assert (by_system["sft"]["empty"], by_system["sft"]["sampled_ended"]) == (0.5, 0.1)
     assert by_system["open"]["finished"] == pytest.approx(0.1)
     assert by_system["end"]["sampled_ended"] == pytest.approx((0.3 + 0.4 + 0.5 + 0.6 + 0.7) / 5)
     assert by_system["end"]["sampled_tokens"] == 5.0
