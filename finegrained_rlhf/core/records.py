@@ -162,13 +162,14 @@ class ComponentTrace:
 
     Attributes:
         scores: the component's own output.
-        weight: its weight.
+        weight: its weight in this step.
         raw: fp32 [R, T], values as the scorer gave them, at the token that ends each segment.
         normalised: fp32 [R, T], after the component's normaliser and aggregation (equal to `raw` without them), at the
             token that carries each segment.
-        weighted: fp32 [R, T], weight · normalised.
+        weighted: fp32 [R, T], weight · normalised, 0 in responses in which the component's gate is closed.
         normalised_values: R tuples, the same of each segment.
         tokens: R tuples, the token that carries each segment: the one that ends it, or the response's last.
+        gate: R flags, whether the component counts in a response; None where it has no gate.
     """
 
     scores: SegmentScores
@@ -178,6 +179,11 @@ class ComponentTrace:
     weighted: Tensor
     normalised_values: Sequence[tuple[float, ...]]
     tokens: Sequence[tuple[int, ...]]
+    gate: Sequence[bool] | None = None
+
+    def weight_of(self, row: int) -> float:
+        """The weight in one response: 0 where the gate is closed."""
+        return self.weight if self.gate is None or self.gate[row] else 0.0
 
 
 @dataclass(frozen=True)
@@ -187,10 +193,12 @@ class RewardTrace:
     Attributes:
         components: one trace a reward component, by name.
         total: fp32 [R, T], the sum of the weighted components; no KL.
+        metrics: what was measured over the responses of all processes while the reward was made (constraints).
     """
 
     components: Mapping[str, ComponentTrace]
     total: Tensor
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, SegmentScores
 from finegrained_rlhf.inference.generator import DecodingConfig, Response
-from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.engine import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -171,7 +172,7 @@ class BestOf:
     def _segments(
         self, row: int, scores: Mapping[str, SegmentScores], used: Mapping[str, Sequence[tuple[float, ...]]]
     ) -> tuple[RewardedSegment, ...]:
-        weights = self.composer.config.all_weights
+        weights = self.composer.weights_of(row, scores)
         return tuple(
             RewardedSegment(name, start, end, raw, normalised, weights[name] * normalised)
             for name, found in scores.items()

@@ -19,7 +19,8 @@ from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import example_metadata, read_prompts
 from finegrained_rlhf.models.loading import load_tokenizer
-from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
 from finegrained_rlhf.runtime.processes import Processes

@@ -21,7 +21,8 @@ from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextG
 from finegrained_rlhf.inference.prompt_inputs import read_inputs
 from finegrained_rlhf.inference.prompts import TooLong, encode_prompts, read_prompts
 from finegrained_rlhf.models.loading import PolicyConfig
-from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 

@@ -6,11 +6,14 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BaseScorer": "protocol",
-        "ComponentConfig": "composition",
+        "ComponentConfig": "config",
         "OverlongPenalty": "penalties",
         "RewardComposer": "composition",
-        "RewardConfig": "composition",
+        "RewardConfig": "config",
+        "RewardConstraint": "moving.constraints",
+        "RewardGate": "moving.gates",
         "Scorer": "protocol",
         "StartableScorer": "protocol",
+        "WeightSchedule": "moving.schedule",
     },
 )

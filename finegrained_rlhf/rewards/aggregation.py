@@ -40,3 +40,13 @@ def aggregate(values: Sequence[float], how: Aggregation, budget: float = 1.0) ->
         size = sum(abs(value) for value in values)
         return tuple(value * budget / size if size else 0.0 for value in values)
     raise ConfigError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")
+
+
+ResponseValue = Literal["mean", "sum"]
+RESPONSE_VALUES: tuple[str, ...] = get_args(ResponseValue)
+
+
+def response_value(values: Sequence[float], of: ResponseValue) -> float:
+    """What a response counts with: the mean or the sum of the values of its segments, 0 without segments."""
+    total = sum(values)
+    return total / len(values) if of == "mean" and values else total

@@ -18,6 +18,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.rewards.aggregation import ResponseValue
 from finegrained_rlhf.rewards.protocol import Scorer
 
 _SHOWN = 60
@@ -105,3 +106,35 @@ def _culprit(
 def error_free_from(scorer: Scorer) -> float:
     """The smallest value that this scorer gives to a segment without an error; 0 where it does not say."""
     return float(getattr(scorer, "error_free_from", 0.0))
+
+
+def value_range(scorer: Scorer) -> tuple[float, float] | None:
+    """The smallest and the largest value that this scorer can give to a segment; None where it does not say."""
+    found = getattr(scorer, "value_range", None)
+    return None if found is None else (float(found[0]), float(found[1]))
+
+
+def check_threshold(key: str, name: str, scorer: Scorer, at_least: float, of: ResponseValue, empty: float) -> None:
+    """Require that some responses can reach a threshold and some can miss it, where that can be known beforehand.
+
+    Args:
+        key: of the threshold.
+        name: of the component that is judged.
+        scorer: of that component. A sum has no largest value but where no segment has one above 0.
+        at_least: the threshold.
+        of: what a response counts with.
+        empty: value of a response without a segment.
+
+    Raises:
+        ConfigError: no response, or every response, can reach it.
+    """
+    found = value_range(scorer)
+    if found is None:
+        return
+    low, high = min(found[0], empty), max(found[1], empty)
+    if of == "sum":
+        low, high = (low if low >= 0 else -math.inf), (high if high <= 0 else math.inf)
+    if at_least > high:
+        raise ConfigError(f"{key}: {at_least:g} cannot be reached; {name} gives a response {high:g} at most")
+    if at_least <= low:
+        raise ConfigError(f"{key}: {at_least:g} is always reached; {name} gives a response {low:g} at least")

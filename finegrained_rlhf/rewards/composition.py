@@ -2,115 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
-from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, aggregate
+from finegrained_rlhf.rewards.aggregation import aggregate
 from finegrained_rlhf.rewards.checks import check_scores, naming
+from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
+from finegrained_rlhf.rewards.moving.weights import TrainedWeights
 from finegrained_rlhf.rewards.normalisation import Normaliser
-from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.rewards.placement import place_values, segment_tokens
-from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, Scorer, StartableScorer
+from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
-
-Normalisation = Literal["none", "running"]
-Density = Literal["segment", "response"]
-
-
-@dataclass(frozen=True)
-class ComponentConfig:
-    """How one component enters the sum.
-
-    Attributes:
-        normalisation: `none` uses the scorer's values (the paper's choice); `running` subtracts the mean and divides by
-            the standard deviation of all values this component gave in training so far, over all processes. Validation
-            takes mean and standard deviation of the run's first validation instead, so that equal responses have equal
-            scores throughout and the best checkpoint can be chosen.
-        aggregation: `sum` lets every segment count in full (the paper); `mean` divides by the number of segments;
-            `budget` rescales the values of a response until their absolute values add up to `budget`. With the last
-            two a longer response does not earn more by its length alone.
-        budget: in the component's unit, a response; used by `aggregation=budget` only.
-        density: `segment` pays each segment where it ends; `response` pays their sum at the last token, which makes a
-            holistic reward of a fine-grained one.
-        empty: value, in the component's unit, of a response without a word, for components that score segments. Such a
-            response has none; with 0 (the paper) it earns more than one with a single wrong segment. It goes on the
-            response's last token, as the segment 0:0.
-    """
-
-    normalisation: Normalisation = "none"
-    aggregation: Aggregation = "sum"
-    budget: float = 1.0
-    density: Density = "segment"
-    empty: float = 0.0
-
-    def __post_init__(self) -> None:
-        known = {
-            "normalisation": ("none", "running"),
-            "aggregation": AGGREGATIONS,
-            "density": ("segment", "response"),
-        }
-        for name, words in known.items():
-            if getattr(self, name) not in words:
-                raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
-        if not (math.isfinite(self.budget) and self.budget > 0):
-            raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
-        if not math.isfinite(self.empty):
-            raise ConfigError(f"reward empty must be a finite number, got {self.empty!r}")
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """The reward of a run.
-
-    Attributes:
-        components: scorers by name.
-        weights: weight of each component by name; every component has one and no name is unknown.
-        settings: further settings by component name.
-        end_penalty: reward taken from a response without an end of sequence, on its last token, as the component
-            `unfinished`; 0 (the paper) takes none.
-        overlong: what tokens behind a limit cost, as the component `overlong`; nothing by default (the paper).
-    """
-
-    components: Mapping[str, Scorer]
-    weights: Mapping[str, float]
-    settings: Mapping[str, ComponentConfig] = field(default_factory=dict)
-    end_penalty: float = 0.0
-    overlong: OverlongPenalty = OverlongPenalty()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.overlong, OverlongPenalty):
-            raise ConfigError(f"reward.overlong: expected an OverlongPenalty, got {self.overlong!r}")
-        if not self.components:
-            raise ConfigError("reward.components is empty: name at least one scorer")
-        for place, names in (("weights", self.weights), ("settings", self.settings)):
-            unknown = sorted(set(names) - set(self.components))
-            if unknown:
-                known = ", ".join(sorted(self.components))
-                raise ConfigError(f"reward.{place}.{unknown[0]}: no such component; the reward has {known}")
-        for name, scorer in self.components.items():
-            if not isinstance(scorer, Scorer):
-                raise ConfigError(f"reward.components.{name}: {type(scorer).__name__} has no setup() and score()")
-            weight = self.weights.get(name)
-            if weight is None or not math.isfinite(weight):
-                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
-        for name in sorted(set(self.penalties.weights) & set(self.components)):
-            raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
-
-    @property
-    def penalties(self) -> FormPenalties:
-        """The penalties for form."""
-        return FormPenalties(self.end_penalty, self.overlong)
-
-    @property
-    def all_weights(self) -> dict[str, float]:
-        """The weights of the components, and of the penalties for form that are on, by name."""
-        return {**self.weights, **self.penalties.weights}
 
 
 class RewardComposer:
@@ -129,6 +36,7 @@ class RewardComposer:
         self._normalisers = {
             name: Normaliser(reduce) for name in config.components if self.settings(name).normalisation == "running"
         }
+        self._weights = TrainedWeights(config, reduce)
 
     def setup(self, device: torch.device) -> None:
         """Load every scorer."""
@@ -184,25 +92,38 @@ class RewardComposer:
         values = tuple((value,) if empty else tuple(row) for empty, row in zip(fill, scores.values, strict=True))
         return SegmentScores(spans, values)
 
-    def compose(self, rollout: Rollout, scores: Mapping[str, SegmentScores], *, train: bool = True) -> RewardTrace:
+    def compose(
+        self,
+        rollout: Rollout,
+        scores: Mapping[str, SegmentScores],
+        *,
+        train: bool = True,
+        step: int = 1,
+        raw: Mapping[str, SegmentScores] | None = None,
+    ) -> RewardTrace:
         """Normalise, aggregate, place on tokens, weigh, add up.
+
+        In training the weights are those of the step (schedules, dual variables of constraints), and the dual variables
+        take the scores in afterwards: every process must call this. Elsewhere they are the configured ones.
 
         Args:
             rollout: R responses.
             scores: of the same responses, by component name.
             train: True standardises `running` components by the running moments, which take the values in first; False
                 by the fixed moments of the first validation (`fix_moments`).
+            step: the training step, from 1.
+            raw: what the scorers gave, by which gates open, where `scores` are not that.
 
         Returns:
             The trace, penalties for form after the components; `total` is exactly the sum of the `weighted` tensors in
-            this order.
+            this order. A component is 0 throughout a response in which its gate is closed.
 
         Raises:
             ConfigError: see `used_values`; or `end_penalty` is on and the ends of sequence are not known.
         """
         components = {}
         scores = {**scores, **self.config.penalties.count_in(rollout, self._eos_ids)}
-        weights = self.config.all_weights
+        weights = self._weights.at(step) if train else self.config.all_weights
         total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
         used = self.used_values(scores, train=train)
         for name, result in scores.items():
@@ -210,15 +131,28 @@ class RewardComposer:
             tokens = ends
             if self.settings(name).density == "response":
                 tokens = segment_tokens(replace(result, whole_response=True), rollout)
-            raw = place_values(result.values, ends, rollout)
-            normalised = raw
+            placed = place_values(result.values, ends, rollout)
+            normalised = placed
             if used[name] is not result.values or tokens is not ends:
                 normalised = place_values(used[name], tokens, rollout)
             weight = float(weights[name])
             weighted = weight * normalised
+            gate = self.gate(name, raw or scores)
+            if gate is not None:
+                is_open = torch.tensor(gate, dtype=torch.bool, device=weighted.device)
+                weighted = torch.where(is_open[:, None], weighted, 0.0)
             total = total + weighted
-            components[name] = ComponentTrace(result, weight, raw, normalised, weighted, used[name], tokens)
-        return RewardTrace(components=components, total=total)
+            components[name] = ComponentTrace(result, weight, placed, normalised, weighted, used[name], tokens, gate)
+        return RewardTrace(components, total, self._weights.update(scores) if train else {})
+
+    def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
+        """In which responses a component counts; None where it has no gate."""
+        gate = self.config.gates.get(name)
+        return None if gate is None else gate.opens(raw)
+
+    def unmet_constraints(self) -> list[str]:
+        """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
+        return self._weights.unmet()
 
     def settings(self, name: str) -> ComponentConfig:
         """The settings of a component; the defaults where the configuration has none."""
@@ -251,7 +185,7 @@ class RewardComposer:
         return used
 
     def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:
-        """The weighted sum of all components that are given, one number a response.
+        """The sum of all components that are given by the configured weights and gates, one number a response.
 
         Raises:
             ConfigError: a component is normalised by what a training run has seen, which is not known here.
@@ -260,9 +194,16 @@ class RewardComposer:
             if self.settings(name).normalisation != "none" and not self._normalisers[name].seen:
                 raise ConfigError(f"reward.settings.{name}.normalisation: running moments exist in a training run only")
         used = self.used_values(scores)
-        weights = self.config.all_weights
-        parts = [[float(weights[name]) * sum(row) for row in rows] for name, rows in used.items()]
+        weights, parts = self.config.all_weights, []
+        for name, rows in used.items():
+            gate = self.gate(name, scores) or [True] * len(rows)
+            parts.append([float(weights[name]) * sum(row) if on else 0.0 for row, on in zip(rows, gate, strict=True)])
         return [sum(column) for column in zip(*parts, strict=True)]
+
+    def weights_of(self, row: int, scores: Mapping[str, SegmentScores]) -> dict[str, float]:
+        """The configured weights in one response, 0 where a gate is closed, of the components that are given."""
+        weights, gates = self.config.all_weights, {name: self.gate(name, scores) for name in scores}
+        return {name: 0.0 if gate and not gate[row] else float(weights[name]) for name, gate in gates.items()}
 
     def fix_moments(self, scores: Mapping[str, Sequence[SegmentScores]]) -> None:
         """Fix the moments by which validations standardise; only the first call of a run does anything.
@@ -282,11 +223,15 @@ class RewardComposer:
         return normaliser.train(scores.values) if train else normaliser.validate(scores.values)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: the moments of normalised components."""
-        return {name: normaliser.state() for name, normaliser in self._normalisers.items()}
+        """What a checkpoint must keep: the moments of normalised components and the dual variables of constraints."""
+        moments = {name: normaliser.state() for name, normaliser in self._normalisers.items()}
+        return {"moments": moments, "constraints": self._weights.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        for name, kept in state.items():
+        """Take back what `state` gave; also the moments alone, as older checkpoints hold them."""
+        if state.keys() != {"moments", "constraints"}:
+            state = {"moments": state, "constraints": {}}
+        for name, kept in state["moments"].items():
             if name in self._normalisers:
                 self._normalisers[name].load_state(kept)
+        self._weights.load_state(state["constraints"])

@@ -15,7 +15,9 @@ class Scorer(Protocol):
     """Scores segments of responses, or responses as a whole.
 
     A scorer of segments may have a number `error_free_from`: the smallest value that it gives to a segment without an
-    error. Without one it is 0, so that only negative values are errors. Evaluation counts by it.
+    error. Without one it is 0, so that only negative values are errors. Evaluation counts by it. Any scorer may have a
+    pair `value_range`, the smallest and the largest value it can give; thresholds of gates and constraints are checked
+    against it before a run.
     """
 
     def setup(self, device: torch.device) -> None:
@@ -66,9 +68,11 @@ class BaseScorer:
 
     Attributes:
         error_free_from: the smallest value of a segment without an error.
+        value_range: smallest and largest value of a segment, or of a response; None where it is not known.
     """
 
     error_free_from: float = 0.0
+    value_range: tuple[float, float] | None = None
 
     def setup(self, device: torch.device) -> None:
         """Nothing to load."""

@@ -89,9 +89,9 @@ def _rounded(tensor: Tensor) -> list[list[float]]:
 
 
 def _segments(name: str, component: ComponentTrace, row: int) -> list[SampleSegment]:
-    scores = component.scores
+    scores, weight = component.scores, component.weight_of(row)
     parts = (scores.spans[row], component.tokens[row], scores.values[row], component.normalised_values[row])
     return [
-        SampleSegment(name, start, end, raw, component.weight * normalised, token, normalised)
+        SampleSegment(name, start, end, raw, weight * normalised, token, normalised)
         for (start, end), token, raw, normalised in zip(*parts, strict=True)
     ]

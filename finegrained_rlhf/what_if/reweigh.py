@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_jsonl, write_json
+from finegrained_rlhf.rewards.moving.constraints import RewardConstraint
+from finegrained_rlhf.rewards.moving.gates import RewardGate
+from finegrained_rlhf.rewards.moving.schedule import WeightSchedule
 from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table
@@ -93,6 +96,9 @@ class Reweigh:
     def measured(self) -> dict[str, Any]:
         """What changes: the reward `before` and `now`, the `steps`, their `mean`, and all prompts with a `new_best`.
 
+        Every step is weighed as it was trained. Where the weights `moved` from step to step, `before` and `now` have
+        their means; a weight that is given replaces those of all steps.
+
         Raises:
             ConfigError: an unknown component, setting or step.
             DataError: the run kept no rollouts, or they are damaged.
@@ -105,10 +111,11 @@ class Reweigh:
             ppo_config_of_run(config, run),
             algorithm_of_run(config, run),
         )
-        now = before.changed(self.reward.weights, self.reward.settings)
+        before.changed(self.reward.weights, self.reward.settings)  # what is unknown is refused before rollouts are read
         metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
         changes: list[StepChange] = []
         examples: list[NewBest] = []
+        weighings: list[Weighing] = []
         for step in self._steps(run):
             row = metrics.get(step, {"step": step})
             kept = read_kept_step(run, step, list(before.weights), row, critic=algorithm.critic)
@@ -118,15 +125,19 @@ class Reweigh:
                     "prompt need all of them",
                     file=run.samples_path(step),
                 )
-            old = experience_under(kept, before, ppo, algorithm)
+            trained = before.at(row, run.metrics)
+            old = experience_under(kept, trained, ppo, algorithm)
             check_recomputed(kept, old, ppo)
-            change, found = compare(kept, old, experience_under(kept, now, ppo, algorithm))
+            new = trained.changed(self.reward.weights, self.reward.settings)
+            change, found = compare(kept, old, experience_under(kept, new, ppo, algorithm))
+            weighings.append(trained)
             changes.append(change)
             examples += found
         return {
             "run": self.directory,
-            "before": asdict(before),
-            "now": asdict(now),
+            "moved": len({tuple(weighing.weights.values()) for weighing in weighings}) > 1,
+            "before": asdict(mean_weighing(weighings)),
+            "now": asdict(mean_weighing(weighings).changed(self.reward.weights, self.reward.settings)),
             "steps": [asdict(change) for change in changes],
             "mean": mean_of([asdict(change) for change in changes]),
             "new_best": [asdict(found) for found in sorted(examples, key=lambda found: -found.gain)],
@@ -164,6 +175,31 @@ def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
     return Weighing(
         {name: float(weight) for name, weight in weights.items()},
         {name: component_config(name, settings.get(name) or {}) for name in weights},
+        {name: gate for name, gate in _parts(reward, "gates", RewardGate, run).items() if gate.active},
+        [
+            name
+            for place, kind in (("schedule", WeightSchedule), ("constraints", RewardConstraint))
+            for name, part in _parts(reward, place, kind, run).items()
+            if part.active
+        ],
+    )
+
+
+def _parts(reward: Mapping[str, Any], place: str, kind: type, run: RunDirectory) -> dict[str, Any]:
+    try:
+        return {name: kind(**_without_target(part)) for name, part in (reward.get(place) or {}).items()}
+    except (TypeError, AttributeError) as error:
+        raise DataError(
+            f"expected {kind.__name__} keys ({error})", file=run.config_path, field=f"reward.{place}"
+        ) from None
+
+
+def mean_weighing(weighings: Sequence[Weighing]) -> Weighing:
+    """The reward of several steps of a run, each weight being the mean of theirs."""
+    weights = {name: [weighing.weights[name] for weighing in weighings] for name in weighings[0].weights}
+    return replace(
+        weighings[0],
+        weights={name: found[0] if len(set(found)) == 1 else fmean(found) for name, found in weights.items()},
     )
 
 
@@ -234,6 +270,8 @@ def report_text(report: Mapping[str, Any], examples: int) -> str:
     ]
     columns = [key for key in components[0] if key != "settings" or any(row[key] for row in components)]
     parts = [markdown_table(rows, ["step", *_HEADINGS]), markdown_table(components, columns)]
+    if report["moved"]:
+        parts.append("The run's weights moved from step to step: those of the table are means over the steps.\n")
     if before == now:
         parts.append("Nothing is changed: give reward.weights.NAME=NUMBER or reward.settings.NAME.aggregation=mean.\n")
     part = [str(step["step"]) for step in steps if not step["complete"]]

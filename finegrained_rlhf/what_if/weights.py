@@ -7,17 +7,21 @@ and no file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Experience, Prompt, SegmentScores
 from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
-from finegrained_rlhf.rewards.composition import ComponentConfig, RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
+from finegrained_rlhf.rewards.moving.gates import RewardGate
 from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
@@ -35,10 +39,31 @@ class Weighing:
     Attributes:
         weights: by component, of all of them.
         settings: by component, of all of them.
+        gates: by component, of those that have one.
+        moving: components whose weight is another in every step: those with a schedule or a constraint.
     """
 
     weights: Mapping[str, float]
     settings: Mapping[str, ComponentConfig]
+    gates: Mapping[str, RewardGate] = field(default_factory=dict)
+    moving: Sequence[str] = ()
+
+    def at(self, metrics: Mapping[str, Any], file: Path) -> Weighing:
+        """This reward with the moving weights of a step (`reward/NAME/weight`).
+
+        Args:
+            metrics: the step's line of `metrics.jsonl`.
+            file: where it stands.
+
+        Raises:
+            DataError: it lacks one.
+        """
+        now = {name: metrics.get(f"reward/{name}/weight") for name in self.moving}
+        for name, weight in now.items():
+            if not isinstance(weight, int | float):
+                key, step = f"reward/{name}/weight", f"step {metrics.get('step')}"
+                raise DataError(f"expected a number, got {weight!r}", file=file, record=step, field=key)
+        return replace(self, weights={**self.weights, **now})
 
     def changed(self, weights: Mapping[str, float], settings: Mapping[str, Mapping[str, object]]) -> Weighing:
         """This reward with some weights and settings replaced.
@@ -61,7 +86,9 @@ class Weighing:
                 raise ConfigError(
                     f"reward.settings.{name}: running moments were not kept; only the weight of {name} can be changed"
                 )
-        return Weighing({**self.weights, **{name: float(weight) for name, weight in weights.items()}}, made)
+        return replace(
+            self, weights={**self.weights, **{name: float(weight) for name, weight in weights.items()}}, settings=made
+        )
 
 
 def component_config(name: str, settings: Mapping[str, object]) -> ComponentConfig:
@@ -102,8 +129,8 @@ def experience_under(
         scores[name] = (kept.normalised if running else kept.raw)[name]
         settings[name] = ComponentConfig(density=setting.density) if running else setting
     scorers = {name: _Kept() for name in scores}
-    composer = RewardComposer(RewardConfig(scorers, reward.weights, settings))
-    trace = composer.compose(kept.rollout, scores, train=False)
+    composer = RewardComposer(RewardConfig(scorers, reward.weights, settings, gates=reward.gates))
+    trace = composer.compose(kept.rollout, scores, train=False, raw=kept.raw)
     reference = torch.zeros_like(kept.rollout.logprobs)
     return make_experience(
         kept.rollout,

@@ -17,6 +17,7 @@ from report_toy import (
     COMPONENTS,
     HOSTILE,
     response,
+    step_row,
     tags_of,
     text_of,
     validation_row,
@@ -27,11 +28,11 @@ from report_toy import (
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_jsonl, write_json
-from finegrained_rlhf.report.charts.curves import training_curves
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
+from finegrained_rlhf.report.charts.curves import reward_curves, training_curves
 from finegrained_rlhf.report.elements.html import escape
 from finegrained_rlhf.report.pages.compare import compare_page, names_of, overlays
-from finegrained_rlhf.report.pages.overview import header
+from finegrained_rlhf.report.pages.overview import components_table, header
 from finegrained_rlhf.report.pages.run import run_page
 from finegrained_rlhf.report.pages.timeline import changed_words, timelines
 from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
@@ -290,6 +291,33 @@ def test_different_rewards_share_no_axis(toy: Path, tmp_path: Path) -> None:
     page = compare_page({"a": record, "c": other})
     row = re.search(r"<tr><td><bdi>weighted total</bdi>(.*?)</tr>", page)
     assert row and "by each run&#x27;s own reward" in row[1] and re.findall(r'"num">(.*?)<', row[1])[0] == "–"
+
+
+def test_weights_that_moved_are_drawn_and_named(toy: Path, tmp_path: Path) -> None:
+    directory = write_toy_run(tmp_path / "toy")
+    config = read_json(directory / "config.yaml")
+    first, _, last = COMPONENTS
+    plain = read_run(directory)
+    assert "Weights of training" not in reward_curves(plain) and "in training" not in components_table(plain)
+    for part in (
+        {"schedule": {first: {"steps": [1, 6], "weights": [0.5, 1.0]}}},
+        {"constraints": {last: {"at_least": 0.25, "of": "sum"}}},
+    ):
+        config["reward"] |= part
+    rows = [{**step_row(s), f"reward/{first}/weight": 0.4 + 0.1 * s} for s in range(1, 7)]
+    write_json(directory / "config.yaml", config)
+    write_lines(directory / "metrics.jsonl", rows)
+    moved = read_run(directory)
+    assert len(by_identity({"a": plain, "b": moved})) == 1  # validations are weighed as configured
+    told = components_table(moved)
+    assert "in training" in told and "linear 0.5 at 1, 1.0 at 6" in told and "sum at least 0.25" in told
+    assert "Weights of training" in reward_curves(moved)
+    config["reward"]["gates"] = {last: {"by": first, "at_least": 0.5}}
+    write_json(directory / "config.yaml", config)
+    assert len(by_identity({"a": plain, "b": read_run(directory)})) == 2
+    config["reward"] |= {"schedule": {first: {"steps": 3}}, "constraints": [], "gates": {last: "x"}}
+    write_json(directory / "config.yaml", config)
+    assert "in training" not in components_table(read_run(directory))
 
 
 def test_what_each_point_prepared_for_itself_is_the_same_scorer(toy: Path) -> None:

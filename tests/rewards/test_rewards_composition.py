@@ -256,7 +256,7 @@ def test_running_normalisation_stands_still_in_validation_and_survives_a_resume(
     ours, drawn = composer(relevance=RUNNING), rollout()
     ours.compose(drawn, {"relevance": SEGMENTS})
     state = ours.state()
-    assert list(state) == ["relevance"]
+    assert list(state["moments"]) == ["relevance"] and state["constraints"] == {}
     before = ours.compose(drawn, {"relevance": SEGMENTS}, train=False)
     assert ours.state() == state
     other = composer(relevance=RUNNING)
@@ -288,7 +288,7 @@ def test_running_normalisation_counts_over_processes() -> None:
     ours.compose(rollout(), {"a": SEGMENTS})
     alone = RunningMoments()
     alone.update(torch.tensor([1.0, -1.0, 0.5]))
-    count, mean, m2 = ours.state()["a"]["running"]
+    count, mean, m2 = ours.state()["moments"]["a"]["running"]
     assert (count, mean) == (6, pytest.approx(alone.mean))
     assert m2 == pytest.approx(2 * alone.m2)
 

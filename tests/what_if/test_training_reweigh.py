@@ -7,7 +7,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,12 +17,26 @@ from ppo_toy import LengthScorer, WordScorer, make_trainer
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
-from finegrained_rlhf.rewards import ComponentConfig, OverlongPenalty, RewardComposer
+from finegrained_rlhf.rewards import (
+    ComponentConfig,
+    OverlongPenalty,
+    RewardComposer,
+    RewardConstraint,
+    RewardGate,
+    WeightSchedule,
+)
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
 from finegrained_rlhf.training.samples import KeptSamples
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
-from finegrained_rlhf.what_if.reweigh import RewardChange, Reweigh, mean_of, ppo_config_of_run, run_weighing
+from finegrained_rlhf.what_if.reweigh import (
+    RewardChange,
+    Reweigh,
+    mean_of,
+    ppo_config_of_run,
+    report_text,
+    run_weighing,
+)
 from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
 
 NAMES = ["words", "length"]
@@ -30,12 +44,19 @@ PLAIN = PPOConfig(discount=1.0, lambda_=1.0, whiten_rewards=False, whiten_advant
 
 
 def make_run(
-    path: Path, weights: tuple[float, float] = (1.0, 0.5), steps: int = 2, rows: int = 64, **given: Any
+    path: Path,
+    weights: tuple[float, float] = (1.0, 0.5),
+    steps: int = 2,
+    rows: int = 64,
+    moving: Any = None,
+    **given: Any,
 ) -> Path:
     """A PPO run of two steps, with the files that `train_ppo.py` leaves."""
     trainer = make_trainer(path, **given)
     trainer.composer.config.weights.update(zip(NAMES, weights, strict=True))  # type: ignore[attr-defined]
     trainer.samples = KeptSamples(every=1, rows=rows)
+    moving = moving or {}
+    trainer.composer = RewardComposer(replace(trainer.composer.config, **moving), trainer.processes.sum_)
     write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in range(1, steps + 1)])
     settings = {name: {"_target_": "any", **vars(setting)} for name, setting in given.get("settings", {}).items()}
     ppo = {
@@ -43,7 +64,8 @@ def make_run(
         **{name: vars(value) if name in ("kl", "compat") else value for name, value in vars(trainer.config).items()},
     }
     reward = {"components": {name: {} for name in NAMES}, "weights": dict(zip(NAMES, weights, strict=True))}
-    config = {"ppo": ppo, "reward": {**reward, "settings": settings}}
+    parts = {place: {name: {**vars(part)} for name, part in named.items()} for place, named in moving.items()}
+    config = {"ppo": ppo, "reward": {**reward, "settings": settings, **parts}}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     return path
 
@@ -93,6 +115,33 @@ def test_the_runs_own_reward_gives_the_advantages_that_were_kept(tmp_path: Path,
         assert (step["best_changes"], step["advantage_flips"]) == (0.0, 0.0)
         assert step["advantage_correlation"] == pytest.approx(1.0) and step["tau"] == pytest.approx(1.0)
     assert not found["new_best"]
+
+
+MOVING: dict[str, Any] = {
+    "schedule": {"length": WeightSchedule([1, 3], [0.5, 2.0])},
+    "gates": {"length": RewardGate("words", -0.1)},
+    "constraints": {"words": RewardConstraint(0.5, rate=0.3)},
+}
+
+
+@pytest.mark.parametrize("normalisation", ["none", "running"])
+def test_weights_that_moved_are_those_of_each_step(tmp_path: Path, normalisation: Literal["none", "running"]) -> None:
+    settings = {name: ComponentConfig(normalisation) for name in NAMES}
+    run = make_run(tmp_path / "run", moving=MOVING, settings=settings)
+    same = measured(run)
+    assert same["moved"] and same["before"] == same["now"] and same["before"]["weights"]["length"] == (0.5 + 1.25) / 2
+    steps = [row["reward/words/weight"] for row in read_jsonl(run / "metrics.jsonl")]
+    assert steps[1] > steps[0] == 1.0 and same["before"]["weights"]["words"] == pytest.approx(sum(steps) / 2)
+    assert all(step["advantage_correlation"] == pytest.approx(1.0) for step in same["steps"])
+    told = report_text(same, 0)
+    assert "The run's weights moved" in told and "Nothing is changed" in told
+    other = measured(run, {"length": 0.0})
+    assert other["now"]["weights"] == {**same["before"]["weights"], "length": 0.0}
+    assert all(step["shares_now"]["length"] == 0.0 for step in other["steps"])
+    lines = [{k: v for k, v in row.items() if k != "reward/words/weight"} for row in read_jsonl(run / "metrics.jsonl")]
+    write_jsonl(run / "metrics.jsonl", lines)
+    with pytest.raises(DataError, match=r"metrics\.jsonl.*step 1.*reward/words/weight: expected a number, got None"):
+        measured(run)
 
 
 def test_other_weights_give_what_training_with_them_would_have(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ __getattr__, __dir__ = lazy_exports(
         "FactWorldGrid": "grid",
         "FactWorldReport": "results",
         "FactWorldTable": "results",
+        "HolesTable": "holes",
         "MeasureDrift": "drift",
         "SystemsTable": "tables.systems",
     },

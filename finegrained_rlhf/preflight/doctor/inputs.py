@@ -44,7 +44,8 @@ def configuration(case: Case) -> Iterator[Finding]:
         return
     reward = case.job.reward
     weights = ", ".join(f"{name} {float(weight):g}" for name, weight in reward.weights.items())
-    if not any(reward.weights.values()):
+    moving = [name for place in (reward.schedule, reward.constraints) for name, part in place.items() if part.active]
+    if not any(reward.weights.values()) and not moving:
         yield Finding("fail", f"all reward weights are 0: {weights}", "reward.weights.NAME: at least one other than 0")
     elif negative := [name for name, weight in reward.weights.items() if weight < 0]:
         mend = f"reward.weights.{negative[0]} above 0, unless this is meant: scorers give errors a negative value"

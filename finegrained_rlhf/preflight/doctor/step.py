@@ -19,7 +19,8 @@ from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
 from finegrained_rlhf.preflight.doctor.machine import fits
 from finegrained_rlhf.preflight.memory.preflight import plan_of
-from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit

@@ -34,8 +34,20 @@ def reward_curves(record: RunRecord) -> Html:
         _components(record, "Weighted, summed over a response", "reward/{}/weighted", None),
         _both(record, "reward/total", "Total reward, without KL", ""),
         _components(record, "Segments of a response", "segments/{}", None),
+        *_moving(record),
     ]
     return el("div", *map(figure, charts), class_="charts")
+
+
+def _moving(record: RunRecord) -> list[Chart]:
+    """The weights of training where one of them changed, and how often gates were open."""
+    weights = {name: series(record.steps, f"reward/{name}/weight") for name in record.components}
+    charts = []
+    if any(len({weight for _, weight in points}) > 1 for points in weights.values()):
+        charts.append(_components(record, "Weights of training", "reward/{}/weight", None))
+    if any(series(record.steps, f"reward/{name}/open") for name in record.components):
+        charts.append(_components(record, "Responses in which the component counts, share", "reward/{}/open", None))
+    return charts
 
 
 def truth_curves(record: RunRecord) -> Html | None:

@@ -19,6 +19,7 @@ from finegrained_rlhf.report.pages.verdict import (
 )
 from finegrained_rlhf.report.runs.measures import Measure, price_measures, reward_measures, true_measures
 from finegrained_rlhf.report.runs.record import RunRecord
+from finegrained_rlhf.report.runs.settings import moving_words
 
 
 def header(record: RunRecord) -> Html:
@@ -74,6 +75,11 @@ def components_table(record: RunRecord) -> Html:
             ]
         )
     head = ["component", "weight", "normalisation", "aggregation", "density", "segments", "scorer"]
+    moving = [moving_words(record, name) for name in record.components]
+    if any(moving):
+        head.insert(2, "in training")
+        for row, words in zip(rows, moving, strict=True):
+            row.insert(2, isolated(words or "–"))
     return table(head, rows, words=len(head))
 
 

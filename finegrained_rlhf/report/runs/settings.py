@@ -62,7 +62,8 @@ def reward_identity(record: RunRecord, component: str | None = None) -> str:
     Args:
         record: of the run.
         component: for its raw values the scorer alone decides; None is the weighted total, to which components,
-            weights and settings belong.
+            weights, settings and gates belong. Schedules and constraints don't: they change what training pays, while
+            validations are weighed as configured.
     """
     reward = record.config.get("reward")
     reward = reward if isinstance(reward, Mapping) else {}
@@ -73,7 +74,31 @@ def reward_identity(record: RunRecord, component: str | None = None) -> str:
     parts = {key: reward.get(key) or None for key in ("components", "weights", "settings", "end_penalty")}
     overlong = reward.get("overlong")
     limited = isinstance(overlong, Mapping) and overlong.get("limit")
-    return _text({**parts, "overlong": overlong if limited else None}, record)
+    gates = {name: gate for name, gate in _named(reward, "gates").items() if gate.get("by") is not None}
+    return _text({**parts, "overlong": overlong if limited else None, "gates": gates or None}, record)
+
+
+def moving_words(record: RunRecord, name: str) -> str:
+    """What moves the weight of a component, in words: schedule, gate, constraint; nothing where none does."""
+    reward = record.config.get("reward")
+    reward = reward if isinstance(reward, Mapping) else {}
+    schedule, gate, constraint = (_named(reward, place).get(name, {}) for place in ("schedule", "gates", "constraints"))
+    found = []
+    steps, weights = schedule.get("steps"), schedule.get("weights")
+    if isinstance(steps, list) and isinstance(weights, list) and steps:
+        points = ", ".join(f"{weight} at {step}" for step, weight in zip(steps, weights, strict=False))
+        found.append(f"{schedule.get('interpolation', 'linear')} {points}")
+    if gate.get("by") is not None:
+        found.append(f"where the {gate.get('of', 'mean')} of {gate['by']} is at least {gate.get('at_least')}")
+    if constraint.get("at_least") is not None:
+        found.append(f"{constraint.get('of', 'mean')} at least {constraint['at_least']}")
+    return "; ".join(found)
+
+
+def _named(reward: Mapping[str, Any], place: str) -> dict[str, Mapping[str, Any]]:
+    parts = reward.get(place)
+    parts = parts if isinstance(parts, Mapping) else {}
+    return {name: part for name, part in parts.items() if isinstance(part, Mapping)}
 
 
 def by_identity(runs: Mapping[str, RunRecord], component: str | None = None) -> list[dict[str, RunRecord]]:

@@ -60,6 +60,14 @@ _SINCE_0_1 = {
     r"algorithm\.per_component": False,
     r"ppo\.kl\.place": "reward",
     r"ppo\.kl\.estimator": "k1",
+    r"reward\.schedule\.[^.]+\._target_": "finegrained_rlhf.rewards.WeightSchedule",
+    r"reward\.schedule\.[^.]+\.interpolation": "linear",
+    r"reward\.gates\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardGate",
+    r"reward\.gates\.[^.]+\.(by|at_least)": None,
+    r"reward\.(gates|constraints)\.[^.]+\.of": "mean",
+    r"reward\.constraints\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardConstraint",
+    r"reward\.constraints\.[^.]+\.(at_least|max_multiplier)": None,
+    r"reward\.constraints\.[^.]+\.rate": 0.05,
 }
 """Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 

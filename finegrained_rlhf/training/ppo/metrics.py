@@ -27,6 +27,8 @@ def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, met
     for name, component in trace.components.items():
         metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
         metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
+        if component.gate is not None:
+            metrics.add(f"reward/{name}/open", sum(component.gate), rows)
         segments = sum(
             span != EMPTY or component.scores.whole_response for row in component.scores.spans for span in row
         )
@@ -79,6 +81,8 @@ def step_metrics(
         "kl": means.pop("kl"),
         "beta": beta,
         **means,
+        **{f"reward/{name}/weight": component.weight for name, component in experience.trace.components.items()},
+        **experience.trace.metrics,
         **({} if experience.values is None else {"explained_variance": explained_variance(experience, processes.sum_)}),
         "lr": lr,
         "response_tokens": totals[1],

@@ -12,7 +12,8 @@ from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import read_prompts
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.engine import RolloutConfig
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -111,6 +112,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         result = self.fit(built, loop, processes, run)
         if processes.is_main:
             logger.info(self.outcome(result, run))
+            for sentence in built.composer.unmet_constraints():
+                logger.warning(sentence)
         return result
 
     def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:

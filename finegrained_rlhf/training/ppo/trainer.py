@@ -141,7 +141,7 @@ class PPOTrainer:
             with timer.phase("rollout"):
                 rollout = self.sampler.draw(mine, [self.rollout_config.decoding()], step)
             with timer.phase("rewards"):
-                trace = self.composer.compose(rollout, self._scores(rollout))
+                trace = self.composer.compose(rollout, self._scores(rollout), step=step)
             with timer.phase("scoring"):
                 batches = self._micro_batches(rollout)
                 scored = self._scorer.score(rollout, batches)

@@ -1,0 +1,15 @@
+"""Floor 6: our aligned rewards by token and component, for other trainers. Imports none of them."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "DenseReward": "arrays",
+        "TokenRewards": "arrays",
+        "VerlRewardManager": "verl",
+        "trl_reward_function": "trl",
+        "trl_reward_functions": "trl",
+        "verl_compute_score": "verl",
+    },
+)

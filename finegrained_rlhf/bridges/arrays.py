@@ -1,0 +1,215 @@
+"""Rewards of one step of another trainer as arrays: by token and component, or one number a response and component.
+
+Knows rewards, texts and the characters at which tokens end; a tokenizer only where ids are given. Knows no trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rewards.config import RewardConfig
+from finegrained_rlhf.text.alignment import Decoder, token_ends
+
+_END = 1
+"""The id that stands for an end of sequence in the rollout that is composed; all other tokens are 0."""
+
+
+@dataclass(frozen=True)
+class TokenRewards:
+    """Rewards of R responses of T tokens at most.
+
+    Attributes:
+        components: by name, penalties for form included: float32 [R, T], weight · value at the token that carries it, 0
+            elsewhere.
+        total: float32 [R, T], their sum.
+        mask: bool [R, T], True at the tokens of a response.
+    """
+
+    components: Mapping[str, NDArray[np.float32]]
+    total: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+
+
+class DenseReward:
+    """A reward of ours for a trainer of others.
+
+    Weights are the configured ones; gates and penalties for form hold as in our training.
+
+    Args:
+        reward: components, weights, settings.
+        device: where its models run.
+
+    Raises:
+        ConfigError: the reward has what only a training run of ours can follow: a schedule, a constraint, or running
+            normalisation.
+    """
+
+    def __init__(self, reward: RewardConfig, device: torch.device | str = "cpu") -> None:
+        for place, parts in (("schedule", reward.schedule), ("constraints", reward.constraints)):
+            if found := [name for name, part in parts.items() if part.active]:
+                raise ConfigError(
+                    f"reward.{place}.{found[0]}: moves with our trainer's steps; set reward.weights instead"
+                )
+        if found := [name for name, setting in reward.settings.items() if setting.normalisation != "none"]:
+            raise ConfigError(
+                f"reward.settings.{found[0]}.normalisation: running moments exist in our training run only"
+            )
+        self.config = reward
+        self._composer = RewardComposer(reward, eos_ids=(_END,))
+        self._composer.setup(torch.device(device))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each component, and of the penalties for form that are on."""
+        return {name: float(weight) for name, weight in self.config.all_weights.items()}
+
+    @torch.no_grad()
+    def of_texts(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        ends: Sequence[Sequence[int]],
+        *,
+        ended: Sequence[bool] | None = None,
+        width: int | None = None,
+    ) -> TokenRewards:
+        """Token rewards of R responses whose tokens' ends are known.
+
+        Args:
+            prompts: R prompts; their metadata holds what scorers read (`question`, `passages`, `references`).
+            texts: R responses without special tokens.
+            ends: for every token of a response the character of its text at which it ends, not decreasing; special
+                tokens included, at the end of what stands before them.
+            ended: R flags, whether a response has its end of sequence; needed for `reward.end_penalty`.
+            width: T; the longest response where None.
+
+        Raises:
+            DataError: the numbers of prompts, texts, ends and flags differ, or a response has no token.
+            AlignmentError: a segment ends behind the last token.
+            ConfigError: a scorer broke, or a penalty needs `ended`.
+        """
+        rollout = _rollout(prompts, texts, ends, self._ended(ended, len(texts)), width)
+        trace = self._composer.compose(rollout, self._composer.score(prompts, texts), train=False)
+        parts = {name: part.weighted.numpy() for name, part in trace.components.items()}
+        return TokenRewards(parts, trace.total.numpy(), rollout.response_mask.numpy().astype(bool))
+
+    def of_ids(
+        self,
+        prompts: Sequence[Prompt],
+        ids: Sequence[Sequence[int]],
+        tokenizer: Decoder,
+        eos_ids: Sequence[int] = (),
+        *,
+        width: int | None = None,
+    ) -> TokenRewards:
+        """Token rewards of R responses of sampled ids; the ids are decoded, and never tokenised again.
+
+        Args:
+            prompts: as in `of_texts`.
+            ids: R responses without padding, the end of sequence included where it was sampled.
+            tokenizer: that decodes them.
+            eos_ids: the policy's ends of sequence; the tokenizer's own where none is given.
+            width: as in `of_texts`.
+
+        Raises:
+            DataError, AlignmentError, ConfigError: as in `of_texts`.
+        """
+        decoded = [token_ends(tokenizer, row) for row in ids]
+        stops = {*eos_ids} or {getattr(tokenizer, "eos_token_id", None)}
+        ended = [any(token in stops for token in row) for row in ids]
+        return self.of_texts(
+            prompts, [text for text, _ in decoded], [ends for _, ends in decoded], ended=ended, width=width
+        )
+
+    @torch.no_grad()
+    def of_responses(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        *,
+        lengths: Sequence[int] | None = None,
+        ended: Sequence[bool] | None = None,
+    ) -> dict[str, list[float]]:
+        """One number a response and component, before weights: the sum of its segments' values, 0 behind a closed gate.
+
+        Args:
+            prompts: as in `of_texts`.
+            texts: R responses.
+            lengths: tokens of each response, end of sequence included; needed for `reward.overlong`.
+            ended: as in `of_texts`.
+
+        Returns:
+            R numbers a component, in the order of the configuration, penalties for form behind them. Σ weight · number
+            is what a response earns.
+
+        Raises:
+            DataError: the numbers of prompts and texts differ.
+            ConfigError: a scorer broke, or a penalty needs `lengths` or `ended`.
+        """
+        _same(prompts, texts, len(texts))
+        scores: dict[str, SegmentScores] = self._composer.score(prompts, texts)
+        if self.config.penalties.overlong.limit is not None and lengths is None:
+            raise ConfigError("reward.overlong: the lengths of the responses in tokens are not known here")
+        flags, counts = self._ended(ended, len(texts)), lengths or [0] * len(texts)
+        scores |= self.config.penalties.count(flags, counts, texts)
+        used = self._composer.used_values(scores)
+        gates = {name: self._composer.gate(name, scores) for name in scores}
+        return {
+            name: [float(sum(row)) if gate is None or gate[i] else 0.0 for i, row in enumerate(used[name])]
+            for name, gate in gates.items()
+        }
+
+    def _ended(self, ended: Sequence[bool] | None, count: int) -> Sequence[bool]:
+        if ended is None and self.config.penalties.end:
+            raise ConfigError("reward.end_penalty: which responses ended is not known here; give `ended`")
+        return [True] * count if ended is None else ended
+
+
+def _same(prompts: Sequence[Prompt], texts: Sequence[str], *counts: int) -> None:
+    if {len(prompts), *counts} != {len(texts)}:
+        numbers = ", ".join(map(str, counts))
+        raise DataError(f"{len(texts)} responses need as many prompts, ends and flags, got {len(prompts)}, {numbers}")
+
+
+def _rollout(
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    ends: Sequence[Sequence[int]],
+    ended: Sequence[bool],
+    width: int | None,
+) -> Rollout:
+    """A rollout with all that rewards read of one: ids say only where a response ends, log-probabilities are 0."""
+    _same(prompts, texts, len(ends), len(ended))
+    if empty := [row for row, found in enumerate(ends) if not len(found)]:
+        raise DataError(f"response {empty[0]} has no token, so that none can carry its reward")
+    ids, mask = pad_rows(
+        [[0] * (len(found) - 1) + [_END if end else 0] for found, end in zip(ends, ended, strict=True)], 0
+    )
+    if width is not None:
+        if width < ids.shape[1]:
+            raise DataError(f"a response has {ids.shape[1]} tokens, more than the width {width}")
+        ids, mask = (torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in (ids, mask))
+    rows = len(texts)
+    prompt_ids, prompt_mask = pad_rows([()] * rows, 0)
+    return Rollout(
+        prompts=prompts,
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        prompt_index=torch.arange(rows),
+        sample_index=torch.zeros(rows, dtype=torch.long),
+        decoding_index=torch.zeros(rows, dtype=torch.long),
+        decodings=(Sample(1),),
+        response_ids=ids,
+        response_mask=mask,
+        logprobs=torch.zeros(ids.shape),
+        texts=texts,
+        token_ends=[tuple(map(int, found)) for found in ends],
+    )

@@ -1,0 +1,141 @@
+"""What the reward of a run is: components, weights, settings. Knows scorers by their protocol; computes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, ResponseValue
+from finegrained_rlhf.rewards.checks import check_threshold
+from finegrained_rlhf.rewards.moving.constraints import RewardConstraint
+from finegrained_rlhf.rewards.moving.gates import RewardGate
+from finegrained_rlhf.rewards.moving.schedule import WeightSchedule
+from finegrained_rlhf.rewards.penalties import FormPenalties, OverlongPenalty
+from finegrained_rlhf.rewards.protocol import Scorer
+
+Normalisation = Literal["none", "running"]
+Density = Literal["segment", "response"]
+
+
+@dataclass(frozen=True)
+class ComponentConfig:
+    """How one component enters the sum.
+
+    Attributes:
+        normalisation: `none` uses the scorer's values (the paper's choice); `running` subtracts the mean and divides by
+            the standard deviation of all values this component gave in training so far, over all processes. Validation
+            takes mean and standard deviation of the run's first validation instead, so that equal responses have equal
+            scores throughout and the best checkpoint can be chosen.
+        aggregation: `sum` lets every segment count in full (the paper); `mean` divides by the number of segments;
+            `budget` rescales the values of a response until their absolute values add up to `budget`. With the last
+            two a longer response does not earn more by its length alone.
+        budget: in the component's unit, a response; used by `aggregation=budget` only.
+        density: `segment` pays each segment where it ends; `response` pays their sum at the last token, which makes a
+            holistic reward of a fine-grained one.
+        empty: value, in the component's unit, of a response without a word, for components that score segments. Such a
+            response has none; with 0 (the paper) it earns more than one with a single wrong segment. It goes on the
+            response's last token, as the segment 0:0.
+    """
+
+    normalisation: Normalisation = "none"
+    aggregation: Aggregation = "sum"
+    budget: float = 1.0
+    density: Density = "segment"
+    empty: float = 0.0
+
+    def __post_init__(self) -> None:
+        known = {
+            "normalisation": ("none", "running"),
+            "aggregation": AGGREGATIONS,
+            "density": ("segment", "response"),
+        }
+        for name, words in known.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
+        if not (math.isfinite(self.budget) and self.budget > 0):
+            raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
+        if not math.isfinite(self.empty):
+            raise ConfigError(f"reward empty must be a finite number, got {self.empty!r}")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """The reward of a run.
+
+    Attributes:
+        components: scorers by name.
+        weights: weight of each component by name; every component has one and no name is unknown. Validations,
+            evaluation and best of n weigh with these throughout, so that scores stay on one scale; training does so
+            where neither schedule nor constraint says otherwise.
+        settings: further settings by component name.
+        end_penalty: reward taken from a response without an end of sequence, on its last token, as the component
+            `unfinished`; 0 (the paper) takes none.
+        overlong: what tokens behind a limit cost, as the component `overlong`; nothing by default (the paper).
+        schedule: weights of training by step, by component name.
+        gates: when a component counts in a response, by component name; wherever the reward is computed.
+        constraints: what a component must reach in training, by component name.
+    """
+
+    components: Mapping[str, Scorer]
+    weights: Mapping[str, float]
+    settings: Mapping[str, ComponentConfig] = field(default_factory=dict)
+    end_penalty: float = 0.0
+    overlong: OverlongPenalty = OverlongPenalty()
+    schedule: Mapping[str, WeightSchedule] = field(default_factory=dict)
+    gates: Mapping[str, RewardGate] = field(default_factory=dict)
+    constraints: Mapping[str, RewardConstraint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.overlong, OverlongPenalty):
+            raise ConfigError(f"reward.overlong: expected an OverlongPenalty, got {self.overlong!r}")
+        if not self.components:
+            raise ConfigError("reward.components is empty: name at least one scorer")
+        for place in ("weights", "settings", "schedule", "gates", "constraints"):
+            names = getattr(self, place)
+            unknown = sorted(set(names) - set(self.components))
+            if unknown:
+                known = ", ".join(sorted(self.components))
+                raise ConfigError(f"reward.{place}.{unknown[0]}: no such component; the reward has {known}")
+        for name, scorer in self.components.items():
+            if not isinstance(scorer, Scorer):
+                raise ConfigError(f"reward.components.{name}: {type(scorer).__name__} has no setup() and score()")
+            weight = self.weights.get(name)
+            if weight is None or not math.isfinite(weight):
+                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
+        for name in sorted(set(self.penalties.weights) & set(self.components)):
+            raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")
+        self._check_moving()
+
+    def _check_moving(self) -> None:
+        """Raise ConfigError for parts of another class, and for thresholds that no response can reach, or all do."""
+        for place, kind in (("schedule", WeightSchedule), ("gates", RewardGate), ("constraints", RewardConstraint)):
+            for name, part in getattr(self, place).items():
+                if not isinstance(part, kind):
+                    raise ConfigError(f"reward.{place}.{name}: expected a {kind.__name__}, got {part!r}")
+        for name, gate in self.gates.items():
+            if gate.by is None or gate.at_least is None:
+                continue
+            if gate.by not in self.components or gate.by == name:
+                known = ", ".join(sorted(set(self.components) - {name})) or "none"
+                raise ConfigError(f"reward.gates.{name}.by: expected another component ({known}), got {gate.by!r}")
+            self._check_threshold(f"gates.{name}", gate.by, gate.at_least, gate.of)
+        for name, constraint in self.constraints.items():
+            if constraint.at_least is not None:
+                self._check_threshold(f"constraints.{name}", name, constraint.at_least, constraint.of)
+
+    def _check_threshold(self, place: str, judged: str, at_least: float, of: ResponseValue) -> None:
+        empty = self.settings.get(judged, ComponentConfig()).empty
+        check_threshold(f"reward.{place}.at_least", judged, self.components[judged], at_least, of, empty)
+
+    @property
+    def penalties(self) -> FormPenalties:
+        """The penalties for form."""
+        return FormPenalties(self.end_penalty, self.overlong)
+
+    @property
+    def all_weights(self) -> dict[str, float]:
+        """The weights of the components, and of the penalties for form that are on, by name."""
+        return {**self.weights, **self.penalties.weights}

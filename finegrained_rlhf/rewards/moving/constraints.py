@@ -1,0 +1,124 @@
+"""Constraints: a component's mean must reach a threshold, and a dual variable raises its weight until it does.
+
+Knows numbers only. The dual variable is part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
+from finegrained_rlhf.rl.stats import Reduce
+
+_RECENT = 20
+"""Steps whose mean says at the end of a run whether a constraint is met."""
+
+
+@dataclass(frozen=True)
+class RewardConstraint:
+    """What a component must reach on average; nothing without `at_least`.
+
+    After every training step λ ← min(max_multiplier, max(0, λ + rate · (at_least − m))), with m the mean over all
+    responses of the step; the component is trained with its weight + λ, λ being 0 at first. This is dual ascent on
+    the Lagrangian of constrained RL (Ray et al., 2019, section 5; for RLHF Moskovitz et al., 2023, arXiv 2310.04373,
+    section 4), without their rescaling of the other rewards, since advantages are whitened.
+
+    Attributes:
+        at_least: threshold in the component's unit, for what the scorer gives (raw).
+        of: what a response counts with: `mean` or `sum` of the values of its segments; 0 where it has none.
+        rate: step size of the dual variable, above 0; weight per unit of the component and step.
+        max_multiplier: largest λ; null lets it grow as long as the constraint is missed.
+    """
+
+    at_least: float | None = None
+    of: ResponseValue = "mean"
+    rate: float = 0.05
+    max_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.of not in RESPONSE_VALUES:
+            raise ConfigError(f"reward.constraints: of must be {' or '.join(RESPONSE_VALUES)}, got {self.of!r}")
+        if self.at_least is not None and not _finite(self.at_least):
+            raise ConfigError(f"reward.constraints: at_least must be a finite number, got {self.at_least!r}")
+        if not _finite(self.rate) or self.rate <= 0:
+            raise ConfigError(f"reward.constraints: rate must be a positive number, got {self.rate!r}")
+        if self.max_multiplier is not None and not (_finite(self.max_multiplier) and self.max_multiplier > 0):
+            raise ConfigError(f"reward.constraints: max_multiplier must be positive, got {self.max_multiplier!r}")
+
+    @property
+    def active(self) -> bool:
+        """True when there is a threshold."""
+        return self.at_least is not None
+
+
+class DualVariable:
+    """λ of one constraint, and how far the constraint was met.
+
+    Args:
+        constraint: an active one.
+        reduce: sums a small tensor over all processes.
+
+    Attributes:
+        multiplier: λ of the next step.
+        steps: training steps so far.
+        missed: those whose mean lay below the threshold.
+        recent: means of the last steps, at most 20.
+    """
+
+    def __init__(self, constraint: RewardConstraint, reduce: Reduce) -> None:
+        self._constraint, self._reduce = constraint, reduce
+        self.multiplier, self.steps, self.missed = 0.0, 0, 0
+        self.recent: list[float] = []
+
+    def update(self, rows: Sequence[tuple[float, ...]]) -> float:
+        """Take in the raw values of this process's responses; every process must call this.
+
+        Returns:
+            The step's mean over all processes, by which λ was moved; 0 where no process has a response, which moves
+            nothing.
+        """
+        values = [response_value(row, self._constraint.of) for row in rows]
+        total, count = self._reduce(torch.tensor([math.fsum(values), float(len(values))], dtype=torch.float64)).tolist()
+        if not count:
+            return 0.0
+        mean, config = total / count, self._constraint
+        assert config.at_least is not None
+        moved = max(0.0, self.multiplier + config.rate * (config.at_least - mean))
+        self.multiplier = moved if config.max_multiplier is None else min(config.max_multiplier, moved)
+        self.steps += 1
+        self.missed += mean < config.at_least
+        self.recent = [*self.recent, mean][-_RECENT:]
+        return mean
+
+    def shortfall(self) -> str | None:
+        """By how much the last steps missed the threshold, and for how long, in words; None where they did not."""
+        at_least = self._constraint.at_least
+        if not self.recent or at_least is None:
+            return None
+        mean = math.fsum(self.recent) / len(self.recent)
+        if mean >= at_least:
+            return None
+        return (
+            f"at_least={at_least:g} was not reached: {mean:.4g} in the last {len(self.recent)} steps, "
+            f"{at_least - mean:.3g} too little; missed in {self.missed} of {self.steps} steps, λ is now "
+            f"{self.multiplier:.3g}"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep."""
+        return {"multiplier": self.multiplier, "steps": self.steps, "missed": self.missed, "recent": self.recent}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.multiplier, self.recent = float(state["multiplier"]), [float(mean) for mean in state["recent"]]
+        self.steps, self.missed = int(state["steps"]), int(state["missed"])
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
