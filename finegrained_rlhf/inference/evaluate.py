@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
@@ -36,9 +38,9 @@ class Evaluate(AnswersPrompts):
         data: QA-FEEDBACK prompt file with references.
         output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
             (`beside_earlier`).
-        checkpoint: run directory, checkpoint or model directory to evaluate; set this or `outputs`.
+        checkpoint: run directory, checkpoint, model directory or Hub name to evaluate; set this or `outputs`.
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
-        tokenizer: directory of the tokenizer that counts the tokens of `outputs`; without it only words are counted.
+        tokenizer: directory or Hub name of the tokenizer that counts the tokens of `outputs`; None counts only words.
         reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
         oracle: the truth, where the task knows it; None elsewhere.
         best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
@@ -51,9 +53,9 @@ class Evaluate(AnswersPrompts):
 
     data: str
     output: str
-    checkpoint: str | None = None
+    checkpoint: ModelPath | None = None
     outputs: str | None = None
-    tokenizer: str | None = None
+    tokenizer: ModelPath | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
     best_of: int = 1
@@ -225,7 +227,8 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
     Raises:
         ModelError: no readable tokenizer.
     """
-    for candidate in (Path(directory), Path(directory) / "policy"):
+    place = place_of_model(directory)
+    for candidate in (place, place / "policy"):
         if any((candidate / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
             tokenizer = load_tokenizer(candidate)
             return [len(ids) for ids in plain_token_ids(tokenizer, texts)]

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
@@ -108,7 +109,7 @@ class Generate(AnswersPrompts):
     """Answer prompts and stream the answers out as JSON lines. Further fields: see `AnswersPrompts`.
 
     Attributes:
-        checkpoint: run directory, checkpoint or model directory.
+        checkpoint: run directory, checkpoint, model directory or Hub name.
         input: prompt file (QA-FEEDBACK JSON), JSON lines with `text` or with `question` and `passages`, or `-` for
             standard input, one prompt a line.
         output: JSON lines `{id, prompt, response}`, written batch by batch under a temporary name and renamed when all
@@ -120,7 +121,7 @@ class Generate(AnswersPrompts):
         reward: what `best_of` chooses by.
     """
 
-    checkpoint: str
+    checkpoint: ModelPath
     input: str
     output: str
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
@@ -210,7 +211,7 @@ class SampleOutputs(AnswersPrompts):
     Further fields: see `AnswersPrompts`.
 
     Attributes:
-        checkpoint: run directory, checkpoint or model directory.
+        checkpoint: run directory, checkpoint, model directory or Hub name.
         data: QA-FEEDBACK prompt file.
         output: JSON lines of outputs to write (`feedback.outputs`).
         samples: outputs a prompt.
@@ -222,7 +223,7 @@ class SampleOutputs(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: str
+    checkpoint: ModelPath
     data: str
     output: str
     samples: int = 4

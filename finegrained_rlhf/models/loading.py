@@ -22,6 +22,8 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, merged_state
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -37,13 +39,18 @@ _VOCABULARIES = (
 )
 
 
-def model_directory(path: str | Path, export: str = "policy") -> Path:
-    """The directory that holds a model: `path` itself, or `path/policy` where `path` is a run directory.
+def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
+    """The directory that holds a model: `path`, `path/policy` of a run directory, or that of a Hub name in the cache.
+
+    Args:
+        path: of a directory, or `org/name` or `org/name@revision` on the Hub where there is no such directory.
+        export: what a run calls its model.
+        revision: of the Hub's model; a directory has none.
 
     Raises:
-        ModelError: neither holds a `config.json`.
+        ModelError: no `config.json` here, and no model of that name in the cache or on the Hub.
     """
-    path = Path(path)
+    path = place_of_model(path, revision)
     for candidate in (path, path / export):
         if (candidate / "config.json").is_file():
             return candidate
@@ -101,7 +108,9 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
                 directory, dtype=dtype, output_loading_info=True, local_files_only=True, use_safetensors=True, **options
             )
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
+        weights = any(directory.glob("*.safetensors"))
+        why = _first_line(error) if weights else "no *.safetensors; weights in other formats are not read"
+        raise ModelError(f"{directory}: cannot be opened as a model ({why})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
         if type(error).__module__.startswith("safetensors"):
             raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
@@ -128,16 +137,18 @@ class PolicyConfig:
     """Where a policy comes from.
 
     Attributes:
-        path: model directory or run directory.
+        path: model directory, run directory, or a name on the Hugging Face Hub (`org/name`).
         lora: train low-rank adapters instead of all weights; None trains all.
         adapter: directory of a saved adapter to continue from (needs no `lora`).
         gradient_checkpointing: trade a second forward pass for activation memory.
+        revision: branch, tag or commit of a Hub name; None is the main branch.
     """
 
-    path: str
+    path: ModelPath
     lora: LoraConfig | None = None
     adapter: str | None = None
     gradient_checkpointing: bool = False
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if self.lora is not None and self.adapter is not None:
@@ -149,15 +160,17 @@ class PolicyConfig:
         Raises:
             ModelError: missing, damaged, or not a sequence-to-sequence or causal language model.
         """
-        policy = open_policy(self.path, lora=self.lora, adapter=self.adapter)
+        policy = open_policy(self.path, self.lora, self.adapter, self.revision)
         if self.gradient_checkpointing:
             policy.use_gradient_checkpointing()
         return policy.to(device)
 
 
-def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str | None = None) -> Policy:
-    """A policy from a model directory or run directory, in evaluation mode, fp32, on the CPU."""
-    directory = model_directory(path)
+def open_policy(
+    path: ModelPath | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
+) -> Policy:
+    """A policy from a model directory, run directory or Hub name, in evaluation mode, fp32, on the CPU."""
+    directory = model_directory(path, revision=revision)
     config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = load_weights(auto, directory, torch.float32)
@@ -199,11 +212,13 @@ class ValueConfig:
 
     Attributes:
         kind: `separate` (a model of its own, as in the paper) or `shared` (a head on the policy's trunk).
-        path: model directory of the separate backbone; None for `shared`.
+        path: model directory or Hub name of the separate backbone; None for `shared`.
+        revision: branch, tag or commit of a Hub name; None is the main branch.
     """
 
     kind: Literal["separate", "shared"] = "separate"
-    path: str | None = None
+    path: ModelPath | None = None
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("separate", "shared"):
@@ -220,7 +235,7 @@ class ValueConfig:
         if self.kind == "shared":
             return SharedTrunkValueModel(policy).to(policy.device)
         assert self.path is not None
-        backbone = load_weights(AutoModel, model_directory(self.path), torch.float32)
+        backbone = load_weights(AutoModel, model_directory(self.path, revision=self.revision), torch.float32)
         return SeparateValueModel(backbone, policy).to(policy.device).eval()
 
 

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.prompts import read_prompts
-from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory
+from finegrained_rlhf.models.loading import ValueConfig, check_vocabulary, load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
@@ -94,7 +94,7 @@ def prompts(case: Case) -> Iterator[Finding]:
     if policy is None:
         yield Finding("skipped", "needs policy.path")
         return
-    tokenizer = load_tokenizer(model_directory(policy.path))
+    tokenizer = load_tokenizer(model_directory(policy.path, revision=policy.revision))
     limit, refuse = int(case.keys["max_prompt_tokens"]), case.keys["prompt_too_long"] == "refuse"
     for key, path in _files(case).items():
         found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT)
@@ -138,7 +138,7 @@ def models(case: Case) -> Iterator[Finding]:
     if policy is not None and "value" in case.parts:
         config = case.parts["value"]
         try:
-            yield _value(config.load(policy), policy, config.path)
+            yield _value(config.load(policy), policy, config)
         except Exception as error:
             mend = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
             yield Finding("fail", f"value: {explain(error)}", f"{mend}{case.hint}")
@@ -178,12 +178,12 @@ def _policy(policy: Policy, prompt_ids: Sequence[Sequence[int]]) -> Finding:
     return Finding("pass", what)
 
 
-def _value(value: ValueModel, policy: Policy, path: str | None) -> Finding:
-    if not isinstance(value, SeparateValueModel) or path is None:
+def _value(value: ValueModel, policy: Policy, config: ValueConfig) -> Finding:
+    if not isinstance(value, SeparateValueModel) or config.path is None:
         return Finding("pass", "value: a head on the policy's trunk")
     what = f"value: {type(value.backbone).__name__}, {_size(value)}"
     try:
-        vocabulary = load_tokenizer(model_directory(path)).get_vocab()
+        vocabulary = load_tokenizer(model_directory(config.path, revision=config.revision)).get_vocab()
     except FineGrainedError:
         return Finding("pass", f"{what}; no tokenizer beside it to compare with the policy's")
     if vocabulary != policy.tokenizer.get_vocab():

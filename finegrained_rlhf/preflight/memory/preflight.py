@@ -54,7 +54,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
         ModelError: a model's directory holds no configuration, or models do not fit each other.
         DataError: the prompt file is damaged.
     """
-    policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path)))
+    policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path, revision=job.policy.revision)))
     data = data or job.read_data(policy)
     value = value_shell(job.value, policy)
     own = isinstance(value, SeparateValueModel)

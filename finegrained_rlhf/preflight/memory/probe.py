@@ -36,13 +36,13 @@ class Layers:
     decoder: int
 
 
-def config_of_model(path: str, export: str = "policy") -> Any:
+def config_of_model(path: str, export: str = "policy", revision: str | None = None) -> Any:
     """The configuration of the model in a directory, or of the one that a run exported there.
 
     Raises:
         ModelError: there is none, or it cannot be read.
     """
-    return read_model_config(model_directory(path, export))
+    return read_model_config(model_directory(path, export, revision))
 
 
 def _with_layers(config: Any, layers: Layers | None) -> Any:
@@ -69,12 +69,12 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
     Raises:
         ModelError: the directory holds no configuration or no adapter.
     """
-    model_config = _with_layers(config_of_model(config.path), layers)
+    model_config = _with_layers(config_of_model(config.path, revision=config.revision), layers)
     auto = AutoModelForSeq2SeqLM if model_config.is_encoder_decoder else AutoModelForCausalLM
     wrapper = None
     with torch.device("meta"):
         model = auto.from_config(model_config, dtype=torch.float32)
-        _untie_head(model, model_directory(config.path))
+        _untie_head(model, model_directory(config.path, revision=config.revision))
         if config.adapter is not None:
             wrapper = _adapter_shell(model, config.adapter)
         elif config.lora is not None:
@@ -123,7 +123,9 @@ def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = Non
     with torch.device("meta"):
         if config.path is None:
             return SharedTrunkValueModel(policy).eval()
-        backbone = AutoModel.from_config(_with_layers(config_of_model(config.path), layers), dtype=torch.float32)
+        backbone = AutoModel.from_config(
+            _with_layers(config_of_model(config.path, revision=config.revision), layers), dtype=torch.float32
+        )
         return SeparateValueModel(backbone, policy).eval()
 
 
@@ -232,7 +234,7 @@ def policy_activations(
 def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
     """What autograd keeps of a value model of its own, beside this policy."""
     assert config.path is not None
-    whole = config_of_model(config.path)
+    whole = config_of_model(config.path, revision=config.revision)
 
     def kept(layers: Layers) -> int:
         model = value_shell(config, policy, layers).to_empty(device=processes.device)
