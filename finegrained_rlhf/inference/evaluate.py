@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
-from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.evaluation import Evaluation, evaluate_policy, evaluate_responses
 from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import example_metadata, read_prompts
+from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -35,7 +35,7 @@ class Evaluate(AnswersPrompts):
     Further fields: see `AnswersPrompts`.
 
     Attributes:
-        data: QA-FEEDBACK prompt file with references.
+        data: prompt file with references, or data set of the Hub (`org/name:split`).
         output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
             (`beside_earlier`).
         checkpoint: run directory, checkpoint, model directory or Hub name to evaluate; set this or `outputs`.
@@ -51,7 +51,7 @@ class Evaluate(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    data: str
+    data: DataPath
     output: str
     checkpoint: ModelPath | None = None
     outputs: str | None = None
@@ -98,7 +98,7 @@ class Evaluate(AnswersPrompts):
         assert self.checkpoint is not None
         chooser = None if self.best_of == 1 or composer is None else BestOf(composer, processes)
         generator = open_generator(self.checkpoint, processes)
-        prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         if composer is not None:
             composer.setup(processes.device)
             composer.check_prompts(prompts[: self.limit])
@@ -196,7 +196,7 @@ def unencoded_prompts(data: str | Path) -> list[Prompt]:
     Raises:
         DataError: the file is missing or broken.
     """
-    return [Prompt(example.id, example.text, (), example_metadata(example)) for example in read_examples(data)]
+    return [Prompt(item.id, item.text, (), item.metadata) for item in read_prompt_file(data)]
 
 
 def first_outputs(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[str]:

@@ -20,12 +20,18 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory, read_model_config
+from finegrained_rlhf.models.loading import (
+    PolicyConfig,
+    ValueConfig,
+    model_directory,
+    read_model_config,
+)
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.chat import recorded_prompt
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,9 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
         elif config.lora is not None:
             wrapper = add_lora(model, config.lora)
     kind = Seq2SeqPolicy if model_config.is_encoder_decoder else CausalPolicy
-    return kind(model, tokenizer, wrapper).eval()
+    policy = kind(model, tokenizer, wrapper).eval()
+    policy.prompt = recorded_prompt(model_directory(config.path, revision=config.revision))
+    return policy
 
 
 def _untie_head(model: Any, directory: Path) -> None:

@@ -56,6 +56,9 @@ _SINCE_0_1 = {
     r"reward\.overlong\._target_": "finegrained_rlhf.rewards.OverlongPenalty",
     r"reward\.overlong\.limit": None,
     r"reward\.overlong\.per_token": 0.0,
+    r"policy\.frozen_dtype": "float32",
+    r"prompt\._target_": "finegrained_rlhf.text.PromptConfig",
+    r"prompt\.chat_template": "auto",
 }
 """Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 
