@@ -106,6 +106,10 @@ def encode_inputs(
     chat = ChatFormat(tokenizer, PromptConfig() if prompt is None else prompt)
     talks = {i: _messages(item, chat) for i, item in enumerate(items) if chat and (item.messages or chat.for_texts)}
     plain = [i for i in range(len(items)) if i not in talks]
+    if prompt is not None and prompt.system and items and not talks:
+        raise ConfigError(
+            "prompt.system: the data are texts, which are put as they are; with prompt.chat_template=on as messages"
+        )
     for i in plain:
         if len(items[i].messages) > 1:
             raise ConfigError(

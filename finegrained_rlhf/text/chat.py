@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,7 +86,6 @@ class ChatFormat:
 
     Attributes:
         for_texts: whether a text, too, is put as a message of the user.
-        end_id: id of the control token that ends the assistant's turn; None where the template writes none.
 
     Args:
         tokenizer: of the policy; a template from a file is set in it, so that it is saved with the policy.
@@ -106,7 +106,6 @@ class ChatFormat:
             key = "chat_template" if self.for_texts else "system"
             raise ConfigError(f"prompt.{key}: the policy's tokenizer has no chat template: prompt.chat_template=FILE")
         self._literal = literal_texts(tokenizer)
-        self.end_id = self._find_end() if self._active else None
 
     def __bool__(self) -> bool:
         """Whether there is a template to be used."""
@@ -139,8 +138,15 @@ class ChatFormat:
         assert isinstance(text, str)
         return text
 
-    def _find_end(self) -> int | None:
-        """The first control token that the template writes behind an answer."""
+    @cached_property
+    def end_id(self) -> int | None:
+        """Id of the control token that ends the assistant's turn; None where the template writes none.
+
+        It is the first one that the template writes behind an answer.
+
+        Raises:
+            ConfigError: the template cannot be used.
+        """
         messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
         try:
             text = self._render(messages, generate=False)

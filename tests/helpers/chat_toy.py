@@ -21,7 +21,7 @@ TEMPLATE = (
 
 def chat_tokenizer(template: str | None = TEMPLATE) -> Any:
     """A word-level tokenizer with the two control tokens."""
-    tokenizer = causal_tokenizer(build_tokenizer(CORPUS), 64)
+    tokenizer = causal_tokenizer(build_tokenizer(CORPUS), 256)
     tokenizer.add_special_tokens({"extra_special_tokens": [START, END]})
     tokenizer.chat_template = template
     return tokenizer
@@ -30,7 +30,7 @@ def chat_tokenizer(template: str | None = TEMPLATE) -> Any:
 def save_chat_model(path: Path, template: str | None = TEMPLATE) -> Path:
     """A model directory of a tiny chat model."""
     tokenizer = chat_tokenizer(template)
-    build_gpt2(tokenizer, TinyGPT2Config(16, 1, 2, 64), seed=3).save_pretrained(path)
+    build_gpt2(tokenizer, TinyGPT2Config(16, 1, 2, 256), seed=3).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 

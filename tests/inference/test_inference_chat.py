@@ -65,6 +65,8 @@ def test_conversations_by_the_template_and_texts_as_they_are() -> None:
         put = encode_inputs([talked, text], tokenizer, 64, prompt=setting)[1]
         system = "<|im_start|>system\nbe kind<|im_end|>\n" if setting.system else ""
         assert put.text == f"{system}{USER}the cat{ASSISTANT}"
+    with pytest.raises(ConfigError, match="prompt.system: the data are texts, which are put as they are"):
+        encode_inputs([text], tokenizer, 64, prompt=PromptConfig(system="be kind"))
     off = encode_inputs([talked, text], tokenizer, 64, prompt=PromptConfig("off"))
     assert [prompt.text for prompt in off] == ["red", "the cat"]
     assert encode_inputs([talked], chat_tokenizer(None), 64)[0].text == "red"  # one message needs no template
@@ -80,7 +82,7 @@ def test_a_long_conversation_loses_the_end_of_its_last_message_only(caplog: pyte
     for limit in range(len(whole.input_ids) - 5, len(whole.input_ids) + 1):
         (cut,) = encode_inputs([item], tokenizer, limit)
         assert len(cut.input_ids) <= limit
-        assert cut.text.startswith(whole.text[: whole.text.index("cat")]) and cut.text.endswith(ASSISTANT)
+        assert cut.text.startswith(whole.text[: whole.text.index("cat")].rstrip()) and cut.text.endswith(ASSISTANT)
     assert cut == whole and "1 of 1 conversations are longer" in caplog.text
     with pytest.raises(DataError, match="record t, field messages: the prompt has .* tokens with its chat template"):
         encode_inputs([item], tokenizer, 20, "refuse")

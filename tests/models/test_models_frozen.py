@@ -137,6 +137,7 @@ def test_where_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs processes.precision=bf16, got fp32"):
         ppo(tmp_path, processes=ProcessConfig(precision="fp32"))
     keys: dict[str, Any] = {"data": "x", "optimizer": OptimizerConfig(lr=1e-3), "output_dir": "y"}
+    keys["processes"] = ProcessConfig(precision="bf16")
     with pytest.raises(ConfigError, match="nothing is frozen here"):
         TrainSFT(policy=PolicyConfig("x", frozen_dtype="bfloat16"), **keys)
     TrainSFT(policy=PolicyConfig("x", LoraConfig(), frozen_dtype="bfloat16"), **keys)

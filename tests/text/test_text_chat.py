@@ -79,7 +79,7 @@ def test_when_a_template_is_used(tmp_path: Path) -> None:
 )
 def test_a_template_that_cannot_be_used(config: PromptConfig, template: str | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        ChatFormat(chat_tokenizer(template), config)
+        print(ChatFormat(chat_tokenizer(template), config).end_id)
     assert "\n" not in str(caught.value)
 
 

@@ -88,9 +88,8 @@ def _architecture(directory: Path) -> dict[str, Any]:
 
 
 def _head(config: Mapping[str, Any], directory: Path, bases: list[str]) -> str:
-    model = _architecture(directory)
     metadata: dict[str, Any] = {"library_name": "transformers"}
-    if not model.get("is_encoder_decoder") and "ForCausalLM" in model["architectures"][0]:
+    if directory.name == "policy" and not _architecture(directory).get("is_encoder_decoder"):
         metadata["pipeline_tag"] = "text-generation"
     if known := [base for base in map(_on_hub, bases) if base]:
         metadata["base_model"] = known[0]
