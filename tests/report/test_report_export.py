@@ -11,6 +11,7 @@ import torch
 import yaml
 from chat_toy import save_chat_model
 from huggingface_hub import constants
+from script_runs import run_script
 
 import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
@@ -178,3 +179,12 @@ def test_what_is_refused_before_anything_is_made(run: Path, tmp_path: Path, monk
     (target / "file").touch()
     with pytest.raises(ConfigError, match="output_dir: .* exists and is not empty"):
         card_of(run, target)
+
+
+@pytest.mark.scripts
+def test_the_command(run: Path, tmp_path: Path) -> None:
+    done = run_script("export", f"run={run}", "output_dir=out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/README.md").is_file() and "with its card is in out" in done.stdout
+    wrong = run_script("export", f"run={run}", "output_dir=other", "push_to=mine", cwd=tmp_path)
+    assert wrong.returncode == 2 and wrong.stderr.strip() == "error: push_to: expected org/name, got 'mine'"

@@ -15,6 +15,7 @@ from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.hub.names import model_name
 from finegrained_rlhf.core.hub.snapshots import is_offline
 from finegrained_rlhf.report.export.card import model_card
+from finegrained_rlhf.runtime.directory.lock import LOCK_FILE
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 CARD = "README.md"
@@ -61,7 +62,7 @@ class Export:
             ModelError: the run has exported no model.
         """
         target = Path(self.output_dir)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if target.exists() and (not target.is_dir() or any(file.name != LOCK_FILE for file in target.iterdir())):
             raise ConfigError(f"output_dir: {target} exists and is not empty; name another")
         if self.push_to is not None and is_offline():
             raise ConfigError(
