@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
 from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
@@ -38,7 +39,7 @@ class _Scorer(ABC):
 
     def __init__(
         self,
-        path: str,
+        path: ModelPath,
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
@@ -114,7 +115,7 @@ class SegmentScorer(_Scorer):
     """+1 for each segment that the model finds without error, −1 for each with one (thesis, section 6.3).
 
     Args:
-        path: directory of a relevance or factuality model, or of the run that trained it.
+        path: directory of a relevance or factuality model, or of the run that trained it, or a Hub name.
         granularity: `sub_sentence` or `sentence`; None takes the one that the model was trained on.
         segmenter: `rules`, a spaCy pipeline, or a segmenter of one's own; None takes the one of training.
         positive: reward of a segment without error; more than `negative`.
@@ -129,7 +130,7 @@ class SegmentScorer(_Scorer):
 
     def __init__(
         self,
-        path: str,
+        path: ModelPath,
         granularity: Granularity | None = None,
         segmenter: str | Segmenter | None = None,
         positive: float = 1.0,
@@ -211,7 +212,7 @@ class SequenceScorer(_Scorer):
     """One reward a response: ((R − mean) / std) · scale + bias, with R the model's raw score.
 
     Args:
-        path: directory of a completeness or preference model, or of the run that trained it.
+        path: directory of a completeness or preference model, or of the run that trained it, or a Hub name.
         scale: factor of the standardised score.
         bias: added to it.
         mean: replaces the mean that is saved with the model; needed where none is saved.
@@ -225,7 +226,7 @@ class SequenceScorer(_Scorer):
 
     def __init__(
         self,
-        path: str,
+        path: ModelPath,
         scale: float = 1.0,
         bias: float = 0.0,
         mean: float | None = None,

@@ -11,6 +11,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -112,7 +113,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
 
     Attributes:
         data: feedback file.
-        model: directory of the encoder to start from.
+        model: directory or Hub name of the encoder to start from.
         reward_model: which model, and its hyper-parameters.
         validation_data: feedback file to select by; None holds out a seeded part of `data`.
         held_out: that part, a share of the records in (0, 1).
@@ -123,7 +124,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
     export: ClassVar[str] = "model"
 
     data: str
-    model: str
+    model: ModelPath
     reward_model: RewardModelConfig
     validation_data: str | None = None
     held_out: float = 0.1

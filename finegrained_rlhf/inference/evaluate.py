@@ -9,15 +9,17 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import DataPath, ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
-from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.evaluation import Evaluation, evaluate_policy, evaluate_responses
 from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import example_metadata, read_prompts
+from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -34,12 +36,12 @@ class Evaluate(AnswersPrompts):
     Further fields: see `AnswersPrompts`.
 
     Attributes:
-        data: QA-FEEDBACK prompt file with references.
+        data: prompt file with references, or data set of the Hub (`org/name:split`).
         output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
             (`beside_earlier`).
-        checkpoint: run directory, checkpoint or model directory to evaluate; set this or `outputs`.
+        checkpoint: run directory, checkpoint, model directory or Hub name to evaluate; set this or `outputs`.
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
-        tokenizer: directory of the tokenizer that counts the tokens of `outputs`; without it only words are counted.
+        tokenizer: directory or Hub name of the tokenizer that counts the tokens of `outputs`; None counts only words.
         reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
         oracle: the truth, where the task knows it; None elsewhere.
         best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
@@ -50,11 +52,11 @@ class Evaluate(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    data: str
+    data: DataPath
     output: str
-    checkpoint: str | None = None
+    checkpoint: ModelPath | None = None
     outputs: str | None = None
-    tokenizer: str | None = None
+    tokenizer: ModelPath | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
     best_of: int = 1
@@ -97,7 +99,7 @@ class Evaluate(AnswersPrompts):
         assert self.checkpoint is not None
         chooser = None if self.best_of == 1 or composer is None else BestOf(composer, processes)
         generator = open_generator(self.checkpoint, processes)
-        prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         if composer is not None:
             composer.setup(processes.device)
             composer.check_prompts(prompts[: self.limit])
@@ -195,7 +197,7 @@ def unencoded_prompts(data: str | Path) -> list[Prompt]:
     Raises:
         DataError: the file is missing or broken.
     """
-    return [Prompt(example.id, example.text, (), example_metadata(example)) for example in read_examples(data)]
+    return [Prompt(item.id, item.text, (), item.metadata) for item in read_prompt_file(data)]
 
 
 def first_outputs(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[str]:
@@ -226,7 +228,8 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
     Raises:
         ModelError: no readable tokenizer.
     """
-    for candidate in (Path(directory), Path(directory) / "policy"):
+    place = place_of_model(directory)
+    for candidate in (place, place / "policy"):
         if any((candidate / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
             tokenizer = load_tokenizer(candidate)
             return [len(ids) for ids in plain_token_ids(tokenizer, texts)]

@@ -14,17 +14,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextGenerator
 from finegrained_rlhf.inference.prompt_inputs import read_inputs
-from finegrained_rlhf.inference.prompts import TooLong, encode_prompts, read_prompts
+from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.text.chat import PromptConfig
 
 _Row = dict[str, Any]
 
@@ -73,6 +75,7 @@ class AnswersPrompts:
         seed: of the sampling.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        prompt: chat template and system message.
         processes: precision and CPU threads.
     """
 
@@ -81,6 +84,7 @@ class AnswersPrompts:
     seed: int = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
+    prompt: PromptConfig = PromptConfig()
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def answering(self, decoding: Decoding) -> Answering:
@@ -109,9 +113,8 @@ class Generate(AnswersPrompts):
     """Answer prompts and stream the answers out as JSON lines. Further fields: see `AnswersPrompts`.
 
     Attributes:
-        checkpoint: run directory, checkpoint or model directory.
-        input: prompt file (QA-FEEDBACK JSON), JSON lines with `text` or with `question` and `passages`, or `-` for
-            standard input, one prompt a line.
+        checkpoint: run directory, checkpoint, model directory or Hub name.
+        input: prompt file, data set of the Hub (`org/name:split`), or `-` for standard input, one prompt a line.
         output: JSON lines `{id, prompt, response}`, written batch by batch under a temporary name and renamed when all
             is done; `-` for standard output. With sampling each line also holds `sample`; with `best_of` also the
             `total` reward of the response, the `totals` of all samples, and the response's `segments` with their
@@ -121,8 +124,8 @@ class Generate(AnswersPrompts):
         reward: what `best_of` chooses by.
     """
 
-    checkpoint: str
-    input: str
+    checkpoint: ModelPath
+    input: DataPath
     output: str
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
@@ -150,13 +153,7 @@ class Generate(AnswersPrompts):
         generator = open_generator(self.checkpoint, processes)
         if chooser is not None:
             chooser.composer.setup(processes.device)
-        prompts = encode_prompts(
-            [(item.id, item.text) for item in items],
-            generator.tokenizer,
-            self.max_prompt_tokens,
-            self.prompt_too_long,
-            [item.metadata for item in items],
-        )
+        prompts = prompts_for(generator.policy, items, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         if chooser is not None:
             chooser.composer.check_prompts(prompts)
         decoding = sampling(self.decoding, self.best_of)
@@ -211,8 +208,8 @@ class SampleOutputs(AnswersPrompts):
     Further fields: see `AnswersPrompts`.
 
     Attributes:
-        checkpoint: run directory, checkpoint or model directory.
-        data: QA-FEEDBACK prompt file.
+        checkpoint: run directory, checkpoint, model directory or Hub name.
+        data: prompt file, or data set of the Hub (`org/name:split`).
         output: JSON lines of outputs to write (`feedback.outputs`).
         samples: outputs a prompt.
         temperature: divides the logits; above 0.
@@ -223,8 +220,8 @@ class SampleOutputs(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: str
-    data: str
+    checkpoint: ModelPath
+    data: DataPath
     output: str
     samples: int = 4
     temperature: float = 0.7
@@ -251,7 +248,7 @@ class SampleOutputs(AnswersPrompts):
         """
         processes = Processes(self.processes)
         generator = open_generator(self.checkpoint, processes)
-        prompts = read_prompts(self.data, generator.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         prompts = prompts[: self.limit]
         records = sample_records(generator, prompts, processes, self.answering(self._decoding()))
         if processes.is_main:
@@ -275,6 +272,6 @@ def sample_records(
 def output_record(prompt: Prompt, outputs: Iterable[str]) -> OutputRecord:
     """The record of `outputs` for a prompt that was read from a prompt file."""
     known = prompt.metadata
-    return OutputRecord(
-        prompt.id, known["question"], tuple(known["passages"]), tuple(known["references"]), prompt.text, tuple(outputs)
-    )
+    question = known.get("question") or prompt.text
+    passages, references = tuple(known.get("passages", ())), tuple(known.get("references", ()))
+    return OutputRecord(prompt.id, question, passages, references, prompt.text, tuple(outputs))

@@ -17,12 +17,14 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
-from finegrained_rlhf.inference.prompts import TooLong, encode_prompts
+from finegrained_rlhf.feedback.prompt_files import PromptInput
+from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.chat import PromptConfig
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class TextGenerator:
         """Answer each text.
 
         Args:
-            texts: prompts, exactly as the policy shall read them.
+            texts: prompts; of a policy trained on conversations what the user says, else exactly as it shall read them.
             decoding: greedy by default, or `Sample(n, temperature, top_k, top_p)`.
             max_new_tokens: longest response in tokens, end of sequence included.
             batch_size: prompts decoded at once.
@@ -121,8 +123,8 @@ class TextGenerator:
         for number, text in enumerate(texts):
             if not text.strip():
                 raise DataError("the prompt is empty", record=number, field="text")
-        items = list(zip(text_ids(texts), texts, strict=True))
-        prompts = encode_prompts(items, self.tokenizer, max_prompt_tokens, prompt_too_long)
+        items = [PromptInput(name, text) for name, text in zip(text_ids(texts), texts, strict=True)]
+        prompts = prompts_for(self.policy, items, max_prompt_tokens, prompt_too_long, PromptConfig())
         batches = self.stream(prompts, decoding, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
         return [[response.text for response in group] for batch in batches for group in batch]
 

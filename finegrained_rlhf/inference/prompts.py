@@ -1,19 +1,23 @@
-"""Prompts for policies: from prompt files or plain texts to token ids, with the length limit applied.
+"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied.
 
-Knows tokenizers and QA-FEEDBACK prompt files. Knows no model and no reward.
+Knows tokenizers, chat templates and prompt files, and what a policy remembers of them. Knows no reward.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.reading import read_examples
-from finegrained_rlhf.feedback.records import QAExample
+from finegrained_rlhf.feedback.conversations import USER, Message
+from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.text.chat import ChatFormat, PromptConfig
 from finegrained_rlhf.text.plain_text import plain_token_ids
 
 logger = logging.getLogger(__name__)
@@ -75,25 +79,136 @@ def encode_prompts(
     return [Prompt(name, text, tuple(ids), note) for (name, text), ids, note in zip(pairs, full, notes, strict=True)]
 
 
-def example_metadata(example: QAExample) -> dict[str, Any]:
-    """What scorers may need of an example: `question`, `passages` and `references`."""
-    return {"question": example.question, "passages": example.passages, "references": example.references}
+def encode_inputs(
+    items: Sequence[PromptInput],
+    tokenizer: Any,
+    max_tokens: int,
+    too_long: TooLong = "truncate",
+    prompt: PromptConfig | None = None,
+) -> list[Prompt]:
+    """Prompts as the policy reads them: texts by `encode_prompts`, conversations by the chat template.
+
+    What a chat template was put around has the conversation as `messages` in its metadata. Where such a prompt is too
+    long, the end of its last message is cut off; what the template writes stays. Without a template a conversation of
+    one message is read as that message's text.
+
+    Args:
+        items: texts and conversations.
+        tokenizer: of the policy.
+        max_tokens: longest prompt in tokens.
+        too_long: `truncate` or `refuse`.
+        prompt: chat template and system message; None is the default.
+
+    Raises:
+        ConfigError: a chat template is asked for, or needed by a conversation of several messages, and there is none.
+        DataError: the template refuses a conversation, or a prompt is too long and not to be cut.
+    """
+    chat = ChatFormat(tokenizer, PromptConfig() if prompt is None else prompt)
+    talks = {i: _messages(item, chat) for i, item in enumerate(items) if chat and (item.messages or chat.for_texts)}
+    plain = [i for i in range(len(items)) if i not in talks]
+    if prompt is not None and prompt.system and items and not talks:
+        raise ConfigError(
+            "prompt.system: the data are texts, which are put as they are; with prompt.chat_template=on as messages"
+        )
+    for i in plain:
+        if len(items[i].messages) > 1:
+            raise ConfigError(
+                f"record {items[i].id} is a conversation of {len(items[i].messages)} messages, which needs a chat "
+                "template; the policy's tokenizer has none, or it is off: prompt.chat_template=FILE"
+            )
+    texts = [(items[i].id, items[i].text) for i in plain]
+    encoded = encode_prompts(texts, tokenizer, max_tokens, too_long, [items[i].metadata for i in plain])
+    prompts = dict(zip(plain, encoded, strict=True))
+    cut = 0
+    for i, messages in talks.items():
+        prompts[i], shorter = _encode_talk(items[i], messages, chat, max_tokens, too_long)
+        cut += shorter
+    if cut:
+        logger.warning("%d of %d conversations are longer than %d tokens: cut off", cut, len(talks), max_tokens)
+    return [prompts[i] for i in range(len(items))]
 
 
-def read_prompts(path: str | Path, tokenizer: Any, max_tokens: int, too_long: TooLong = "truncate") -> list[Prompt]:
-    """The prompts of a QA-FEEDBACK prompt file, in order.
+def _messages(item: PromptInput, chat: ChatFormat) -> tuple[Message, ...]:
+    return item.messages or (Message(USER, item.text),)
+
+
+def _encode_talk(
+    item: PromptInput, messages: Sequence[Message], chat: ChatFormat, max_tokens: int, too_long: TooLong
+) -> tuple[Prompt, bool]:
+    """A prompt by the chat template, and whether it had to be cut."""
+    known = {**item.metadata, "messages": tuple({"role": m.role, "content": m.content} for m in messages)}
+    *before, last = messages
+
+    def encoded(length: int) -> tuple[str, list[int]]:
+        text = chat.text([*before, replace(last, content=last.content[:length])])
+        return text, chat.ids(text)
+
+    try:
+        text, ids = encoded(len(last.content))
+        if len(ids) <= max_tokens:
+            return Prompt(item.id, text, tuple(ids), known), False
+        if too_long == "refuse":
+            problem = f"the prompt has {len(ids)} tokens with its chat template, the limit is {max_tokens}"
+            raise DataError(f"{problem} (prompt_too_long=truncate cuts it)", field="messages")
+        low, high = 0, len(last.content)  # encoded(low) fits, encoded(high) does not
+        if len(encoded(0)[1]) > max_tokens:
+            problem = f"has more than {max_tokens} tokens even without its last message; raise max_prompt_tokens"
+            raise DataError(problem, field="messages")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if len(encoded(middle)[1]) <= max_tokens else (low, middle)
+        text, ids = encoded(low)
+        return Prompt(item.id, text, tuple(ids), known), True
+    except DataError as error:
+        raise error.at(record=item.id) from None
+
+
+def read_prompts(
+    path: DataPath | Path,
+    tokenizer: Any,
+    max_tokens: int,
+    too_long: TooLong = "truncate",
+    prompt: PromptConfig | None = None,
+) -> list[Prompt]:
+    """The prompts of a file or of a data set of the Hub, in order (see `encode_inputs`).
 
     Raises:
         DataError: the file is missing, damaged or empty, or a prompt is too long and `too_long` is `refuse`.
     """
-    examples = read_examples(path)
+    items = read_prompt_file(path)
     try:
-        return encode_prompts(
-            [(example.id, example.text) for example in examples],
-            tokenizer,
-            max_tokens,
-            too_long,
-            [example_metadata(example) for example in examples],
-        )
+        return encode_inputs(items, tokenizer, max_tokens, too_long, prompt)
     except DataError as error:
         raise error.at(file=path) from None
+
+
+def prompts_for(
+    policy: Policy, source: DataPath | Sequence[PromptInput], max_tokens: int, too_long: TooLong, prompt: PromptConfig
+) -> list[Prompt]:
+    """Prompts as this policy reads them; what it was trained with counts where the settings leave it open.
+
+    Where a chat template was put around them, the policy ends its answers with the template's end of turn from now on,
+    and remembers template and system message in what is saved of it.
+
+    Args:
+        policy: reads them.
+        source: a file, a data set of the Hub, or what was read.
+        max_tokens: longest prompt in tokens.
+        too_long: `truncate` or `refuse`.
+        prompt: the settings.
+
+    Raises:
+        ConfigError: see `encode_inputs`.
+        DataError: see `read_prompts`.
+    """
+    settings = prompt.over(policy.prompt)
+    if isinstance(source, str):
+        found = read_prompts(source, policy.tokenizer, max_tokens, too_long, settings)
+    else:
+        found = encode_inputs(source, policy.tokenizer, max_tokens, too_long, settings)
+    if any("messages" in item.metadata for item in found):
+        policy.end_turns_with(ChatFormat(policy.tokenizer, settings).end_id)
+        policy.prompt = PromptConfig("on", settings.system)
+    elif settings.chat_template == "off":
+        policy.prompt = settings
+    return found

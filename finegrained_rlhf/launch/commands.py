@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Use a trained model": {
         "generate": "stream a policy's answers to a file of prompts, or to standard input",
         "sample_outputs": "sample several outputs a prompt, for annotation",
+        "export": "copy a run's model with a model card, and push it to the Hub",
         "identify_knowledge": "find the knowledge that the next answer of a dialogue rests on",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions in dialogues so that they stand alone",

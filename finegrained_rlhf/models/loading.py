@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -21,11 +19,15 @@ from transformers import (
     AutoTokenizer,
 )
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, merged_state
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.models.weights.frozen import store_frozen
+from finegrained_rlhf.text.chat import record_prompt, recorded_prompt
 
 _VOCABULARIES = (
     "tokenizer.json",
@@ -37,13 +39,18 @@ _VOCABULARIES = (
 )
 
 
-def model_directory(path: str | Path, export: str = "policy") -> Path:
-    """The directory that holds a model: `path` itself, or `path/policy` where `path` is a run directory.
+def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
+    """The directory that holds a model: `path`, `path/policy` of a run directory, or that of a Hub name in the cache.
+
+    Args:
+        path: of a directory, or `org/name` or `org/name@revision` on the Hub where there is no such directory.
+        export: what a run calls its model.
+        revision: of the Hub's model; a directory has none.
 
     Raises:
-        ModelError: neither holds a `config.json`.
+        ModelError: no `config.json` here, and no model of that name in the cache or on the Hub.
     """
-    path = Path(path)
+    path = place_of_model(path, revision)
     for candidate in (path, path / export):
         if (candidate / "config.json").is_file():
             return candidate
@@ -101,7 +108,9 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
                 directory, dtype=dtype, output_loading_info=True, local_files_only=True, use_safetensors=True, **options
             )
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        raise ModelError(f"{directory}: cannot be opened as a model ({_first_line(error)})") from None
+        weights = any(directory.glob("*.safetensors"))
+        why = _first_line(error) if weights else "no *.safetensors; weights in other formats are not read"
+        raise ModelError(f"{directory}: cannot be opened as a model ({why})") from None
     except Exception as error:  # safetensors raises its own type for damaged files
         if type(error).__module__.startswith("safetensors"):
             raise ModelError(f"{directory}: damaged weights ({_first_line(error)})") from None
@@ -128,36 +137,68 @@ class PolicyConfig:
     """Where a policy comes from.
 
     Attributes:
-        path: model directory or run directory.
+        path: model directory, run directory, or a name on the Hugging Face Hub (`org/name`).
         lora: train low-rank adapters instead of all weights; None trains all.
         adapter: directory of a saved adapter to continue from (needs no `lora`).
         gradient_checkpointing: trade a second forward pass for activation memory.
+        revision: branch, tag or commit of a Hub name; None is the main branch.
+        frozen_dtype: how linear layers that are not trained (reference, LoRA's base) are stored: `float32`, or
+            `bfloat16` in half the memory; with `processes.precision=bf16` they compute the same numbers.
     """
 
-    path: str
+    path: ModelPath
     lora: LoraConfig | None = None
     adapter: str | None = None
     gradient_checkpointing: bool = False
+    revision: str | None = None
+    frozen_dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
+        if self.frozen_dtype not in ("float32", "bfloat16"):
+            raise ConfigError(f"policy.frozen_dtype must be float32 or bfloat16, got {self.frozen_dtype!r}")
         if self.lora is not None and self.adapter is not None:
             raise ConfigError("policy.lora starts a new adapter, policy.adapter continues one: set one of them")
 
+    def check_frozen(self, precision: str, *, reference: bool) -> None:
+        """Require that `frozen_dtype` changes no number and stores something.
+
+        Args:
+            precision: of the run (`processes.precision`).
+            reference: whether the run keeps a frozen reference.
+
+        Raises:
+            ConfigError: otherwise.
+        """
+        if self.frozen_dtype == "float32":
+            return
+        if precision != "bf16":
+            raise ConfigError(
+                f"policy.frozen_dtype=bfloat16 needs processes.precision=bf16, got {precision}: the weights would lose "
+                "digits that it computes with"
+            )
+        if not reference and self.lora is None and self.adapter is None:
+            raise ConfigError("policy.frozen_dtype=bfloat16: nothing is frozen here; it is for policy=lora or adapter")
+
     def load(self, device: torch.device | str = "cpu") -> Policy:
-        """Read weights (fp32 master copies) and tokenizer.
+        """Read weights (fp32 master copies of what is trained) and tokenizer.
 
         Raises:
             ModelError: missing, damaged, or not a sequence-to-sequence or causal language model.
         """
-        policy = open_policy(self.path, lora=self.lora, adapter=self.adapter)
+        policy = open_policy(self.path, self.lora, self.adapter, self.revision)
         if self.gradient_checkpointing:
             policy.use_gradient_checkpointing()
+        policy.frozen_in_bf16 = self.frozen_dtype == "bfloat16"
+        if policy.frozen_in_bf16:
+            store_frozen(policy.model)
         return policy.to(device)
 
 
-def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str | None = None) -> Policy:
-    """A policy from a model directory or run directory, in evaluation mode, fp32, on the CPU."""
-    directory = model_directory(path)
+def open_policy(
+    path: ModelPath | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
+) -> Policy:
+    """A policy from a model directory, run directory or Hub name, in evaluation mode, fp32, on the CPU."""
+    directory = model_directory(path, revision=revision)
     config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = load_weights(auto, directory, torch.float32)
@@ -172,13 +213,14 @@ def open_policy(path: str | Path, lora: LoraConfig | None = None, adapter: str |
         policy = Seq2SeqPolicy(model, tokenizer, wrapper)
     else:
         policy = CausalPolicy(model, tokenizer, wrapper)
+    policy.prompt = recorded_prompt(directory)
     return policy.eval()
 
 
 def save_policy(policy: Policy, directory: Path) -> None:
     """Save weights (adapters merged in), configuration and tokenizer so that `from_pretrained` opens them.
 
-    A LoRA policy's adapter is saved beside, in `adapter/`.
+    A LoRA policy's adapter is saved beside, in `adapter/`; how prompts are put, where that is not the default.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if policy.adapter is None:
@@ -191,6 +233,7 @@ def save_policy(policy: Policy, directory: Path) -> None:
         shell.save_pretrained(directory)
         policy.adapter.save_pretrained(directory / "adapter", selected_adapters=["default"])
     policy.tokenizer.save_pretrained(directory)
+    record_prompt(directory, policy.prompt)
 
 
 @dataclass(frozen=True)
@@ -200,12 +243,14 @@ class ValueConfig:
     Attributes:
         kind: `separate` (a model of its own, as in the paper), `shared` (a head on the policy's trunk), or `none`, for
             algorithms that learn no values.
-        path: model directory of the separate backbone; None for `shared`. Not read for `none`, so that an experiment
-            that names one can be run with such an algorithm.
+        path: model directory or Hub name of the separate backbone; None for `shared`. Not read for `none`, so that an
+            experiment that names one can be run with such an algorithm.
+        revision: branch, tag or commit of a Hub name; None is the main branch.
     """
 
     kind: Literal["separate", "shared", "none"] = "separate"
-    path: str | None = None
+    path: ModelPath | None = None
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("separate", "shared", "none"):
@@ -233,7 +278,7 @@ class ValueConfig:
         if self.kind == "shared":
             return SharedTrunkValueModel(policy, heads).to(policy.device)
         assert self.path is not None
-        backbone = load_weights(AutoModel, model_directory(self.path), torch.float32)
+        backbone = load_weights(AutoModel, model_directory(self.path, revision=self.revision), torch.float32)
         return SeparateValueModel(backbone, policy, heads).to(policy.device).eval()
 
 
@@ -249,35 +294,3 @@ def check_vocabulary(policy: Policy, prompts_ids: Sequence[Sequence[int]]) -> No
         raise ModelError(
             f"the tokenizer gives id {largest} but the model has {rows} embeddings: they do not belong together"
         )
-
-
-def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None:
-    """Copy the exact weights of a checkpoint into a model that exists.
-
-    Args:
-        module: the model.
-        path: a safetensors file of its state, or a directory in the Hugging Face layout (one file or several).
-        part: only the tensors with this in their names, which the file must then hold; all tensors by default.
-
-    Raises:
-        CheckpointError: the weights are missing, damaged, or belong to another architecture.
-    """
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    state: dict[str, torch.Tensor] = {}
-    try:
-        for file in files:
-            state.update(load_file(file))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({_first_line(error)})") from None
-    own = {name: tensor for name, tensor in module.state_dict().items() if part in name}
-    strange = sorted(set(state) - set(own)) or [k for k in state if state[k].shape != own[k].shape]
-    addresses = {own[name].data_ptr() for name in state if name in own}
-    absent = sorted(name for name, tensor in own.items() if tensor.numel() and tensor.data_ptr() not in addresses)
-    if not state or strange or absent:
-        what = f"unexpected {strange[0]}" if strange else f"missing {absent[0]}" if absent else "no weights"
-        raise CheckpointError(
-            f"{path}: belongs to another architecture than this run's {type(module).__name__} ({what})"
-        )
-    with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)

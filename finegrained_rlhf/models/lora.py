@@ -112,6 +112,11 @@ def reference_adapter(adapter: Any) -> Iterator[None]:
             parameter.requires_grad_(".default." in name)
 
 
+def _in_fp32(weight: Tensor) -> Tensor:
+    """A weight as it is, but for that of a frozen base which is stored in bf16."""
+    return weight.float() if weight.dtype == torch.bfloat16 else weight
+
+
 def merged_state(model: Any) -> dict[str, Tensor]:
     """Plain weights with the adapter added in: W + (alpha / r) · B A, under the names of the plain model.
 
@@ -120,7 +125,7 @@ def merged_state(model: Any) -> dict[str, Tensor]:
     Weights that the model ties share their memory here too; one that has an adapter of its own gets its own.
     """
     state = {
-        name.replace(".base_layer.", "."): tensor.detach()
+        name.replace(".base_layer.", "."): _in_fp32(tensor.detach())
         for name, tensor in model.state_dict().items()
         if not re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name)
     }

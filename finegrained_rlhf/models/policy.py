@@ -22,6 +22,7 @@ from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
+from finegrained_rlhf.text.chat import PromptConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Policy(nn.Module, ABC):
         tokenizer: its tokenizer.
         adapter: the peft wrapper around `model`, or None.
         scored: None scores the plain softmax; a `Sample` scores the distribution that sampling uses.
+        frozen_in_bf16: whether linear layers that are not trained are stored in bf16: the reference, LoRA's base.
+        prompt: chat template and system message that it was trained with; saved beside the weights.
     """
 
     adapter: Any
@@ -60,16 +63,27 @@ class Policy(nn.Module, ABC):
         # Not a submodule: the wrapper holds the same parameters under other names.
         object.__setattr__(self, "adapter", adapter)
         self.scored: Sample | None = None
+        self.prompt = PromptConfig()
+        self.frozen_in_bf16 = False
         self.eos_ids = _as_ids(model.generation_config.eos_token_id, tokenizer.eos_token_id)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        if pad is None or not self.eos_ids:
-            raise ModelError("the tokenizer needs an end-of-sequence token")
-        self.pad_id: int = int(pad)
+        if not self.eos_ids:
+            raise ModelError(
+                "the tokenizer has no end-of-sequence token (eos_token in tokenizer_config.json), and "
+                "generation_config.json names none (eos_token_id): a policy could not end an answer"
+            )
+        stand_in = self.eos_ids[0] if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        self.pad_id: int = int(stand_in if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.model.parameters()).device
+
+    def end_turns_with(self, token: int | None) -> None:
+        """Let this id end an answer beside those that do already, and come first; None changes nothing."""
+        if token is not None:
+            self.eos_ids = tuple(dict.fromkeys((token, *self.eos_ids)))
+            self.model.generation_config.eos_token_id = list(self.eos_ids)
 
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
         """Encode each prompt once. Gradients flow unless the caller switched them off."""

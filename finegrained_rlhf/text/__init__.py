@@ -1,1 +1,5 @@
-"""Text without a model: segmentation, alignment with tokens, prompt templates, scores."""
+"""Text without a model: segmentation, alignment with tokens, prompt and chat templates, scores."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__, {"PromptConfig": "chat"})

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from finegrained_rlhf.models.loading import restore_weights, save_policy
+from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.runtime.loop.trainer import OptimizerTrainer
 from finegrained_rlhf.runtime.optimizer import Optimizer
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.seeding import seed_everything
 from reward_models.encoders.models import RewardModelRecord, new_reward_model
 from reward_models.kinds import KindName, kind_named
@@ -24,7 +25,7 @@ class MakeTinyRewardModels:
         seed: of the heads.
     """
 
-    encoder: str
+    encoder: ModelPath
     output_dir: str
     kinds: Sequence[KindName] = get_args(KindName)
     seed: int = 0

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -27,7 +28,7 @@ class EvaluateRewardModel:
     """Measure a reward model against people's labels on any feedback file.
 
     Attributes:
-        path: directory of the model, or of the run that trained it.
+        path: directory of the model or of the run that trained it, or a Hub name.
         data: feedback file; best one that the model did not learn from.
         output: JSON file for the report.
         kind: of a model made elsewhere, which says nothing of itself; None takes the model's own.
@@ -40,7 +41,7 @@ class EvaluateRewardModel:
 
     every_process: ClassVar[bool] = True
 
-    path: str
+    path: ModelPath
     data: str
     output: str
     kind: KindName | None = None

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_toy import COMMIT, put_into_cache
+from huggingface_hub import constants
 from rl_toy import CAUSAL, model, policy, prompts, responses, tokenizer
 from safetensors.torch import load_file, save_file, save_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
@@ -20,12 +22,14 @@ from finegrained_rlhf.models.loading import (
     load_tokenizer,
     model_directory,
     open_policy,
-    restore_weights,
     save_policy,
 )
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
+from finegrained_rlhf.models.weights.restore import restore_weights
+from finegrained_rlhf.runtime.directory.changes import changes
+from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -210,3 +214,40 @@ def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -
     save_policy(broken, tmp_path)
     with pytest.raises(ModelError, match=r"not finite, for example in encoder\.block\.0\."):
         open_policy(tmp_path)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_policy_and_value_model_of_the_hub(kind: str, tmp_path: Path, cache: Path) -> None:
+    local = save(kind, tmp_path / "local")
+    put_into_cache(cache, "org/name", local, ref="v1")
+    config = PolicyConfig("org/name", revision="v1")
+    assert torch.equal(score(config.load(), kind), score(open_policy(local), kind))
+    ours = PolicyConfig("org/name@v1", LoraConfig(rank=2)).load()
+    assert ours.adapter is not None
+    assert isinstance(ValueConfig(path="org/name", revision="v1").load(ours), SeparateValueModel)
+    assert isinstance(ValueConfig(path="org/name@v1").load(ours), SeparateValueModel)
+    with pytest.raises(ModelError, match="hf download org/name$"):
+        PolicyConfig("org/name").load()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.json").write_text((local / "config.json").read_text())
+    put_into_cache(cache, "org/pickled", tmp_path / "empty")
+    with pytest.raises(ModelError, match=r"no \*.safetensors; weights in other formats are not read"):
+        PolicyConfig("org/pickled").load()
+
+
+def test_a_run_remembers_the_commit_of_a_hub_model(tmp_path: Path, cache: Path) -> None:
+    local = save("t5", tmp_path / "local")
+    config = {"policy": {"path": "org/name", "revision": "v1"}, "reward": {"path": "org/name"}, "data": "org/name"}
+    assert inputs_of(config) == {}
+    put_into_cache(cache, "org/name", local, ref="v1")
+    found = inputs_of(config)
+    assert found == {"policy.path": {"path": "org/name", "commit": COMMIT, "sha256": fingerprint(local)}}
+    then = {"policy": {"path": str(local), "revision": "v1"}}
+    assert changes(then, {"policy": config["policy"]}, inputs_of(then), found) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from memory_toy import SAMPLES, measured, save_models
+from memory_toy import SAMPLES, job_of, measured, save_models
 from rl_toy import policy as toy_policy
 from rl_toy import prompts as toy_prompts
 
@@ -16,8 +16,10 @@ from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
+from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
@@ -30,7 +32,7 @@ from finegrained_rlhf.preflight.memory.probe import (
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, phases, remedies, report
 from finegrained_rlhf.rollout.steppers.causal import CausalStepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
-from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 
 SHAPE = ModelShape(
     parameters=1000,
@@ -214,3 +216,23 @@ def test_verdict_says_what_to_change() -> None:
     table = report(plan, expected, "It")
     assert all(f"| {name} " in table for name in ("policy", "reference", "value", "style", "update"))
     assert "policy.gradient_checkpointing" not in memory_verdict(replace(plan, checkpointing=True), 1, "It")
+
+
+def test_frozen_layers_in_bf16_take_half_and_are_not_copied() -> None:
+    stored = replace(PLAN, bf16=True, stored_in_bf16=100)
+    plain = replace(PLAN, bf16=True)
+    assert memory.lasting_bytes(plain) - memory.lasting_bytes(stored) == 200  # a reference of its own
+    for plan in (stored, plain):
+        assert memory.cast_bytes(plan, plan.policy, True) == 2000
+    lora = replace(stored, reference_copy=False, policy=replace(SHAPE, trained=10))
+    assert memory.cast_bytes(lora, lora.policy, True) == 2 * (1000 - 100)
+    assert lora.value is not None and memory.cast_bytes(lora, lora.value, True) == 2 * 600
+
+
+def test_the_plan_counts_what_is_stored_in_bf16(models: Path) -> None:
+    bf16 = ProcessConfig(precision="bf16")
+    job = job_of(models, "t5", policy=PolicyConfig(str(models / "t5"), frozen_dtype="bfloat16"), processes=bf16)
+    whole = job.policy.load()
+    reference = frozen_copy(whole)
+    stored = sum(p.numel() for p in reference.model.parameters() if p.dtype == torch.bfloat16)
+    assert plan_of(job, Processes(bf16)).stored_in_bf16 == stored > 0

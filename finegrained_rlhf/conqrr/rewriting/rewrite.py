@@ -23,6 +23,7 @@ from finegrained_rlhf.conqrr.rewriting.rewriter import (
     words_of,
 )
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
@@ -75,7 +76,7 @@ class Rewrite:
         processes: precision and CPU threads.
     """
 
-    checkpoint: str
+    checkpoint: ModelPath
     input: str | RewriteData | None = None
     format: Format = "jsonl"
     turns: Sequence[str] = ()

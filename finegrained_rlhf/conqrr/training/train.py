@@ -105,6 +105,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
     samples_every: int | None = 500
 
     def __post_init__(self) -> None:
+        self.policy.check_frozen(self.processes.precision, reference=False)
         if self.select_by not in ("auto", "rouge1", "accuracy"):
             raise ConfigError(f"select_by: expected auto, rouge1 or accuracy, got {self.select_by!r}")
         for name in ("validation_pool", "validation_examples", "samples_every"):

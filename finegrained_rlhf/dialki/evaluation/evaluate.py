@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
@@ -171,7 +172,7 @@ class EvaluateDialki:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: str
+    checkpoint: ModelPath
     data: str
     output_dir: str
     format: Format = "jsonl"

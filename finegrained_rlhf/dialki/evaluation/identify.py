@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -99,7 +100,7 @@ class IdentifyKnowledge:
         processes: precision and CPU threads.
     """
 
-    checkpoint: str
+    checkpoint: ModelPath
     input: str | None = None
     output: str = STANDARD_OUTPUT
     turns: Sequence[str] = ()

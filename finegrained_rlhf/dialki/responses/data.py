@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
@@ -59,7 +60,7 @@ class MakeResponseData:
     data: str
     output_dir: str
     knowledge: KnowledgeInput = "span"
-    dialki: str | None = None
+    dialki: ModelPath | None = None
     max_turns: int | None = None
     validation_data: str | None = None
     format: Format = "jsonl"

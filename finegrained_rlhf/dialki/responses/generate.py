@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -66,9 +67,9 @@ class GenerateResponses:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: str
+    checkpoint: ModelPath
     knowledge: KnowledgeInput = "span"
-    dialki: str | None = None
+    dialki: ModelPath | None = None
     input: str | None = None
     output: str = STANDARD_OUTPUT
     turns: Sequence[str] = ()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory
+from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.finding.scores import length_edges, summaries
@@ -40,7 +41,7 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
 
     Attributes:
         data: dialogues to train on (a directory for `dstc11`).
-        model: directory of the encoder to start from.
+        model: directory or Hub name of the encoder to start from.
         optimizer: rates and schedule.
         format: of `data` and `validation_data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
         documents: `doc2dial` only: the document file.
@@ -59,7 +60,7 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
     export: ClassVar[str] = "model"
 
     data: str
-    model: str
+    model: ModelPath
     optimizer: OptimizerConfig
     format: Format = "jsonl"
     documents: str | None = None

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.hub.names import HubKind, HubName, named_on_hub
+from finegrained_rlhf.core.hub.snapshots import require_reachable
 from finegrained_rlhf.launch.checks.declared import declared
 from finegrained_rlhf.launch.checks.keys import MISSING
 
@@ -24,6 +26,7 @@ _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs")
 _WRITTEN_FILES = ("output", "results")
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
+_HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}
 _OURS = ("finegrained_rlhf.", "reward_models.")
 
 
@@ -61,9 +64,16 @@ def check_inputs(config: Mapping[str, Any], made: Made | None = None) -> None:
     Raises:
         ConfigError: the first of them, in one line.
     """
+    on_hub = dict(_on_hub(config))
     for key, path in inputs(config):
         if path not in (_STANDARD, MISSING) and not _exists(key, path) and (made is None or path not in made):
-            raise ConfigError(f"{key}: {path}: no such file or directory")
+            if (key, path) not in on_hub:
+                raise ConfigError(f"{key}: {path}: no such file or directory")
+            try:
+                kind, name = on_hub[key, path]
+                require_reachable(name, kind)
+            except FineGrainedError as error:
+                raise ConfigError(f"{key}: {error}") from None
 
 
 def check_outputs(config: Mapping[str, Any]) -> None:
@@ -80,33 +90,48 @@ def check_outputs(config: Mapping[str, Any]) -> None:
                 raise ConfigError(f"{key}: {path} is also {other}, which it would replace; name another file")
 
 
+def _on_hub(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[tuple[str, str], tuple[HubKind, HubName]]]:
+    """Dotted keys and values that have the form of a Hub name, where the class takes one; with what they name."""
+    for name, value, where, holder in _texts(config, key):
+        kind = _HUB_KEYS.get(_annotation(holder, name))
+        found = named_on_hub(holder, name, value) if kind is not None else None
+        if found is not None and found[0] == kind:
+            yield (where, value), found
+
+
 def inputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
     """The dotted keys that name what is read, and their paths."""
-    for name, value, where in _texts(config, key):
+    for name, value, where, _ in _texts(config, key):
         if name in _READ or (name == "resume" and value not in _RESUME_WORDS):
             yield where, value
 
 
 def outputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str, bool]]:
     """The dotted keys that name what is written, their paths, and whether each is a directory."""
-    for name, value, where in _texts(config, key):
+    for name, value, where, _ in _texts(config, key):
         if name in _WRITTEN_DIRECTORIES or name in _WRITTEN_FILES:
             yield where, value, name in _WRITTEN_DIRECTORIES
 
 
-def _texts(config: Mapping[str, Any], key: str) -> Iterator[tuple[str, str, str]]:
-    """Name, text and dotted key of what the project's classes take as text, or as several texts."""
-    target = str(config.get("_target_", ""))
-    declaration = declared(target) if target.startswith(_OURS) else None
+def _texts(config: Mapping[str, Any], key: str) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    """Name, text and dotted key of what the project's classes take as text or texts, and the mapping it stands in."""
     for name, value in config.items():
         where = f"{key}.{name}" if key else str(name)
-        field = declaration.fields.get(str(name)) if declaration is not None else None
-        if field is not None and field.annotation is not None and "str" in ast.unparse(field.annotation):
+        if _annotation(config, str(name)):
             values = value if isinstance(value, list) else list(value.values()) if _plain(value) else [value]
-            yield from ((str(name), text, where) for text in values if isinstance(text, str))
+            yield from ((str(name), text, where, config) for text in values if isinstance(text, str))
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Mapping):
                 yield from _texts(part, where)
+
+
+def _annotation(config: Mapping[str, Any], name: str) -> str:
+    """What kind of text the class of a mapping takes by a name: `str` or one of `_HUB_KEYS`; empty where none."""
+    target = str(config.get("_target_", ""))
+    declaration = declared(target) if target.startswith(_OURS) else None
+    field = declaration.fields.get(name) if declaration is not None else None
+    written = "" if field is None or field.annotation is None else ast.unparse(field.annotation)
+    return next((kind for kind in (*_HUB_KEYS, "str") if kind in written), "")
 
 
 def _plain(value: Any) -> bool:

@@ -12,12 +12,18 @@ from torch import nn
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.prompts import read_prompts
-from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory
+from finegrained_rlhf.models.loading import (
+    ValueConfig,
+    check_vocabulary,
+    load_tokenizer,
+    model_directory,
+)
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
+from finegrained_rlhf.text.chat import PromptConfig, recorded_prompt
 
 _FILES = ("data", "validation_data")
 _NO_LIMIT = 1 << 30
@@ -66,7 +72,7 @@ def data(case: Case) -> Iterator[Finding]:
     texts: dict[str, list[str]] = {}
     for key, path in _files(case).items():
         try:
-            texts[key] = [example.text for example in read_examples(path)]
+            texts[key] = [item.text for item in read_prompt_file(path)]
         except FineGrainedError as error:
             mend = f"name another file with {key}=FILE, or correct this one{case.hint}"
             yield Finding("fail", f"{key}: {error}", mend)
@@ -95,10 +101,12 @@ def prompts(case: Case) -> Iterator[Finding]:
     if policy is None:
         yield Finding("skipped", "needs policy.path")
         return
-    tokenizer = load_tokenizer(model_directory(policy.path))
+    directory = model_directory(policy.path, revision=policy.revision)
+    tokenizer = load_tokenizer(directory)
+    settings = case.parts.get("prompt", PromptConfig()).over(recorded_prompt(directory))
     limit, refuse = int(case.keys["max_prompt_tokens"]), case.keys["prompt_too_long"] == "refuse"
     for key, path in _files(case).items():
-        found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT)
+        found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT, prompt=settings)
         lengths = [len(prompt.input_ids) for prompt in found]
         cut = sum(length > limit for length in lengths)
         what = f"{key}: {min(lengths)} to {max(lengths)} tokens, {cut:,} of {len(found):,} longer than {limit}"
@@ -139,7 +147,7 @@ def models(case: Case) -> Iterator[Finding]:
     if policy is not None and "value" in case.parts:
         config = case.parts["value"]
         try:
-            yield _value(config.load(policy), policy, config.path)
+            yield _value(config.load(policy), policy, config)
         except Exception as error:
             mend = "value.path: a model with the policy's kind of architecture and vocabulary, or value=shared"
             yield Finding("fail", f"value: {explain(error)}", f"{mend}{case.hint}")
@@ -179,14 +187,14 @@ def _policy(policy: Policy, prompt_ids: Sequence[Sequence[int]]) -> Finding:
     return Finding("pass", what)
 
 
-def _value(value: ValueModel | None, policy: Policy, path: str | None) -> Finding:
+def _value(value: ValueModel | None, policy: Policy, config: ValueConfig) -> Finding:
     if value is None:
         return Finding("pass", "value: none, the algorithm learns no values")
-    if not isinstance(value, SeparateValueModel) or path is None:
+    if not isinstance(value, SeparateValueModel) or config.path is None:
         return Finding("pass", "value: a head on the policy's trunk")
     what = f"value: {type(value.backbone).__name__}, {_size(value)}"
     try:
-        vocabulary = load_tokenizer(model_directory(path)).get_vocab()
+        vocabulary = load_tokenizer(model_directory(config.path, revision=config.revision)).get_vocab()
     except FineGrainedError:
         return Finding("pass", f"{what}; no tokenizer beside it to compare with the policy's")
     if vocabulary != policy.tokenizer.get_vocab():

@@ -39,10 +39,13 @@ def gradient_bytes(plan: Plan) -> int:
 
 
 def lasting_bytes(plan: Plan) -> int:
-    """What stays from step to step: fp32 weights of all models, two fp32 moments a trained parameter, kept caches."""
+    """What stays from step to step: weights of all models, two fp32 moments a trained parameter, kept caches.
+
+    Weights are fp32, but for frozen linear layers where `policy.frozen_dtype` is bfloat16.
+    """
     weights = plan.policy.parameters * (2 if plan.reference_copy else 1)
     weights += (plan.value.parameters if plan.value else 0) + sum(model.parameters for model in plan.rewards)
-    return 4 * weights + 2 * gradient_bytes(plan) + kept_cache_bytes(plan)
+    return 4 * weights - 2 * plan.stored_in_bf16 + 2 * gradient_bytes(plan) + kept_cache_bytes(plan)
 
 
 def pass_bytes(shape: ModelShape, tokens: int, b: int) -> int:
@@ -79,9 +82,13 @@ def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
 
 
 def cast_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
-    """bf16 copies of the weights of all layers, and of the head, in a forward pass under autocast; 0 in fp32."""
+    """bf16 copies of the weights of all layers, and of the head, in a forward pass under autocast; 0 in fp32.
+
+    Frozen layers of the policy that are stored in bf16 are not copied.
+    """
     embeddings = 0 if head else shape.vocabulary * shape.width
-    return 2 * (shape.parameters - embeddings) if plan.bf16 else 0
+    stored = 0 if plan.reference_copy or shape is not plan.policy else plan.stored_in_bf16
+    return 2 * (shape.parameters - embeddings - stored) if plan.bf16 else 0
 
 
 def cached_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:

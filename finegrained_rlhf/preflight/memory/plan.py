@@ -117,6 +117,7 @@ class Plan:
         micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
         checkpointing: gradient checkpointing of the policy.
         scored: the distribution that the update scores: the softmax, or it tempered and truncated.
+        stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
     """
 
     policy: ModelShape
@@ -139,6 +140,7 @@ class Plan:
     micro_batch_tokens: int | None
     checkpointing: bool
     scored: Literal["plain", "top_k", "top_p"]
+    stored_in_bf16: int = 0
 
     @property
     def value_bytes(self) -> int:

@@ -19,6 +19,7 @@ from transformers import AutoModel
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
+from finegrained_rlhf.models.weights.frozen import linear_parameters
 from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
@@ -54,7 +55,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
         ModelError: a model's directory holds no configuration, or models do not fit each other.
         DataError: the prompt file is damaged.
     """
-    policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path)))
+    policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path, revision=job.policy.revision)))
     data = data or job.read_data(policy)
     value = value_shell(job.value, policy, heads=job.value_heads)
     own, shared = isinstance(value, SeparateValueModel), isinstance(value, SharedTrunkValueModel)
@@ -89,6 +90,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,
         scored=scored,
+        stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
     )
 
 

@@ -21,12 +21,18 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, model_directory, read_model_config
+from finegrained_rlhf.models.loading import (
+    PolicyConfig,
+    ValueConfig,
+    model_directory,
+    read_model_config,
+)
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.chat import recorded_prompt
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,13 @@ class Layers:
     decoder: int
 
 
-def config_of_model(path: str, export: str = "policy") -> Any:
+def config_of_model(path: str, export: str = "policy", revision: str | None = None) -> Any:
     """The configuration of the model in a directory, or of the one that a run exported there.
 
     Raises:
         ModelError: there is none, or it cannot be read.
     """
-    return read_model_config(model_directory(path, export))
+    return read_model_config(model_directory(path, export, revision))
 
 
 def _with_layers(config: Any, layers: Layers | None) -> Any:
@@ -70,18 +76,20 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
     Raises:
         ModelError: the directory holds no configuration or no adapter.
     """
-    model_config = _with_layers(config_of_model(config.path), layers)
+    model_config = _with_layers(config_of_model(config.path, revision=config.revision), layers)
     auto = AutoModelForSeq2SeqLM if model_config.is_encoder_decoder else AutoModelForCausalLM
     wrapper = None
     with torch.device("meta"):
         model = auto.from_config(model_config, dtype=torch.float32)
-        _untie_head(model, model_directory(config.path))
+        _untie_head(model, model_directory(config.path, revision=config.revision))
         if config.adapter is not None:
             wrapper = _adapter_shell(model, config.adapter)
         elif config.lora is not None:
             wrapper = add_lora(model, config.lora)
     kind = Seq2SeqPolicy if model_config.is_encoder_decoder else CausalPolicy
-    return kind(model, tokenizer, wrapper).eval()
+    policy = kind(model, tokenizer, wrapper).eval()
+    policy.prompt = recorded_prompt(model_directory(config.path, revision=config.revision))
+    return policy
 
 
 def _untie_head(model: Any, directory: Path) -> None:
@@ -126,7 +134,9 @@ def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = Non
     with torch.device("meta"):
         if config.path is None:
             return SharedTrunkValueModel(policy, heads).eval()
-        backbone = AutoModel.from_config(_with_layers(config_of_model(config.path), layers), dtype=torch.float32)
+        backbone = AutoModel.from_config(
+            _with_layers(config_of_model(config.path, revision=config.revision), layers), dtype=torch.float32
+        )
         return SeparateValueModel(backbone, policy, heads).eval()
 
 
@@ -241,7 +251,7 @@ def policy_activations(
 def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
     """What autograd keeps of a value model of its own, beside this policy."""
     assert config.path is not None
-    whole = config_of_model(config.path)
+    whole = config_of_model(config.path, revision=config.revision)
 
     def kept(layers: Layers) -> int:
         shell = value_shell(config, policy, layers)

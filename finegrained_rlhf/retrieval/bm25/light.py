@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Index
 from finegrained_rlhf.retrieval.bm25.sharded import Bm25Constants, build_index
 from finegrained_rlhf.retrieval.record import IndexRecord, open_record
@@ -70,7 +72,7 @@ class Bm25LightConfig:
     """BM25 over sub-words.
 
     Attributes:
-        tokenizer: directory of the tokenizer: a model directory, or the run directory of a policy.
+        tokenizer: directory of the tokenizer: a model directory, the run directory of a policy, or a Hub name.
         k1: saturation of the counts, at least 0.
         b: strength of the length normalisation, 0 to 1.
         query_length: sub-words of a query at most.
@@ -78,7 +80,7 @@ class Bm25LightConfig:
         shard_size: passages a shard; changes memory while building (about 60 bytes a token of a shard), no score.
     """
 
-    tokenizer: str
+    tokenizer: ModelPath
     k1: float = 0.82
     b: float = 0.68
     query_length: int = 128
@@ -122,8 +124,9 @@ class Bm25LightConfig:
     def _load(self) -> Any:
         from finegrained_rlhf.models.loading import load_tokenizer
 
-        exported = Path(self.tokenizer) / "policy"
-        return load_tokenizer(exported if exported.is_dir() else Path(self.tokenizer))
+        place = place_of_model(self.tokenizer)
+        exported = place / "policy"
+        return load_tokenizer(exported if exported.is_dir() else place)
 
     def _settings(self, tokenizer: Any) -> dict[str, Any]:
         """Everything that changes a score; the tokenizer by what it does, not by where it lies."""

@@ -20,6 +20,8 @@ from torch import Tensor
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -33,7 +35,7 @@ class EncoderConfig:
     """A frozen encoder and how it reads.
 
     Attributes:
-        path: directory of a sentence-transformers model or of a plain Hugging Face encoder.
+        path: directory or Hub name of a sentence-transformers model or of a plain Hugging Face encoder.
         pooling: how the hidden states of a plain encoder become one vector: `mean` over the tokens or `cls`, the first
             one. null: as the sentence-transformers directory says, `mean` for a plain one.
         similarity: `cosine` (vectors of length 1) or `dot`.
@@ -46,7 +48,7 @@ class EncoderConfig:
         precision: `fp32`, or `bf16` for bf16 autocast; null: bf16 on a GPU. Vectors are fp32 either way.
     """
 
-    path: str
+    path: ModelPath
     pooling: Literal["mean", "cls"] | None = None
     similarity: Literal["cosine", "dot"] = "cosine"
     query_prefix: str | None = None
@@ -74,7 +76,7 @@ class EncoderConfig:
             ModelError: no readable encoder.
             ConfigError: sentence-transformers is needed and not installed, or the device is not there.
         """
-        directory = Path(self.path)
+        directory = place_of_model(self.path)
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("encoder.device: cuda is asked for, but there is no GPU here")
@@ -156,7 +158,7 @@ class SentenceEncoder:
     def identity(self) -> dict[str, Any]:
         """All that the vectors of passages depend on but precision and device, as JSON, with a hash of the weights."""
         return {
-            "weights": encoder_fingerprint(Path(self.config.path)),
+            "weights": encoder_fingerprint(place_of_model(self.config.path)),
             "pooling": self.config.pooling or "mean",
             "similarity": self.config.similarity,
             "passage_prefix": self._prefixes["passage"],

@@ -39,7 +39,7 @@ def effective_weight(module: Any) -> Tensor:
     if base is not module and not module.disable_adapters and not module.merged:
         for name in module.active_adapters:
             if name in module.lora_A:
-                weight = weight + module.get_delta_weight(name).to(weight.dtype)
+                weight = weight + module.get_delta_weight(name)  # in fp32, also where a frozen base is stored in bf16
     return weight.t() if type(base).__name__ == "Conv1D" else weight
 
 

@@ -68,6 +68,9 @@ _SINCE_0_1 = {
     r"reward\.constraints\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardConstraint",
     r"reward\.constraints\.[^.]+\.(at_least|max_multiplier)": None,
     r"reward\.constraints\.[^.]+\.rate": 0.05,
+    r"policy\.frozen_dtype": "float32",
+    r"prompt\._target_": "finegrained_rlhf.text.PromptConfig",
+    r"prompt\.chat_template": "auto",
 }
 """Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 

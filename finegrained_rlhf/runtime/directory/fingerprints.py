@@ -11,13 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.core.hub.names import HubKind, HubName, named_on_hub
+from finegrained_rlhf.core.hub.snapshots import commit_of_snapshot, snapshot
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 WHOLE_BYTES = 1 << 24
 """Files up to this size (16 MiB) are read as a whole; of larger ones the size, both ends and 256 blocks are."""
 _END_BYTES, _BLOCKS, _BLOCK_BYTES = 1 << 20, 256, 1 << 12
 _NOT_READ = (*RESERVED_KEYS, "output_dir", "output", "resume")
-_PATH_KEYS = ("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter")
+_PATH_KEYS = (
+    *("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter"),
+    *("encoder", "tokenizer", "dialki"),
+)
 _LEFT_OUT = (
     "made.json",
     "export.json",
@@ -96,27 +102,42 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every file and directory that a configuration names and that exists, what it writes left out.
+    """Every file, directory and Hub name that a configuration names and that exists, what it writes left out.
 
     Args:
         config: plain containers.
 
     Returns:
-        `{"path": …, "sha256": …}` by dotted key.
+        `{"path": …, "sha256": …}` by dotted key, with `commit` for what comes from the Hub.
     """
-    found = {}
-    for key, value in leaves({name: part for name, part in config.items() if name not in _NOT_READ}):
-        if isinstance(value, str) and _is_input(key, value):
-            try:
+    found: dict[str, Any] = {}
+    values = dict(leaves({name: part for name, part in config.items() if name not in _NOT_READ}))
+    for key, value in values.items():
+        if not isinstance(value, str):
+            continue
+        try:
+            if _is_input(key, value):
                 found[key] = {"path": value, "sha256": fingerprint(value)}
-            except OSError:  # what reads it says why it cannot be read
-                continue
+            elif _named(key) and (on_hub := _on_hub(values, key, value)) is not None:
+                place = snapshot(on_hub[1], on_hub[0])
+                found[key] = {"path": value, "commit": commit_of_snapshot(place), "sha256": fingerprint(place)}
+        except (OSError, FineGrainedError):  # what reads it says why it cannot be read
+            continue
     return found
 
 
+def _named(key: str) -> bool:
+    """Whether a key's last name is one of those that name what is read."""
+    return key.rpartition(".")[2].partition("[")[0] in _PATH_KEYS
+
+
+def _on_hub(values: Mapping[str, Any], key: str, value: str) -> tuple[HubKind, HubName] | None:
+    above, _, name = key.rpartition(".")
+    return named_on_hub({"revision": values.get(f"{above}.revision")}, name, value)
+
+
 def _is_input(key: str, value: str) -> bool:
-    named = key.rpartition(".")[2].partition("[")[0] in _PATH_KEYS
     try:
-        return os.path.isfile(value) or ((named or os.sep in value) and os.path.isdir(value))
+        return os.path.isfile(value) or ((_named(key) or os.sep in value) and os.path.isdir(value))
     except ValueError:  # a null character
         return False

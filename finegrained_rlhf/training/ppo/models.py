@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import torch
@@ -10,10 +9,11 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import pad_rows
-from finegrained_rlhf.models.loading import restore_weights
 from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
+from finegrained_rlhf.models.weights.frozen import frozen_copy
+from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.policy_state import load_policy_state, save_policy_state
@@ -36,7 +36,7 @@ class PPOModels:
         self.policy, self.value = policy.eval(), None if value is None else value.eval()
         self._reference: Policy | None = None
         if policy.adapter is None:
-            self._reference = copy.deepcopy(policy).requires_grad_(False)
+            self._reference = frozen_copy(policy)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import read_prompts
+from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards.composition import RewardComposer
@@ -21,6 +22,7 @@ from finegrained_rlhf.runtime.loop.run import LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.advantages.gae import GAE
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
@@ -37,7 +39,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     """Reinforcement learning from fine-grained rewards. Fields of every training run: see `TrainingRun`.
 
     Attributes:
-        data: QA-FEEDBACK prompt file to train on.
+        data: prompt file, or data set of the Hub (`org/name:split`), to train on.
         policy: starting policy, also the reference.
         value: value model, or none.
         reward: components and weights.
@@ -50,6 +52,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         validation_prompts: use at most so many of them; None uses all.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        prompt: chat template and system message.
         validate_every: training steps between validations; None validates after every step.
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
@@ -57,7 +60,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         dry_run: say what memory the run needs instead of training it (`train_ppo.py`; in Python call `preflight`).
     """
 
-    data: str
+    data: DataPath
     policy: PolicyConfig
     value: ValueConfig
     reward: RewardConfig
@@ -66,10 +69,11 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     optimizer: OptimizerConfig
     total_steps: int = field()
     algorithm: AdvantageEstimator = GAE()
-    validation_data: str | None = None
+    validation_data: DataPath | None = None
     validation_prompts: int | None = None
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
+    prompt: PromptConfig = PromptConfig()
     validate_every: int | None = 50
     checkpoint_every: int | None = 50
     samples_every: int = 10
@@ -79,6 +83,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
+        self.policy.check_frozen(self.processes.precision, reference=True)
         limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
         if limit is not None and limit >= longest:
             raise ConfigError(
@@ -140,7 +145,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         """
 
         def read(path: str) -> list[Any]:
-            return read_prompts(path, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+            return prompts_for(policy, path, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
 
         train = read(self.data)
         validation: Sequence[Any] = read(self.validation_data) if self.validation_data else []

@@ -6,15 +6,17 @@ import logging
 import math
 from dataclasses import dataclass
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import TooLong, read_prompts
+from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
 
@@ -23,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSFT(TrainingRun[SFTTrainer]):
-    """Supervised fine-tuning of a policy on a prompt file's first references.
+    """Supervised fine-tuning of a policy on a prompt file's first references, or on the answers of conversations.
 
     Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
 
     Attributes:
-        data: QA-FEEDBACK prompt file to train on.
+        data: prompt file, or data set of the Hub (`org/name:split`), to train on.
         policy: starting model.
         optimizer: rates and schedule.
         epochs: passes over the data; used where `total_steps` is None.
@@ -41,23 +43,25 @@ class TrainSFT(TrainingRun[SFTTrainer]):
         max_prompt_tokens: longest prompt in tokens.
         max_answer_tokens: longest answer in tokens, end of sequence included.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        prompt: chat template and system message.
         segmenter: spaCy pipeline that cuts sentences for RougeLSum.
         monitor: measures validation answers as well, for example by FactWorld's oracle.
     """
 
-    data: str
+    data: DataPath
     policy: PolicyConfig
     optimizer: OptimizerConfig
     epochs: float = 10
     batch_size: int = 4
     micro_batch_size: int = 4
     dropout: float | None = None
-    validation_data: str | None = None
+    validation_data: DataPath | None = None
     validation_prompts: int | None = None
     validation_batch_size: int = 16
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 200
     prompt_too_long: TooLong = "truncate"
+    prompt: PromptConfig = PromptConfig()
     segmenter: str = "rules"
     monitor: ResponseMonitor | None = None
 
@@ -66,6 +70,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {value}")
+        self.policy.check_frozen(self.processes.precision, reference=False)
         if self.max_answer_tokens < 2:
             raise ConfigError(f"max_answer_tokens: expected at least 2, got {self.max_answer_tokens}")
         if self.epochs <= 0:
@@ -95,13 +100,17 @@ class TrainSFT(TrainingRun[SFTTrainer]):
     def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
         """Load model and data."""
         policy = self.policy.load(processes.device)
-        prompts = read_prompts(self.data, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long)
+        prompts = prompts_for(policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         data = demonstrations(prompts, policy, self.max_answer_tokens)
         validation = []
         if self.validation_data:
-            validation = read_prompts(
-                self.validation_data, policy.tokenizer, self.max_prompt_tokens, self.prompt_too_long
+            validation = prompts_for(
+                policy, self.validation_data, self.max_prompt_tokens, self.prompt_too_long, self.prompt
             )[: self.validation_prompts]
+        for prompt in validation:
+            if not prompt.metadata.get("references"):
+                problem = "expected an answer to compare with, got none"
+                raise DataError(problem, file=self.validation_data, record=prompt.id, field="answer")
         check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
         check_forward(policy, prompts, processes)
         return SFTTrainer(

@@ -1,0 +1,208 @@
+"""Prompts from files and from data sets of the Hub: QA-FEEDBACK's records, plain texts, and conversations.
+
+A file is a JSON array, JSON lines or parquet. Knows columns and formats; knows no tokenizer, no template and no policy.
+`datasets` and `pyarrow` are imported where a data set or a parquet file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.hub.names import DataPath, HubName, data_set_name
+from finegrained_rlhf.core.hub.snapshots import snapshot
+from finegrained_rlhf.core.sources import Reading
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.conversations import Message, answers_of_completion, conversation_of
+from finegrained_rlhf.feedback.outputs import passages_of_lists
+from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.feedback.records import QAExample, derived_id
+from finegrained_rlhf.text.templates import task_text
+
+_PLAIN_KEYS = {"id", "text"}
+
+
+@dataclass(frozen=True)
+class PromptInput:
+    """A prompt as it was given.
+
+    Attributes:
+        id: unique within the source.
+        text: exactly as the policy shall read it; of a conversation all that was said, without roles.
+        metadata: `question`, `passages` and `references`, as far as the source has them: what reward models read.
+        messages: of a conversation, without the answer; empty for a text.
+    """
+
+    id: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True)
+class PromptReading(Reading[PromptInput]):
+    """What was read from a prompt file."""
+
+    example: ClassVar[str] = "prompt"
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """Where prompts are: a `core.sources.Source`.
+
+    Attributes:
+        path: JSON array, JSON lines or parquet file, or `org/name:split` on the Hub.
+    """
+
+    path: DataPath | Path
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """The file; none for a data set of the Hub."""
+        return {} if self._on_hub() else {"path": Path(self.path)}
+
+    def _on_hub(self) -> HubName | None:
+        return None if Path(self.path).exists() else data_set_name(self.path)
+
+    def read(self) -> PromptReading:
+        """Read every prompt, in order.
+
+        Raises:
+            DataError: the source is missing, damaged or empty, a record has no prompt, or an id occurs twice.
+        """
+        name = self._on_hub()
+        if name is not None:
+            return self._of_rows(_hub_rows(name))
+        if str(self.path).endswith(".parquet"):
+            return self._of_rows(_parquet_rows(self.path))
+        beginning = _beginning(self.path)
+        if beginning.startswith("["):
+            return self._of_array()
+        if beginning and not beginning.startswith("{"):
+            raise DataError(
+                "expected a JSON array of prompt records or one JSON object a line; for raw text use input=- < FILE",
+                file=self.path,
+            )
+        return self._of_rows(read_jsonl(self.path))
+
+    def _of_array(self) -> PromptReading:
+        """A JSON array: of QA-FEEDBACK's records, which must be whole, or of texts and conversations."""
+        rows = read_json(self.path)
+        if rows and all(isinstance(row, dict) for row in rows) and any(_is_no_example(row) for row in rows):
+            return self._of_rows(rows)
+        return self._reading([_of_example(example) for example in read_examples(self.path)])
+
+    def _of_rows(self, rows: Sequence[Mapping[str, Any]]) -> PromptReading:
+        if not rows:
+            raise DataError("holds no records, expected at least one", file=self.path)
+        items: dict[str, PromptInput] = {}
+        for number, row in enumerate(rows):
+            try:
+                item = _item({key: value for key, value in row.items() if value is not None}, number)
+                require(item.id not in items, f"id {item.id!r} occurs twice", "id")
+            except DataError as error:
+                raise error.at(file=self.path, record=number) from None
+            items[item.id] = item
+        return self._reading(list(items.values()))
+
+    def _reading(self, items: Sequence[PromptInput]) -> PromptReading:
+        return PromptReading.of(items, len(items), {}, {}, self.path)
+
+
+def read_prompt_file(path: DataPath | Path) -> list[PromptInput]:
+    """The prompts of a file or of a data set of the Hub, in order (see `PromptSource`)."""
+    return list(PromptSource(path).read().examples)
+
+
+def _is_no_example(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a conversation, or a text and nothing else, and so no record of QA-FEEDBACK."""
+    return bool({"messages", "prompt"} & row.keys()) or ("text" in row and row.keys() <= _PLAIN_KEYS)
+
+
+def _beginning(path: str | Path) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(4096).lstrip()
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError("no such file", file=path) from None
+
+
+def _parquet_rows(path: str | Path) -> list[dict[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except FileNotFoundError:
+        raise DataError("no such file", file=path) from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]})", file=path) from None
+    return rows
+
+
+def _hub_rows(name: HubName) -> list[dict[str, Any]]:
+    """The rows of a split, from the files of the data set in the cache."""
+    import datasets
+
+    directory = snapshot(name, "dataset")
+    progress = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        found = datasets.load_dataset(str(directory), name.config, split=name.split)
+    except (OSError, ValueError, TypeError, KeyError, datasets.exceptions.DatasetsError) as raised:
+        error: BaseException = raised
+        while error.__cause__ is not None and str(error.__cause__):
+            error = error.__cause__  # the outermost says only that something failed
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"split {name.split} cannot be read ({reason})", file=name.name) from None
+    finally:
+        if progress:
+            datasets.enable_progress_bars()
+    return [dict(row) for row in found]
+
+
+def _of_example(example: QAExample) -> PromptInput:
+    known = {"question": example.question, "passages": example.passages, "references": example.references}
+    return PromptInput(example.id, example.text, known)
+
+
+def _item(row: Mapping[str, Any], number: int) -> PromptInput:
+    talk = conversation_of(row)
+    known: dict[str, Any] = {}
+    if "question" in row and ("passages" in row or not (row.get("text") or row.get("prompt") or talk)):
+        known["question"] = require_text(row["question"], "question")
+        known["passages"] = _passages(get_field(row, "passages"))
+    default = f"record-{number}"
+    if talk is not None:
+        text = talk.text
+        known = {"question": talk.question, "passages": (), **known}
+    elif row.get("text") or row.get("prompt"):
+        key = "text" if row.get("text") else "prompt"
+        text = require_text(row[key], key)
+    else:
+        present = ", ".join(row) or "none"
+        problem = f"expected text, or question and passages, or messages, or prompt (fields present: {present})"
+        require(bool(known), problem, "text")
+        text, default = task_text(**known), derived_id(**known)
+    said = talk.answers if talk is not None else answers_of_completion(row)
+    if answers := (*said, *text_list(row.get("answer", []), "answer")):
+        known["references"] = answers
+    name = default if row.get("id") is None else require_text(row["id"], "id")
+    return PromptInput(name, text, known, () if talk is None else talk.messages)
+
+
+def _passages(value: Any) -> tuple[Passage, ...]:
+    """Passages written as `[title, sentence 1, …]` or as `{"wikipage": title, "content": text}`."""
+    if isinstance(value, list):
+        value = [
+            [get_field(item, key, f"passages[{i}].") for key in ("wikipage", "content")]
+            if isinstance(item, Mapping)
+            else item
+            for i, item in enumerate(value)
+        ]
+    return passages_of_lists(value)

@@ -1,0 +1,1 @@
+"""Weights of models that exist: copied from a checkpoint, and how frozen ones are stored."""

@@ -1,0 +1,161 @@
+"""Chat templates: how a conversation, or one text, becomes what a chat model reads, and where its turn ends.
+
+Knows tokenizers by their template and their ids. Knows no model, no format of data and no policy. The template is the
+tokenizer's own (`chat_template`, Jinja) or one from a file; what it writes ends where the answer begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.text.plain_text import literal_texts
+
+PROMPT_RECORD = "prompt.json"
+_WORDS = ("auto", "on", "off")
+_ANSWER = "the answer of the assistant"
+
+
+class SpokenTurn(Protocol):
+    """One message (`feedback.conversations.Message` is one)."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+
+    @property
+    def content(self) -> str:
+        """What is said."""
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """How prompts are put to the policy.
+
+    Attributes:
+        chat_template: `auto`: conversations by the tokenizer's chat template, texts as they are, unless the policy was
+            trained otherwise and says so; `on`: texts too, as one message of the user; `off`: no template; or a Jinja
+            FILE in place of the tokenizer's, for texts too.
+        system: system message for conversations that have none; None is that of the policy's training, if any; empty
+            text is none.
+    """
+
+    chat_template: str = "auto"
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.chat_template not in _WORDS and not Path(self.chat_template).is_file():
+            words = ", ".join(_WORDS)
+            raise ConfigError(f"prompt.chat_template: expected {words} or a Jinja file, got {self.chat_template!r}")
+        if self.system and self.chat_template == "off":
+            raise ConfigError("prompt.system needs a chat template, and prompt.chat_template is off")
+
+    def over(self, recorded: PromptConfig) -> PromptConfig:
+        """These settings, with those of the policy's training where they leave it open (`auto`, no system message)."""
+        template = recorded.chat_template if self.chat_template == "auto" else self.chat_template
+        system = recorded.system if self.system is None and template != "off" else self.system
+        return PromptConfig(template, system)
+
+
+def record_prompt(directory: Path, config: PromptConfig) -> None:
+    """Write beside a policy's weights how its prompts were put in training, where that is not the default."""
+    if config != PromptConfig():
+        write_json(directory / PROMPT_RECORD, asdict(config))
+
+
+def recorded_prompt(directory: Path) -> PromptConfig:
+    """How the prompts of the policy in a directory were put in training; the default where nothing says so.
+
+    Raises:
+        ModelError: the record is damaged.
+    """
+    path = directory / PROMPT_RECORD
+    try:
+        return PromptConfig(**read_json(path)) if path.is_file() else PromptConfig()
+    except (DataError, ConfigError, TypeError) as error:
+        raise ModelError(f"{path}: not a record of how prompts are put ({error})") from None
+
+
+class ChatFormat:
+    """The chat template of a tokenizer, as the settings have it.
+
+    Attributes:
+        for_texts: whether a text, too, is put as a message of the user.
+
+    Args:
+        tokenizer: of the policy; a template from a file is set in it, so that it is saved with the policy.
+        config: the settings.
+
+    Raises:
+        ConfigError: a template is asked for and there is none, or it cannot be used.
+    """
+
+    def __init__(self, tokenizer: Any, config: PromptConfig) -> None:
+        self._tokenizer, self._system = tokenizer, config.system
+        if config.chat_template not in _WORDS:
+            tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
+        self._where = config.chat_template if config.chat_template not in _WORDS else "the tokenizer's chat template"
+        self._active = config.chat_template != "off" and bool(getattr(tokenizer, "chat_template", None))
+        self.for_texts = config.chat_template not in ("auto", "off")
+        if not self._active and (self.for_texts or config.system):
+            key = "chat_template" if self.for_texts else "system"
+            raise ConfigError(f"prompt.{key}: the policy's tokenizer has no chat template: prompt.chat_template=FILE")
+        self._literal = literal_texts(tokenizer)
+
+    def __bool__(self) -> bool:
+        """Whether there is a template to be used."""
+        return self._active
+
+    def text(self, messages: Sequence[SpokenTurn]) -> str:
+        """A conversation as the policy reads it, up to where its answer begins.
+
+        Control tokens inside of messages are written apart (`< |im_end|>`), so that they are words.
+
+        Raises:
+            DataError: the template refuses the conversation.
+        """
+        said = [{"role": turn.role, "content": self._literal(turn.content)} for turn in messages]
+        if self._system and all(turn["role"] != "system" for turn in said):
+            said.insert(0, {"role": "system", "content": self._literal(self._system)})
+        return self._render(said, generate=True)
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of what the template has written, control tokens included; none is added around it."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _render(self, messages: Sequence[Mapping[str, str]], generate: bool) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generate)
+        except Exception as error:  # a template is a program of its author's: Jinja's errors, and any of Python's
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(f"{self._where} refuses this conversation: {reason}", field="messages") from None
+        assert isinstance(text, str)
+        return text
+
+    @cached_property
+    def end_id(self) -> int | None:
+        """Id of the control token that ends the assistant's turn; None where the template writes none.
+
+        It is the first one that the template writes behind an answer.
+
+        Raises:
+            ConfigError: the template cannot be used.
+        """
+        messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
+        try:
+            text = self._render(messages, generate=False)
+        except DataError as error:
+            raise ConfigError(f"prompt.chat_template: {error.problem}") from None
+        _, found, behind = text.rpartition(_ANSWER)
+        if not found:
+            raise ConfigError(f"prompt.chat_template: {self._where} does not write what the assistant says")
+        added = getattr(self._tokenizer, "added_tokens_decoder", {}).items()
+        control = {*self._tokenizer.all_special_ids, *(token for token, what in added if what.special)}
+        control.discard(self._tokenizer.unk_token_id)
+        return next((token for token in self.ids(behind) if token in control), None)
