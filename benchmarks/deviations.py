@@ -155,6 +155,7 @@ def main() -> None:
     policy = PolicyConfig(str(root / "sft")).load()
     seed_everything(0, "models")
     value = ValueConfig("separate", str(root / "sft")).load(policy)
+    assert value is not None
     prompts = read_prompts(root / "world/train.json", policy.tokenizer, 256)[:16]
     decoding, engine = Sample(4, temperature=0.7, top_k=20), GenerateEngine(policy)
     rollout = engine.decode(engine.encode(prompts), [decoding], max_new_tokens=96)

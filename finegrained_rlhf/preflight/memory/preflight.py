@@ -68,7 +68,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     scored: Literal["plain", "top_k", "top_p"] = "plain"
     if job.ppo.score_sampling_distribution:
         scored = "top_p" if sampling.top_p < 1 else "top_k"
-    trunk = nn.ModuleList([policy, value]) if shared else policy
+    trunk = nn.ModuleList([policy, value]) if isinstance(value, SharedTrunkValueModel) else policy
     return Plan(
         policy=shape_of(trunk, policy.model.config),
         policy_activations=policy_activations(policy, job.policy, shared, batch, processes),
