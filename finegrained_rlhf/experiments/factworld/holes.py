@@ -34,7 +34,7 @@ class HolesTable(EvaluatedTable):
         "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` "
         "and `cut_end`: `open` and `end` with responses cut at 20 tokens in training. `without_words` and `finished`: "
         "share of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an "
-        "end, and tokens, of the responses sampled in the last five training steps (`sft`: in the first step of `open`)."
+        "end, and tokens, of the responses sampled in the last five training steps (`sft`: in the first of `open`)."
     )
     runs = (OPEN, EMPTY, END, OVERLONG, CUT_OPEN, CUT_END)
     systems = ("sft", *runs)
