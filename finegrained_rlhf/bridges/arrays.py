@@ -123,7 +123,7 @@ class DenseReward:
             DataError, AlignmentError, ConfigError: as in `of_texts`.
         """
         decoded = [token_ends(tokenizer, row) for row in ids]
-        stops = {*eos_ids} or {getattr(tokenizer, "eos_token_id", None)}
+        stops: set[int | None] = {*eos_ids} or {getattr(tokenizer, "eos_token_id", None)}
         ended = [any(token in stops for token in row) for row in ids]
         return self.of_texts(
             prompts, [text for text, _ in decoded], [ends for _, ends in decoded], ended=ended, width=width

@@ -58,7 +58,7 @@ class Weighing:
         Raises:
             DataError: it lacks one.
         """
-        now = {name: metrics.get(f"reward/{name}/weight") for name in self.moving}
+        now: dict[str, Any] = {name: metrics.get(f"reward/{name}/weight") for name in self.moving}
         for name, weight in now.items():
             if not isinstance(weight, int | float):
                 key, step = f"reward/{name}/weight", f"step {metrics.get('step')}"

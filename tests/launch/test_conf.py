@@ -296,7 +296,8 @@ def rlhf_steps() -> list[tuple[str, str]]:
     return [
         (pipeline, system)
         for pipeline in PIPELINES
-        if pipeline.startswith("factworld/") and pipeline not in ("factworld/grid", "factworld/models")
+        if pipeline.startswith("factworld/")
+        and pipeline not in ("factworld/grid", "factworld/holes", "factworld/models")
         for system in RLHF
         if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
     ]

@@ -14,7 +14,7 @@ from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
-OPEN, EMPTY, END, OVERLONG = "open", "fine_grained_rlhf", "end", "overlong"
+OPEN, EMPTY, END, OVERLONG = "open", "empty", "end", "overlong"
 CUT_OPEN, CUT_END = "cut_open", "cut_end"
 _LAST = 5
 """Training steps at the end of a run whose sampled responses are counted."""
@@ -29,17 +29,17 @@ class HolesTable(EvaluatedTable):
         "True errors by the oracle on held-out test questions, greedy decoding. A look at the holes on one seed, not a "
         "comparison of methods: short runs from a policy that supervised training has not finished. `open`: the "
         "paper's reward, in which an answer without a word, without an end or of any length costs nothing; "
-        "`fine_grained_rlhf`: relevance and factuality give -1 to an answer without a word "
+        "`empty`: relevance and factuality give -1 to an answer without a word "
         "(`reward.settings.NAME.empty=-1`, this project's default); `end`: an answer without its end costs 1 "
         "(`reward.end_penalty=1`); `overlong`: every token behind the 24th costs 0.1 (`reward.overlong`). `cut_open` "
-        "and `cut_end`: `open` and `end` with responses cut at 20 tokens in training. `empty` and `finished`: share "
-        "of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an end, "
-        "and tokens, of the responses sampled in the last five training steps (`sft`: in the first step of `open`)."
+        "and `cut_end`: `open` and `end` with responses cut at 20 tokens in training. `without_words` and `finished`: "
+        "share of greedy answers without a word, and with an end; `sampled_ended` and `sampled_tokens`: share with an "
+        "end, and tokens, of the responses sampled in the last five training steps (`sft`: in the first of `open`)."
     )
     runs = (OPEN, EMPTY, END, OVERLONG, CUT_OPEN, CUT_END)
     systems = ("sft", *runs)
     baseline = OPEN
-    columns = (*TRUTH, "empty", "finished", "mean_tokens", "sampled_ended", "sampled_tokens")
+    columns = (*TRUTH, "without_words", "finished", "mean_tokens", "sampled_ended", "sampled_tokens")
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """With the form of greedy answers, and of sampled ones: the last of a run, the first where it is the start.
@@ -56,7 +56,7 @@ class HolesTable(EvaluatedTable):
         steps = read_jsonl(RunDirectory(root / (system if trained else OPEN)).metrics)
         counted = steps[-_LAST:] if trained else steps[:1]
         return super().row(root, system, seed) | {
-            "empty": fmean(not answer.strip() for answer in answers),
+            "without_words": fmean(not answer.strip() for answer in answers),
             "finished": finished,
             "sampled_ended": fmean(step["eos_rate"] for step in counted),
             "sampled_tokens": fmean(step["response_length"] for step in counted),

@@ -24,8 +24,8 @@ def test_holes_by_hand(tmp_path: Path) -> None:
     table = HolesTable(str(tmp_path / "table.json"), "python …", str(tmp_path), [1])
     result = table.run()
     by_system = {row["system"]: row for row in result["rows"]}
-    assert list(by_system) == ["sft", "open", "fine_grained_rlhf", "end", "overlong", "cut_open", "cut_end"]
-    assert (by_system["sft"]["empty"], by_system["sft"]["sampled_ended"]) == (0.5, 0.1)
+    assert list(by_system) == ["sft", "open", "empty", "end", "overlong", "cut_open", "cut_end"]
+    assert (by_system["sft"]["without_words"], by_system["sft"]["sampled_ended"]) == (0.5, 0.1)
     assert by_system["open"]["finished"] == pytest.approx(0.1)
     assert by_system["end"]["sampled_ended"] == pytest.approx((0.3 + 0.4 + 0.5 + 0.6 + 0.7) / 5)
     assert by_system["end"]["sampled_tokens"] == 5.0
