@@ -15,6 +15,7 @@ import yaml
 from ppo_toy import LengthScorer, WordScorer, make_trainer
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
+from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
 from finegrained_rlhf.rewards import (
@@ -26,7 +27,8 @@ from finegrained_rlhf.rewards import (
     WeightSchedule,
 )
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.training.ppo.config import CompatConfig, PPOConfig
+from finegrained_rlhf.training.ppo import GAE, GroupAdvantages
+from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
 from finegrained_rlhf.training.samples import KeptSamples
 from finegrained_rlhf.what_if.kept_rollouts import KeptStep, kept_steps, read_kept_step
 from finegrained_rlhf.what_if.reweigh import (
@@ -65,7 +67,9 @@ def make_run(
     }
     reward = {"components": {name: {} for name in NAMES}, "weights": dict(zip(NAMES, weights, strict=True))}
     parts = {place: {name: {**vars(part)} for name, part in named.items()} for place, named in moving.items()}
-    config = {"ppo": ppo, "reward": {**reward, "settings": settings, **parts}}
+    config: dict[str, Any] = {"ppo": ppo, "reward": {**reward, "settings": settings, **parts}}
+    if (algorithm := given.get("algorithm")) is not None:
+        config["algorithm"] = {"_target_": public_path(type(algorithm)), **vars(algorithm)}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     return path
 
@@ -95,6 +99,8 @@ def kept(run: Path, step: int = 1) -> KeptStep:
         {},
         {"lambda_": 0.5, "discount": 0.9, "value_target": "truncated"},
         {"whiten_rewards": False, "whiten_advantages": False},
+        {"algorithm": GroupAdvantages(credit="returns")},
+        {"algorithm": GroupAdvantages("group_mean", "std", by_component=True, whiten=True), "kl": KLConfig("loss")},
         {"compat": CompatConfig(whiten_by_root_std=True)},
         {"settings": {"words": ComponentConfig("none", "mean"), "length": ComponentConfig()}},
         {"settings": {"words": ComponentConfig("none", "budget", 2.0, "response")}},
@@ -105,7 +111,7 @@ def kept(run: Path, step: int = 1) -> KeptStep:
             }
         },
     ],
-    ids=["plain", "truncated", "unwhitened", "root-std", "mean", "budget-response", "running"],
+    ids=["plain", "truncated", "unwhitened", "group", "gdpo", "root-std", "mean", "budget-response", "running"],
 )
 def test_the_runs_own_reward_gives_the_advantages_that_were_kept(tmp_path: Path, given: dict[str, Any]) -> None:
     found = measured(make_run(tmp_path, **given))
@@ -142,6 +148,13 @@ def test_weights_that_moved_are_those_of_each_step(tmp_path: Path, normalisation
     write_jsonl(run / "metrics.jsonl", lines)
     with pytest.raises(DataError, match=r"metrics\.jsonl.*step 1.*reward/words/weight: expected a number, got None"):
         measured(run)
+
+
+def test_a_group_needs_all_responses_and_heads_their_values(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"step_1\.jsonl.* 5 of 12 responses"):
+        measured(make_run(tmp_path / "part", steps=1, rows=5, algorithm=GroupAdvantages()))
+    with pytest.raises(ConfigError, match="algorithm.per_component: the values of each head were not kept"):
+        measured(make_run(tmp_path / "heads", steps=1, algorithm=GAE(per_component=True)))
 
 
 def test_other_weights_give_what_training_with_them_would_have(tmp_path: Path) -> None:

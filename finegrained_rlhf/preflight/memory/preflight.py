@@ -58,7 +58,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     policy = policy_shell(job.policy, load_tokenizer(model_directory(job.policy.path, revision=job.policy.revision)))
     data = data or job.read_data(policy)
     value = value_shell(job.value, policy, heads=job.value_heads)
-    own, shared = isinstance(value, SeparateValueModel), isinstance(value, SharedTrunkValueModel)
+    own = isinstance(value, SeparateValueModel)
     longest = max(len(prompt.input_ids) for prompt in (*data.train, *data.validation))
     sampling, number = job.rollout, processes.count
     prompts = -(-sampling.prompts_per_step // number)
@@ -68,10 +68,11 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     scored: Literal["plain", "top_k", "top_p"] = "plain"
     if job.ppo.score_sampling_distribution:
         scored = "top_p" if sampling.top_p < 1 else "top_k"
-    trunk = nn.ModuleList([policy, value]) if isinstance(value, SharedTrunkValueModel) else policy
+    head = value if isinstance(value, SharedTrunkValueModel) else None
+    trunk = policy if head is None else nn.ModuleList([policy, head])
     return Plan(
         policy=shape_of(trunk, policy.model.config),
-        policy_activations=policy_activations(policy, job.policy, shared, batch, processes),
+        policy_activations=policy_activations(policy, job.policy, head is not None, batch, processes),
         value=shape_of(value, value.backbone.config) if isinstance(value, SeparateValueModel) else None,
         value_activations=value_activations(policy, job.value, batch, processes) if own else None,
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),

@@ -65,10 +65,11 @@ def save_checkpoint(trainer: PPOTrainer, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "t5") for name in CASES), ("rloo_returns", "gpt2"), ("gdpo", "gpt2"), ("heads", "gpt2")]
+)
 def test_it_starts_soundly_and_every_weight_moves(tmp_path: Path, name: str, kind: str) -> None:
-    trainer = make_trainer(tmp_path, kind, epochs=2, validation=2, **options_of(name))
+    trainer = make_trainer(tmp_path, kind, epochs=2, prompts_per_step=2, validation=2, **options_of(name))
     trainer.samples = KeptSamples(every=1)
     before = weights(trainer)
     (first,) = steps(trainer, 1, 1)
@@ -95,7 +96,7 @@ def test_it_starts_soundly_and_every_weight_moves(tmp_path: Path, name: str, kin
     assert ("advantage" in kept["tokens"]) == critic
 
 
-@pytest.mark.parametrize("credit", ["outcome", "process", "returns"])
+@pytest.mark.parametrize("credit", ["process", "returns"])
 def test_a_group_learns_a_rewarded_word(tmp_path: Path, credit: Any) -> None:
     trainer = make_trainer(
         tmp_path,
@@ -108,9 +109,9 @@ def test_a_group_learns_a_rewarded_word(tmp_path: Path, credit: Any) -> None:
         kl=LOSS_KL,
         epochs=2,
     )
-    done = steps(trainer, 1, 8)
+    done = steps(trainer, 1, 6)
     assert done[0]["reward/words/raw"] < 0
-    assert done[-1]["reward/words/raw"] > 1.5
+    assert done[-1]["reward/words/raw"] > 1.0
 
 
 def test_dense_credit_reaches_the_rewarded_token_alone(tmp_path: Path) -> None:
@@ -134,8 +135,7 @@ def test_dense_credit_reaches_the_rewarded_token_alone(tmp_path: Path) -> None:
     assert not torch.allclose(outcome.advantages, returns.advantages, atol=0.1)
 
 
-@pytest.mark.parametrize("name", ["rloo_returns", "gdpo", "heads"])
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize(("name", "lora"), [("rloo_returns", True), ("gdpo", False), ("heads", False)])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora: bool) -> None:
     save_policy(policy("t5"), tmp_path / "start")
 
@@ -157,7 +157,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora:
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo_process", "gdpo_returns", "reinforce_returns", "heads"])
+@pytest.mark.parametrize("name", ["grpo_process", "gdpo_returns", "heads"])
 def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     """Two prompts on three processes: one has none."""
 
