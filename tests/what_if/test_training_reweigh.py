@@ -125,15 +125,18 @@ def test_the_runs_own_reward_gives_the_advantages_that_were_kept(tmp_path: Path,
 
 MOVING: dict[str, Any] = {
     "schedule": {"length": WeightSchedule([1, 3], [0.5, 2.0])},
-    "gates": {"length": RewardGate("words", -0.1)},
     "constraints": {"words": RewardConstraint(0.5, rate=0.3)},
 }
 
 
-@pytest.mark.parametrize("normalisation", ["none", "running"])
-def test_weights_that_moved_are_those_of_each_step(tmp_path: Path, normalisation: Literal["none", "running"]) -> None:
+@pytest.mark.parametrize(("normalisation", "at_least"), [("none", -0.1), ("running", -0.205)])
+def test_weights_that_moved_are_those_of_each_step(
+    tmp_path: Path, normalisation: Literal["none", "running"], at_least: float
+) -> None:
+    """No mean is below -0.2 as the scorer gives it; normalised, many are below -0.205."""
     settings = {name: ComponentConfig(normalisation) for name in NAMES}
-    run = make_run(tmp_path / "run", moving=MOVING, settings=settings)
+    moving = {**MOVING, "gates": {"length": RewardGate("words", at_least)}}
+    run = make_run(tmp_path / "run", moving=moving, settings=settings)
     same = measured(run)
     assert same["moved"] and same["before"] == same["now"] and same["before"]["weights"]["length"] == (0.5 + 1.25) / 2
     steps = [row["reward/words/weight"] for row in read_jsonl(run / "metrics.jsonl")]
