@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finegrained_rlhf.inference.generator import load_policy
 
 __all__ = ["load_policy"]
+
+# Read when torch loads its OpenMP, so it has effect where this package is imported before torch, as all scripts do.
+# Threads that spin while they wait for each other take a busy machine's cores from the threads that they wait for, many
+# times in a step of decoding; measured in docs/benchmarks.md ("Under load").
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def __getattr__(name: str) -> Any:
