@@ -290,6 +290,7 @@ def test_tiny_profile_end_to_end_without_what_a_bare_machine_lacks(tmp_path: Pat
     assert all(f"| {phase} " in shown for phase in PHASES) and "spread lengths" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_a_decoder_only_family_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "llama.json"

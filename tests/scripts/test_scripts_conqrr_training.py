@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conqrr_toy import make_files, questions
 from safetensors.torch import load_file
-from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script
+from script_runs import rows, run_in_two_processes, run_script
 
 pytestmark = pytest.mark.scripts
 
@@ -46,8 +46,7 @@ def train(files: Path, output: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(files: Path) -> Path:
-    script, *arguments = train(files, files / "run", "tracking=wandb", "tracking.mode=disabled")
-    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments)
+    done = run_script(*train(files, files / "run", "tracking=wandb", "tracking.mode=disabled"))
     assert done.returncode == 0, done.stderr
     assert "query rewriter: the policy of step" in done.stdout
     return files / "run"

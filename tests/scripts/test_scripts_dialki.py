@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dialki_toy import save_bert, toy_examples
 from safetensors.torch import load_file
-from script_runs import ROOT, rows, run_in_two_processes, run_process, run_script
+from script_runs import rows, run_in_two_processes, run_script
 
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialogue.records import Turn
@@ -53,8 +53,7 @@ def train(folder: Path, output: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
-    script, *arguments = train(folder, folder / "run")
-    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments)
+    done = run_script(*train(folder, folder / "run"))
     assert done.returncode == 0, done.stderr
     assert "training data: 10 dialogues" in done.stderr and "best at step" in done.stdout
     return folder / "run"
