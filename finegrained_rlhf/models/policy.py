@@ -207,7 +207,8 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
         pad: id of the padding token.
     """
     if takes_packed(backbone):
-        rows = pack_rows(prompt_index.tolist(), *memory.prompt_ids.shape, response_ids.shape[1])
+        prompts, longest = memory.prompt_ids.shape
+        rows = pack_rows(prompt_index.tolist(), prompts, longest, response_ids.shape[1])
         if rows is not None:
             return packed_states(backbone, memory.prompt_ids, memory.prompt_mask, rows, response_ids, pad)
     prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
