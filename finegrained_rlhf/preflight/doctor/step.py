@@ -148,7 +148,6 @@ def start(case: Case) -> Iterator[Finding]:
     """The policy is what its model's own forward computes, its reference (KL 0), and every probability ratio is 1."""
     assert case.trainer is not None and case.rollout is not None
     trainer, processes = case.trainer, case.processes
-    forward = check_forward(trainer.models.policy, trainer.data.train, processes)
     ppo = trainer.config
     batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens)
     scored = RolloutScorer(trainer.models, processes, trainer.rollout_config.logprobs).score(case.rollout, batches)
@@ -159,14 +158,12 @@ def start(case: Case) -> Iterator[Finding]:
             now = token_statistics(trainer.models.policy, trainer.models.value, batch).logprobs.detach()
         gap = ((now - batch.cut(scored.rollout.logprobs)) * batch.mask).abs().nan_to_num(nan=math.inf)
         ratio = max(ratio, float(gap.max()))
-    what = (
-        f"largest |log π − log π_ref| {kl:.1e}, largest |log ratio| {ratio:.1e} (allowed {allowed:.0e}); "
-        f"log-probabilities are model.forward's to {forward:.1e}"
-    )
-    if max(kl, ratio) <= allowed:
-        yield Finding("pass", what)
-    else:
+    what = f"largest |log π − log π_ref| {kl:.1e}, largest |log ratio| {ratio:.1e} (allowed {allowed:.0e})"
+    if max(kl, ratio) > allowed:
         yield Finding("fail", what, "rollout.logprobs=update, or processes.precision=fp32")
+        return
+    forward = check_forward(trainer.models.policy, trainer.data.train, processes)
+    yield Finding("pass", f"{what}; log-probabilities are model.forward's to {forward:.1e}")
 
 
 def training_step(case: Case) -> Iterator[Finding]:
