@@ -77,20 +77,20 @@ def test_two_processes_train_the_adapters_of_one(smoke_keys: list[str], tmp_path
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
-def test_an_algorithm_without_a_value_model_in_two_processes_and_resumed(
+def test_an_algorithm_without_a_value_model_in_two_processes(
     smoke: Path, smoke_keys: list[str], tmp_path: Path
 ) -> None:
-    """One key chooses it; the experiment's value model is not loaded. Two processes go on from what one began."""
+    """One key chooses it; the experiment's value model is not loaded."""
     gdpo = ["algorithm=gdpo", "algorithm.credit=returns"]
-    for name, steps, start in (("one", 2, run_script), ("two", 1, run_script), ("two", 2, run_in_two_processes)):
-        finished = start(*command(tmp_path / name, *gdpo, f"total_steps={steps}", *smoke_keys))
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
+        finished = start(*command(tmp_path / name, *gdpo, "total_steps=1", *smoke_keys))
         assert finished.returncode == 0, finished.stderr
-    one, two = (weights(tmp_path / name, 2) for name in ("one", "two"))
+    one, two = (weights(tmp_path / name, 1) for name in ("one", "two"))
     assert not list((tmp_path / "one").rglob("value_state.safetensors"))
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
     assert max(float((one[key] - weights(smoke, 0)[key]).abs().max()) for key in one) >= 1e-3
     assert "explained_variance" not in read_jsonl(tmp_path / "one" / "metrics.jsonl")[-1]
-    refused = run_script(*command(tmp_path / "one", "total_steps=3", *smoke_keys))
+    refused = run_script(*command(tmp_path / "one", "total_steps=2", *smoke_keys))
     assert refused.returncode == 2 and "algorithm._target_" in refused.stderr
 
 
