@@ -16,7 +16,7 @@ from transformers import T5ForConditionalGeneration
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import plain, plain_rewards, ppo_step, scaling
+from benchmarks import plain, plain_rewards, ppo_step, sampling, scaling
 from benchmarks.equality import check_equality
 from benchmarks.families import FAMILIES, CausalShape, build_causal, causal_config
 from benchmarks.limits import (
@@ -79,6 +79,15 @@ SHAPE = T5Shape(width=2, inner=4, layers=3, heads=1)
 def test_a_wrong_argument_is_one_clear_error(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ppo_step.main(arguments)
+
+
+def test_sampling_measures_every_vocabulary_and_refuses_wrong_arguments() -> None:
+    draws = sampling.main(["rows=1", "repeats=1"])["draws"]
+    assert [line["vocabulary"] for line in draws] == [50_257] * 4 + [151_936] * 4
+    assert {line["tokens kept"] for line in draws if line["draws"] == "top_k=20"} == {20}
+    for wrong in ("rows=no", "repeats=0"):
+        with pytest.raises(ConfigError, match="rows and repeats"):
+            sampling.main([wrong])
 
 
 @pytest.mark.parametrize(
