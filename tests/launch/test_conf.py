@@ -40,6 +40,7 @@ EXPERIMENTS = {name: script for name in names_in("experiment") if (script := own
 PIPELINES = names_in("pipeline")
 GROUPS = {
     "policy": ("train_ppo", "train_sft", "train_conqrr"),
+    "prompt": ("train_ppo", "train_sft", "generate", "evaluate", "sample_outputs"),
     "value": ("train_ppo",),
     "algorithm": ("train_ppo",),
     "reward": ("train_ppo", "evaluate", "generate"),

@@ -37,7 +37,15 @@ def test_run_directory(smoke: Path) -> None:
     assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-5) and steps[1]["kl"] != 0
     assert [row["step"] for row in read_jsonl(smoke / "eval.jsonl")] == [0, 2, 4]
     samples = read_jsonl(smoke / "samples" / "step_2.jsonl")
-    assert len(samples) == 8 and set(samples[0]) == {"id", "prompt", "sample", "response", "segments", "tokens"}
+    assert len(samples) == 8 and set(samples[0]) == {
+        "id",
+        "prompt",
+        "sample",
+        "response",
+        "segments",
+        "shares",
+        "tokens",
+    }
     segment = samples[0]["segments"][0]
     assert set(segment) == {"component", "start", "end", "token", "raw", "normalised", "weighted"}
     assert (smoke / "samples" / "validation_step_0.jsonl").is_file()
@@ -66,6 +74,7 @@ def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_adapters_of_one(smoke_keys: list[str], tmp_path: Path) -> None:
     """Adapters are drawn anew at the start: with other ones a process would train another model."""
     lora = ["policy=lora", "total_steps=2", "seed=5"]

@@ -36,10 +36,11 @@ from finegrained_rlhf.what_if.reweigh import (
     Reweigh,
     mean_of,
     ppo_config_of_run,
-    report_text,
     run_weighing,
 )
-from finegrained_rlhf.what_if.weights import StepChange, Weighing, check_recomputed, compare, experience_under
+from finegrained_rlhf.what_if.text import report_text
+from finegrained_rlhf.what_if.weighing import Weighing
+from finegrained_rlhf.what_if.weights import StepChange, check_recomputed, compare, experience_under
 
 NAMES = ["words", "length"]
 PLAIN = PPOConfig(discount=1.0, lambda_=1.0, whiten_rewards=False, whiten_advantages=False)
