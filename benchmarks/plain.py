@@ -129,10 +129,14 @@ class Plain:
 
     # Rollout -----------------------------------------------------------------------------------------------------
 
+    def prompt_rows(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """Ids and mask as `generate` takes them, int64 [P, L]."""
+        return pad_rows([prompt.input_ids for prompt in prompts], PAD, self.device)
+
     @torch.no_grad()
     def generate(self, prompts: Sequence[Prompt], **settings: Any) -> Tensor:
         """Raw response ids of transformers' `generate`."""
-        ids, mask = pad_rows([prompt.input_ids for prompt in prompts], PAD, self.device)
+        ids, mask = self.prompt_rows(prompts)
         config = GenerationConfig(
             max_new_tokens=self.profile.new_tokens,
             min_new_tokens=self.profile.new_tokens if self.lengths == "fixed" else None,
@@ -143,7 +147,8 @@ class Plain:
             **settings,
         )
         with self.autocast():
-            return self.policy.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, 1:]
+            output = self.policy.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        return output[:, 1 if self.policy.config.is_encoder_decoder else ids.shape[1] :]
 
     def draw(self, prompts: Sequence[Prompt]) -> Drawn:
         """Sample N responses to each prompt."""

@@ -11,42 +11,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from benchmarks.plain import Drawn, Plain
 from benchmarks.workload import PAD
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.policy import left_pad
 
 
 class PlainCausal(Plain):
     """One PPO step of a decoder-only policy; see `Plain`."""
 
-    def padded_left(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
-        """Prompt ids and mask, int64 [R, L]."""
-        width = max(len(prompt.input_ids) for prompt in prompts)
-        ids = [[PAD] * (width - len(prompt.input_ids)) + list(prompt.input_ids) for prompt in prompts]
-        real = [[0] * (width - len(prompt.input_ids)) + [1] * len(prompt.input_ids) for prompt in prompts]
-        return torch.tensor(ids, device=self.device), torch.tensor(real, device=self.device)
-
-    @torch.no_grad()
-    def generate(self, prompts: Sequence[Prompt], **settings: Any) -> Tensor:
-        """Raw response ids of transformers' `generate`."""
-        ids, mask = self.padded_left(prompts)
-        config = GenerationConfig(
-            max_new_tokens=self.profile.new_tokens,
-            min_new_tokens=self.profile.new_tokens if self.lengths == "fixed" else None,
-            num_beams=1,
-            eos_token_id=list(self.ends),
-            pad_token_id=PAD,
-            **settings,
-        )
-        with self.autocast():
-            output = self.policy.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        return output[:, ids.shape[1] :]
+    def prompt_rows(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """Ids and mask, int64 [P, L], padded on the left."""
+        return left_pad(*super().prompt_rows(prompts), PAD)
 
     def as_drawn(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor, texts: Sequence[str]) -> Drawn:
         """Responses with the prompt of each row in front, padded on the left."""
-        return Drawn(prompts, *self.padded_left(prompts), ids, mask, texts)
+        return Drawn(prompts, *self.prompt_rows(prompts), ids, mask, texts)
 
     def inputs(self, drawn: Drawn, rows: slice) -> dict[str, Tensor]:
         """Prompt and response of each row as one sequence, int64 [r, L + T]."""

@@ -59,7 +59,7 @@ def write_api(to: Path) -> list[dict[str, str]]:
     return entries
 
 
-def configuration(pages: Path, site: Path) -> dict[str, Any]:
+def site_configuration(pages: Path, site: Path) -> dict[str, Any]:
     """The settings of mkdocs with the API in the navigation."""
     config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
     config.update(docs_dir=str(pages), site_dir=str(site))
@@ -70,14 +70,14 @@ def configuration(pages: Path, site: Path) -> dict[str, Any]:
     return config
 
 
-def build(site: Path) -> int:
+def build_site(site: Path) -> int:
     """Write the site to a directory. Returns mkdocs' exit code."""
     with tempfile.TemporaryDirectory() as temporary:
         pages = Path(temporary) / "pages"
         pages.mkdir()
         copy_pages(pages)
         settings = Path(temporary) / "mkdocs.yml"
-        settings.write_text(yaml.safe_dump(configuration(pages, site.resolve())), encoding="utf-8")
+        settings.write_text(yaml.safe_dump(site_configuration(pages, site.resolve())), encoding="utf-8")
         env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(settings)]
         return subprocess.run(command, env=env).returncode
@@ -86,4 +86,4 @@ def build(site: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("site", type=Path, help="directory to write; what is in it is replaced")
-    sys.exit(build(parser.parse_args().site))
+    sys.exit(build_site(parser.parse_args().site))

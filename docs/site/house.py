@@ -107,7 +107,7 @@ def box(name: str, package: str, place: tuple[float, float, float], kind: str = 
     return "\n".join([rect, *lines])
 
 
-def draw() -> str:
+def picture_of_the_house() -> str:
     """The picture as SVG."""
     layers = floors()
     places = boxes(layers)
@@ -140,5 +140,5 @@ def draw() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw(), encoding="utf-8")
+    PICTURE.write_text(picture_of_the_house(), encoding="utf-8")
     print(PICTURE.relative_to(ROOT), file=sys.stderr)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from bare_machine import run_on_a_bare_machine
 from script_runs import run_script
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5ForConditionalGeneration
@@ -260,22 +260,7 @@ def test_peak_memory_sees_what_a_block_takes_and_gives_back() -> None:
 
 @pytest.mark.scripts
 def test_tiny_profile_end_to_end_without_what_a_bare_machine_lacks(tmp_path: Path) -> None:
-    absent = "hydra omegaconf spacy datasets wandb evaluate peft nltk rouge_score matplotlib".split()
-    program = (
-        "import builtins, sys\n"
-        f"real, absent, sys.argv = builtins.__import__, set({absent}), ['ppo_step.py']\n"
-        "def guard(name, *rest, **more):\n"
-        "    if name.split('.')[0] in absent: raise ImportError(name)\n"
-        "    return real(name, *rest, **more)\n"
-        "builtins.__import__ = guard\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from benchmarks import ppo_step\n"
-        "ppo_step.main(['profile=tiny', 'out=tiny.json'])\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert finished.returncode == 0, finished.stderr
+    shown = run_on_a_bare_machine("ppo_step", ["profile=tiny", "out=tiny.json"], tmp_path)
     document = json.loads((tmp_path / "tiny.json").read_text(encoding="utf-8"))
     assert document["profile"] == "tiny" and document["lengths"] == "fixed"
     assert document["machine"]["copy_bytes_per_s"] > 0 < document["machine"]["matmul_flops_per_s"]
@@ -295,7 +280,6 @@ def test_tiny_profile_end_to_end_without_what_a_bare_machine_lacks(tmp_path: Pat
     names = {"greedy_tokens", "decode_logprobs", "reward_scores", "updated_parameters", "relative_update"}
     assert set(document["equal"]) == names
     assert all(found["ok"] and found["value"] <= found["tolerance"] for found in document["equal"].values())
-    shown = finished.stdout
     assert all(f"| {phase} " in shown for phase in PHASES) and "spread lengths" in shown
 
 

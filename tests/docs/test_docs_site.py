@@ -28,7 +28,7 @@ def house() -> ModuleType:
 
 
 def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None:
-    assert house.PICTURE.read_text(encoding="utf-8") == house.draw(), "run: python docs/site/house.py"
+    assert house.PICTURE.read_text(encoding="utf-8") == house.picture_of_the_house(), "run: python docs/site/house.py"
 
 
 def test_every_room_stands_on_a_floor_of_the_picture(house: ModuleType) -> None:
@@ -63,7 +63,7 @@ def test_the_architecture_page_shows_the_picture() -> None:
 
 @pytest.mark.scripts
 def test_the_site_builds_with_its_links_checked(tmp_path: Path) -> None:
-    assert load("build").build(tmp_path / "site") == 0
+    assert load("build").build_site(tmp_path / "site") == 0
     index = (tmp_path / "site/index.html").read_text(encoding="utf-8")
     assert "Fine-grained RLHF" in index
     page = (tmp_path / "site/api/finegrained_rlhf.rl.html").read_text(encoding="utf-8")

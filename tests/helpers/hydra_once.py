@@ -17,7 +17,7 @@ _PARSED: dict[str, Any] = {}
 
 @contextmanager
 def parsed_once() -> Iterator[None]:
-    """A file of the same text is parsed once in the life of the process; the parser takes a third of a composition."""
+    """A file of the same text is parsed once in the life of the process; the parser takes a fifth of a composition."""
     parse = yaml.load
 
     def load(stream: Any, Loader: Any) -> Any:
