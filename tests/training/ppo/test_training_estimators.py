@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -212,6 +213,17 @@ def test_heads_share_one_scale() -> None:
     assert found.heads is not None
     to_go = torch.tensor([[4.0, 2.0, 2.0], [-1.0, -1.0, 0.0]]) / deviation
     torch.testing.assert_close(found.heads.returns[:, :, 0], to_go, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("weight", [0.5, 0.0])
+def test_a_head_learns_nothing_behind_a_closed_gate_whatever_the_weight(weight: float) -> None:
+    """A schedule may begin at weight 0: what the head learns then must be what it will be paid for later."""
+    gated = replace(component(weight, [{0: 2.0, 2: 2.0}, {1: -1.0}]), gate=(False, True))
+    gated = replace(gated, weighted=gated.weighted * torch.tensor([[0.0], [1.0]]))
+    config = PPOConfig(lambda_=1.0, whiten_rewards=False, whiten_advantages=False, kl=KLConfig(place="loss"))
+    found = made(GAE(per_component=True), config, trace=trace(a=gated), values=torch.zeros(2, 3, 1))
+    assert found.heads is not None
+    assert found.heads.returns[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [-1.0, -1.0, 0.0]]
 
 
 @pytest.mark.parametrize("white", [False, True])

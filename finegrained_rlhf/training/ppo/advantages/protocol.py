@@ -115,11 +115,11 @@ def check_values(kind: str, algorithm: AdvantageEstimator) -> None:
 
 
 def unit_rewards(component: ComponentTrace) -> Tensor:
-    """fp32 [R, T]: a component's rewards before its weight, at the tokens that carry them.
-
-    They are taken from the weighted rewards, so that whatever else decides what a segment pays counts.
-    """
-    return component.weighted / component.weight if component.weight else component.normalised
+    """fp32 [R, T]: a component's rewards before its weight, at the tokens that carry them; 0 behind a closed gate."""
+    if component.gate is None:
+        return component.normalised
+    is_open = torch.tensor(component.gate, dtype=torch.bool, device=component.normalised.device)
+    return torch.where(is_open[:, None], component.normalised, 0.0)
 
 
 def segment_ends(component: ComponentTrace, mask: Tensor) -> Tensor:
