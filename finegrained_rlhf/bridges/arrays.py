@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +93,8 @@ class DenseReward:
             width: T; the longest response where None.
 
         Raises:
-            DataError: the numbers of prompts, texts, ends and flags differ, or a response has no token.
+            DataError: the numbers of prompts, texts, ends and flags differ, a response has no token, or its ends cannot
+                be characters of its text.
             AlignmentError: a segment ends behind the last token.
             ConfigError: a scorer broke, or a penalty needs `ended`.
         """
@@ -151,10 +153,10 @@ class DenseReward:
             is what a response earns.
 
         Raises:
-            DataError: the numbers of prompts and texts differ.
+            DataError: the numbers of prompts, texts, lengths and flags differ.
             ConfigError: a scorer broke, or a penalty needs `lengths` or `ended`.
         """
-        _same(prompts, texts, len(texts))
+        _same(texts, prompts=prompts, lengths=lengths, ended=ended)
         scores: dict[str, SegmentScores] = self._composer.score(prompts, texts)
         if self.config.penalties.overlong.limit is not None and lengths is None:
             raise ConfigError("reward.overlong: the lengths of the responses in tokens are not known here")
@@ -173,10 +175,22 @@ class DenseReward:
         return [True] * count if ended is None else ended
 
 
-def _same(prompts: Sequence[Prompt], texts: Sequence[str], *counts: int) -> None:
-    if {len(prompts), *counts} != {len(texts)}:
-        numbers = ", ".join(map(str, counts))
-        raise DataError(f"{len(texts)} responses need as many prompts, ends and flags, got {len(prompts)}, {numbers}")
+def _same(texts: Sequence[str], **given: Sequence[Any] | None) -> None:
+    """Require one of each, where it is given, for every response."""
+    for name, found in given.items():
+        if found is not None and len(found) != len(texts):
+            raise DataError(f"{len(texts)} responses need as many {name}, got {len(found)}")
+
+
+def _checked_ends(row: int, ends: Sequence[int], text: str) -> tuple[int, ...]:
+    """The characters at which the tokens of a response end, if they can be that."""
+    found = tuple(map(int, ends))
+    if not found:
+        raise DataError(f"response {row} has no token, so that none can carry its reward")
+    if any(not before <= end <= len(text) for before, end in zip((0, *found), found, strict=False)):
+        problem = f"expected characters of the text (0 to {len(text)}) that do not decrease, got {list(found)}"
+        raise DataError(f"response {row}: {problem}", field="ends")
+    return found
 
 
 def _rollout(
@@ -187,11 +201,10 @@ def _rollout(
     width: int | None,
 ) -> Rollout:
     """A rollout with all that rewards read of one: ids say only where a response ends, log-probabilities are 0."""
-    _same(prompts, texts, len(ends), len(ended))
-    if empty := [row for row, found in enumerate(ends) if not len(found)]:
-        raise DataError(f"response {empty[0]} has no token, so that none can carry its reward")
+    _same(texts, prompts=prompts, ends=ends, ended=ended)
+    checked = [_checked_ends(row, found, text) for row, (found, text) in enumerate(zip(ends, texts, strict=True))]
     ids, mask = pad_rows(
-        [[0] * (len(found) - 1) + [_END if end else 0] for found, end in zip(ends, ended, strict=True)], 0
+        [[0] * (len(found) - 1) + [_END if end else 0] for found, end in zip(checked, ended, strict=True)], 0
     )
     if width is not None:
         if width < ids.shape[1]:
@@ -211,5 +224,5 @@ def _rollout(
         response_mask=mask,
         logprobs=torch.zeros(ids.shape),
         texts=texts,
-        token_ends=[tuple(map(int, found)) for found in ends],
+        token_ends=checked,
     )

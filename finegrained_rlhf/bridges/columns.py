@@ -12,8 +12,16 @@ from finegrained_rlhf.feedback.outputs import passages_of_lists
 
 
 def message_text(value: str | Sequence[Mapping[str, Any]]) -> str:
-    """A text, or the contents of a list of chat messages, one behind the other."""
-    return value if isinstance(value, str) else "\n".join(str(message["content"]) for message in value)
+    """A text, or the contents of a list of chat messages, one behind the other; what is no text in them is left out."""
+    return value if isinstance(value, str) else "\n".join(filter(None, map(_content, value)))
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """What a message says; a call of a tool says nothing, and of several parts (images among them) the texts count."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part["text"]) for part in content if part.get("text"))
 
 
 def prompt_of_row(text: str, row: Mapping[str, Any], number: int) -> Prompt:

@@ -13,6 +13,7 @@ from typing import Any
 
 from finegrained_rlhf.bridges.arrays import DenseReward
 from finegrained_rlhf.bridges.columns import message_text, prompt_of_row
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 
 TRLFunction = Callable[..., list[float]]
@@ -27,7 +28,15 @@ def trl_reward_functions(reward: DenseReward, eos_ids: Sequence[int] = ()) -> tu
     Args:
         reward: of ours.
         eos_ids: the policy's ends of sequence; needed for `reward.end_penalty`.
+
+    Raises:
+        ConfigError: they are needed and not given.
     """
+    if reward.config.penalties.end and not eos_ids:
+        raise ConfigError(
+            "reward.end_penalty: the policy's ends of sequence are not known here; "
+            "give eos_ids=[tokenizer.eos_token_id]"
+        )
     scored = _Scored(reward, eos_ids)
     return [_named(name, scored.component(name)) for name in reward.weights], list(reward.weights.values())
 

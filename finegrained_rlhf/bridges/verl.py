@@ -1,9 +1,9 @@
 """Rewards for verl: a reward manager whose tensor holds every segment's reward at its token, and a `compute_score`.
 
-Satisfies verl's documented signatures: a manager is made with `(tokenizer, num_examine, compute_score, reward_fn_key,
-**kwargs)`, is called with a `DataProto` and gives `reward_tensor` [R, T], which verl's trainer takes as
-`token_level_scores`. Knows of a `DataProto` that it has `batch` (tensors by name) and `non_tensor_batch` (arrays of
-objects by name).
+A manager is made with `(tokenizer, num_examine, compute_score, reward_fn_key, **kwargs)`, is called with a `DataProto`
+and gives `reward_tensor` [R, T], which the trainer of verl up to 0.7.0 takes as `token_level_scores`. From 0.7.1 on its
+reward loop makes managers by keywords, awaits their `run_single` and pays one number a response. Knows of a `DataProto`
+that it has `batch` (tensors by name) and `non_tensor_batch` (arrays of objects by name).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,21 @@ class VerlRewardManager:
         sums = {f"reward/{name}": part.sum(axis=1).tolist() for name, part in found.components.items()}
         return {"reward_tensor": tensor, "reward_extra_info": sums}
 
+    async def run_single(self, data: Any) -> dict[str, Any]:
+        """What verl's reward loop asks of one response: its number, and each component's share; nothing at tokens.
+
+        Args:
+            data: as in `__call__`, of one response.
+
+        Returns:
+            `reward_score`, the weighted sum, with `reward_extra_info`: a weighted sum a component under `reward/NAME`.
+        """
+        parts = {name: float(part.sum()) for name, part in self.token_rewards(data).components.items()}
+        return {
+            "reward_score": sum(parts.values()),
+            "reward_extra_info": {f"reward/{name}": part for name, part in parts.items()},
+        }
+
     def token_rewards(self, data: Any) -> TokenRewards:
         """The same by component; arguments as in `__call__`."""
         responses, prompts = data.batch["responses"], data.batch["prompts"]
@@ -92,7 +108,15 @@ def verl_compute_score(reward: DenseReward) -> Callable[..., dict[str, float]]:
 
     Returns:
         A function that gives `score`, the weighted sum, and `reward/NAME`, each component's share.
+
+    Raises:
+        ConfigError: the reward has a penalty for form.
     """
+    if found := list(reward.config.penalties.weights):
+        raise ConfigError(
+            f"compute_score sees no tokens, by which {found[0]} is counted; leave out reward.end_penalty and "
+            "reward.overlong, or take VerlRewardManager"
+        )
 
     def compute_score(
         data_source: str,
@@ -121,7 +145,9 @@ def _metadata(columns: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _with_references(row: dict[str, Any], ground_truth: Any) -> dict[str, Any]:
-    """The row, with the ground truth as its references where it has none."""
-    if ground_truth is not None and "references" not in row:
-        row["references"] = [ground_truth] if isinstance(ground_truth, str) else list(ground_truth)
-    return row
+    """The row, with the ground truth as its references where it has none; one that is no text as `ground_truth`."""
+    if isinstance(ground_truth, str):
+        return {"references": [ground_truth], **row}
+    if isinstance(ground_truth, np.ndarray | list | tuple):
+        return {"references": list(ground_truth), **row}
+    return row if ground_truth is None else {"ground_truth": ground_truth, **row}

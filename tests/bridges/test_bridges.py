@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from finegrained_rlhf.bridges import (
     trl_reward_functions,
     verl_compute_score,
 )
-from finegrained_rlhf.bridges.columns import prompt_of_row
+from finegrained_rlhf.bridges.columns import message_text, prompt_of_row
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, Sample, SegmentScores, pad_rows
 from finegrained_rlhf.rewards import (
@@ -117,8 +118,11 @@ def test_what_only_our_trainer_can_follow_is_refused() -> None:
 
 def test_bad_input_is_one_error() -> None:
     reward, asked = DenseReward(config()), [Prompt("a", "", ())]
-    with pytest.raises(DataError, match="1 responses need as many prompts, ends and flags, got 1, 2"):
+    with pytest.raises(DataError, match="1 responses need as many ends, got 2"):
         reward.of_texts(asked, ["red"], [[3], [3]])
+    for ends in ([2, 1], [4], [-1, 3]):
+        with pytest.raises(DataError, match=r"response 1: expected characters of the text \(0 to 3\) that do not"):
+            reward.of_texts(asked * 2, ["red", "red"], [[3], ends])
     with pytest.raises(DataError, match="response 0 has no token"):
         reward.of_texts(asked, ["red"], [[]])
     with pytest.raises(DataError, match="a response has 2 tokens, more than the width 1"):
@@ -127,8 +131,17 @@ def test_bad_input_is_one_error() -> None:
         DenseReward(config(end_penalty=1.0)).of_texts(asked, ["red"], [[3]])
     with pytest.raises(ConfigError, match=r"reward\.overlong: the lengths of the responses"):
         DenseReward(config(overlong=OverlongPenalty(3, 0.1))).of_responses(asked, ["red"])
+    formal = DenseReward(config(end_penalty=1.0, overlong=OverlongPenalty(3, 0.1)))
+    with pytest.raises(DataError, match="1 responses need as many lengths, got 2"):
+        formal.of_responses(asked, ["red"], lengths=[1, 1], ended=[True])
+    with pytest.raises(DataError, match="1 responses need as many ended, got 0"):
+        formal.of_responses(asked, ["red"], lengths=[1], ended=[])
     with pytest.raises(ConfigError, match=r"VerlRewardManager\.make_reward: give the DenseReward"):
         VerlRewardManager(tokenizer())
+    with pytest.raises(ConfigError, match=r"compute_score sees no tokens, by which unfinished is counted"):
+        verl_compute_score(formal)
+    with pytest.raises(ConfigError, match=r"reward\.end_penalty: .* give eos_ids="):
+        trl_reward_functions(formal)
 
 
 class Asked(BaseScorer):
@@ -172,7 +185,7 @@ def test_trl_functions_take_what_trl_gives() -> None:
     functions[1](**{**call, "question": ["q3", "q2"]})
     assert scorer.questions[-1] == ["q3", "q2"]
     with pytest.raises(ConfigError, match="which responses ended"):
-        trl_reward_functions(reward)[0][0](**call)
+        functions[0](**{**call, "completion_ids": None})
 
 
 # verl -------------------------------------------------------------------------------------------------------------
@@ -230,6 +243,14 @@ def test_a_verl_manager_fills_token_level_scores() -> None:
     extra = found["reward_extra_info"]
     assert extra["reward/words"] == pytest.approx([1.6, 2.0]) and extra["reward/unfinished"] == [0.0, -1.0]
     assert torch.equal(manager(data), scores)
+    # The reward loop makes a manager by keywords and asks for one response at a time.
+    looped = Manager(config={}, tokenizer=tokenizer(), compute_score=None, reward_router_address=None)
+    alone = FakeDataProto(
+        [encoded("red", False)], [encoded("red", False)], width=5, extra_info=[{"passages": [], "references": []}]
+    )
+    one = asyncio.run(looped.run_single(alone))
+    assert one["reward_score"] == pytest.approx(1.0)
+    assert one["reward_extra_info"] == {"reward/asked": 0.0, "reward/words": 2.0, "reward/unfinished": -1.0}
 
 
 def test_a_verl_compute_score_pays_a_response_as_a_whole() -> None:
@@ -238,6 +259,35 @@ def test_a_verl_compute_score_pays_a_response_as_a_whole() -> None:
         data_source="toy", solution_str="one red", ground_truth="x", extra_info={"question": "q", "passages": []}
     )
     assert found == pytest.approx({"score": 10.0 + 1.6, "reward/a": 10.0, "reward/w": 1.6})
+
+
+@pytest.mark.parametrize(
+    ("truth", "metadata"),
+    [
+        (72, {"ground_truth": 72}),
+        ({"target": [3, 4]}, {"ground_truth": {"target": [3, 4]}}),
+        (np.array(["a", "b"], dtype=object), {"references": ["a", "b"]}),
+        (None, {}),
+    ],
+)
+def test_a_ground_truth_that_is_no_text_is_no_reference(truth: Any, metadata: dict[str, Any]) -> None:
+    seen = []
+
+    class Seeing(WordScorer):
+        def score(self, prompts: Any, responses: Any) -> SegmentScores:
+            seen.append(prompts[0].metadata)
+            return super().score(prompts, responses)
+
+    reward = DenseReward(RewardConfig({"words": Seeing()}, {"words": 1.0}))
+    verl_compute_score(reward)("toy", "red", truth)
+    assert seen == [metadata]
+
+
+def test_of_chat_messages_the_texts_count() -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]
+    calls = [{"role": "assistant", "tool_calls": []}, {"role": "assistant", "content": None}]
+    messages = [{"role": "user", "content": parts}, *calls, {"role": "tool", "content": "3"}]
+    assert message_text(messages) == "hi\nthere\n3"
 
 
 def test_passages_of_data_sets_are_passages() -> None:
