@@ -1,4 +1,4 @@
-"""Checks of values that come from files: each gives the value back, or raises a `DataError` that names the field.
+"""Checks of values that come from files: most give the value back, or raise a `DataError` that names the field.
 
 Knows JSON's types. Does not know records, formats or where a value is stored: readers add file and record
 (`DataError.at`).
@@ -6,10 +6,19 @@ Knows JSON's types. Does not know records, formats or where a value is stored: r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from finegrained_rlhf.core.errors import DataError
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for a finite int or float; False for everything else, booleans and numbers that no float holds included."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def require(condition: bool, problem: str, field: str) -> None:

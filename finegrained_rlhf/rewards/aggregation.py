@@ -1,7 +1,7 @@
 """How the values of a response's segments share the reward that one component can give it.
 
-Knows numbers only. A sum over segments grows with their number, so a policy can earn more by writing more of them; a
-mean or a fixed budget takes that way out.
+A sum over segments grows with their number, so a policy can earn more by writing more of them; a mean or a fixed budget
+takes that way out. Knows no scorer and no token.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import SegmentScores
 
 Aggregation = Literal["sum", "mean", "budget"]
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
@@ -40,6 +41,28 @@ def aggregate(values: Sequence[float], how: Aggregation, budget: float = 1.0) ->
         size = sum(abs(value) for value in values)
         return tuple(value * budget / size if size else 0.0 for value in values)
     raise ConfigError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {how!r}")
+
+
+def aggregated(
+    name: str, scores: SegmentScores, values: Sequence[tuple[float, ...]], how: Aggregation, budget: float
+) -> Sequence[tuple[float, ...]]:
+    """The values of R responses' segments after aggregation; the same object for `sum`.
+
+    Args:
+        name: of the component.
+        scores: what it says of the responses.
+        values: the same after normalisation, or as they are.
+        how: one of the three.
+        budget: B, in the component's unit.
+
+    Raises:
+        ConfigError: a budget for a component that gives one value a response, of which only the sign would be left.
+    """
+    if how == "budget" and scores.whole_response:
+        raise ConfigError(
+            f"reward.settings.{name}.aggregation: a budget is for segments, and {name} scores whole responses"
+        )
+    return values if how == "sum" else [aggregate(row, how, budget) for row in values]
 
 
 ResponseValue = Literal["mean", "sum"]

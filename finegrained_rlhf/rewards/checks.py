@@ -108,10 +108,22 @@ def error_free_from(scorer: Scorer) -> float:
     return float(getattr(scorer, "error_free_from", 0.0))
 
 
-def value_range(scorer: Scorer) -> tuple[float, float] | None:
-    """The smallest and the largest value that this scorer can give to a segment; None where it does not say."""
+def value_range(name: str, scorer: Scorer) -> tuple[float, float] | None:
+    """The smallest and the largest value that this scorer can give to a segment; None where it does not say.
+
+    Raises:
+        ConfigError: what it says is no pair of numbers.
+    """
     found = getattr(scorer, "value_range", None)
-    return None if found is None else (float(found[0]), float(found[1]))
+    if found is None:
+        return None
+    try:
+        low, high = sorted(map(float, found))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"reward.components.{name}: value_range must be the smallest and the largest value, got {found!r}"
+        ) from None
+    return low, high
 
 
 def check_threshold(key: str, name: str, scorer: Scorer, at_least: float, of: ResponseValue, empty: float) -> None:
@@ -126,12 +138,12 @@ def check_threshold(key: str, name: str, scorer: Scorer, at_least: float, of: Re
         empty: value of a response without a segment.
 
     Raises:
-        ConfigError: no response, or every response, can reach it.
+        ConfigError: no response, or every response, can reach it; or see `value_range`.
     """
-    found = value_range(scorer)
+    found = value_range(name, scorer)
     if found is None:
         return
-    low, high = min(found[0], empty), max(found[1], empty)
+    low, high = min(found[0], empty, 0.0), max(found[1], empty, 0.0)  # 0 without a segment
     if of == "sum":
         low, high = (low if low >= 0 else -math.inf), (high if high <= 0 else math.inf)
     if at_least > high:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import ComponentTrace, Prompt, RewardTrace, Rollout, SegmentScores
-from finegrained_rlhf.rewards.aggregation import aggregate
+from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.rewards.aggregation import aggregated
 from finegrained_rlhf.rewards.checks import check_scores, naming
 from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
 from finegrained_rlhf.rewards.moving.weights import TrainedWeights
 from finegrained_rlhf.rewards.normalisation import Normaliser
-from finegrained_rlhf.rewards.placement import place_values, segment_tokens
+from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
 
@@ -99,7 +98,6 @@ class RewardComposer:
         *,
         train: bool = True,
         step: int = 1,
-        raw: Mapping[str, SegmentScores] | None = None,
     ) -> RewardTrace:
         """Normalise, aggregate, place on tokens, weigh, add up.
 
@@ -112,7 +110,6 @@ class RewardComposer:
             train: True standardises `running` components by the running moments, which take the values in first; False
                 by the fixed moments of the first validation (`fix_moments`).
             step: the training step, from 1.
-            raw: what the scorers gave, by which gates open, where `scores` are not that.
 
         Returns:
             The trace, penalties for form after the components; `total` is exactly the sum of the `weighted` tensors in
@@ -121,29 +118,22 @@ class RewardComposer:
         Raises:
             ConfigError: see `used_values`; or `end_penalty` is on and the ends of sequence are not known.
         """
-        components = {}
         scores = {**scores, **self.config.penalties.count_in(rollout, self._eos_ids)}
         weights = self._weights.at(step) if train else self.config.all_weights
-        total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
         used = self.used_values(scores, train=train)
-        for name, result in scores.items():
-            ends = segment_tokens(result, rollout)
-            tokens = ends
-            if self.settings(name).density == "response":
-                tokens = segment_tokens(replace(result, whole_response=True), rollout)
-            placed = place_values(result.values, ends, rollout)
-            normalised = placed
-            if used[name] is not result.values or tokens is not ends:
-                normalised = place_values(used[name], tokens, rollout)
-            weight = float(weights[name])
-            weighted = weight * normalised
-            gate = self.gate(name, raw or scores)
-            if gate is not None:
-                is_open = torch.tensor(gate, dtype=torch.bool, device=weighted.device)
-                weighted = torch.where(is_open[:, None], weighted, 0.0)
-            total = total + weighted
-            components[name] = ComponentTrace(result, weight, placed, normalised, weighted, used[name], tokens, gate)
-        return RewardTrace(components, total, self._weights.update(scores) if train else {})
+        components = {
+            name: component_trace(
+                result,
+                rollout,
+                used[name],
+                weight=float(weights[name]),
+                at_last_token=self.settings(name).density == "response",
+                gate=self.gate(name, scores),
+            )
+            for name, result in scores.items()
+        }
+        metrics = self._weights.update(scores) if train else {}
+        return RewardTrace(components, total_reward(components, rollout), metrics)
 
     def gate(self, name: str, raw: Mapping[str, SegmentScores]) -> tuple[bool, ...] | None:
         """In which responses a component counts; None where it has no gate."""
@@ -175,13 +165,7 @@ class RewardComposer:
         for name, result in scores.items():
             setting = self.settings(name)
             values = self._normalise(name, result, train)
-            if setting.aggregation == "budget" and result.whole_response:
-                raise ConfigError(
-                    f"reward.settings.{name}.aggregation: a budget is for segments, and {name} scores whole responses"
-                )
-            if setting.aggregation != "sum":
-                values = [aggregate(row, setting.aggregation, setting.budget) for row in values]
-            used[name] = values
+            used[name] = aggregated(name, result, values, setting.aggregation, setting.budget)
         return used
 
     def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:

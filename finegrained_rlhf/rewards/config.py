@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.rewards.aggregation import AGGREGATIONS, Aggregation, ResponseValue
 from finegrained_rlhf.rewards.checks import check_threshold
@@ -55,9 +55,9 @@ class ComponentConfig:
         for name, words in known.items():
             if getattr(self, name) not in words:
                 raise ConfigError(f"reward {name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
-        if not (math.isfinite(self.budget) and self.budget > 0):
+        if not is_number(self.budget) or self.budget <= 0:
             raise ConfigError(f"reward budget must be a positive number, got {self.budget!r}")
-        if not math.isfinite(self.empty):
+        if not is_number(self.empty):
             raise ConfigError(f"reward empty must be a finite number, got {self.empty!r}")
 
 
@@ -103,7 +103,7 @@ class RewardConfig:
             if not isinstance(scorer, Scorer):
                 raise ConfigError(f"reward.components.{name}: {type(scorer).__name__} has no setup() and score()")
             weight = self.weights.get(name)
-            if weight is None or not math.isfinite(weight):
+            if not is_number(weight):
                 raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name in sorted(set(self.penalties.weights) & set(self.components)):
             raise ConfigError(f"reward.components.{name}: this name is the penalty's; give the component another")

@@ -7,10 +7,10 @@ the penalty.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Rollout, SegmentScores
 
@@ -43,7 +43,7 @@ class OverlongPenalty:
             return
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
             raise ConfigError(f"reward.overlong.limit: expected a number of tokens, at least 1, got {self.limit!r}")
-        if not _positive(self.per_token):
+        if not is_number(self.per_token) or self.per_token <= 0:
             raise ConfigError(f"reward.overlong.per_token: expected a positive number, got {self.per_token!r}")
 
 
@@ -60,7 +60,7 @@ class FormPenalties:
     overlong: OverlongPenalty = OverlongPenalty()
 
     def __post_init__(self) -> None:
-        if self.end != 0 and not _positive(self.end):
+        if not is_number(self.end) or self.end < 0:
             raise ConfigError(f"reward.end_penalty: expected 0 or a positive number, got {self.end!r}")
 
     @property
@@ -96,7 +96,3 @@ class FormPenalties:
         if not self.weights:
             return {}
         return self.count(rollout.ended(eos_ids).tolist(), rollout.lengths().tolist(), rollout.texts)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

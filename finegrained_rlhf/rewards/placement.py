@@ -1,17 +1,19 @@
 """Placing segment scores on tokens: each value goes to the token that ends its segment.
 
-Eq. 6.1 of the thesis: r_t = Σ_k Σ_j 1[t = T_j^k] w_k R_k(x, y, j) − β·KL_t; this module is the double sum.
+Eq. 6.1 of the thesis: r_t = Σ_k Σ_j 1[t = T_j^k] w_k R_k(x, y, j) − β·KL_t; this module is the double sum. Knows no
+scorer, so that rewards can be made from kept scores, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import AlignmentError
-from finegrained_rlhf.core.records import Rollout, SegmentScores
+from finegrained_rlhf.core.records import ComponentTrace, Rollout, SegmentScores
 from finegrained_rlhf.text.alignment import segment_end_tokens
 
 EMPTY = (0, 0)
@@ -68,3 +70,44 @@ def place_values(values: Sequence[Sequence[float]], tokens: Sequence[tuple[int, 
         for end, value in zip(ends, found, strict=True):
             placed[row, end] += value
     return placed.to(rollout.response_ids.device)
+
+
+def component_trace(
+    scores: SegmentScores,
+    rollout: Rollout,
+    used: Sequence[tuple[float, ...]],
+    *,
+    weight: float,
+    at_last_token: bool = False,
+    gate: Sequence[bool] | None = None,
+) -> ComponentTrace:
+    """One component's share in the reward of R responses.
+
+    Args:
+        scores: what it says of them.
+        rollout: the responses.
+        used: what the weight multiplies, of each segment: values after normalisation and aggregation.
+        weight: of the component.
+        at_last_token: pay every segment at the response's last token, not where it ends.
+        gate: R flags, whether the component counts in a response; None: it does.
+
+    Raises:
+        AlignmentError: see `segment_tokens`.
+    """
+    ends = segment_tokens(scores, rollout)
+    tokens = segment_tokens(replace(scores, whole_response=True), rollout) if at_last_token else ends
+    raw = place_values(scores.values, ends, rollout)
+    normalised = raw if used is scores.values and tokens is ends else place_values(used, tokens, rollout)
+    weighted = weight * normalised
+    if gate is not None:
+        is_open = torch.tensor(gate, dtype=torch.bool, device=weighted.device)
+        weighted = torch.where(is_open[:, None], weighted, 0.0)
+    return ComponentTrace(scores, weight, raw, normalised, weighted, used, tokens, gate)
+
+
+def total_reward(components: Mapping[str, ComponentTrace], rollout: Rollout) -> Tensor:
+    """fp32 [R, T]: the sum of the weighted components, in their order."""
+    total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
+    for component in components.values():
+        total = total + component.weighted
+    return total

@@ -7,7 +7,6 @@ and `rich` is installed, a plain line a step elsewhere. Standard output is for r
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.files import atomic_path
 
 STANDARD_OUTPUT = "-"
@@ -124,7 +124,7 @@ class TrainingProgress:
 
 def plain_line(headline: str, metrics: Mapping[str, float]) -> str:
     """One line of a step for a log: the headline and the metrics that every trainer has."""
-    shown = [f"{key} {metrics[key]:.4g}" for key in _SHOWN if _is_number(metrics.get(key))]
+    shown = [f"{key} {metrics[key]:.4g}" for key in _SHOWN if is_number(metrics.get(key))]
     rate = tokens_per_second(metrics)
     return "  ".join([f"training: {headline}", *shown, *([f"{rate:,.0f} tokens/s"] if rate is not None else [])])
 
@@ -134,16 +134,16 @@ def step_rows(metrics: Mapping[str, float]) -> list[tuple[str, str, str]]:
     rows = []
     for key, value in metrics.items():
         name, _, kind = key.removeprefix("reward/").rpartition("/")
-        if key.startswith("reward/") and kind == "raw" and _is_number(value):
+        if key.startswith("reward/") and kind == "raw" and is_number(value):
             weighted = metrics.get(f"reward/{name}/weighted")
-            unit = f"weighted {weighted:+.3f}" if _is_number(weighted) else ""
+            unit = f"weighted {weighted:+.3f}" if is_number(weighted) else ""
             rows.append((f"reward: {name}", f"{value:+.3f}", unit))
-    if _is_number(metrics.get("reward/total")):
+    if is_number(metrics.get("reward/total")):
         rows.append(("reward: weighted total", f"{metrics['reward/total']:+.3f}", "an answer, without KL"))
-    rows += [(word, f"{metrics[k]:.4g}", unit) for k, (word, unit) in _FORM.items() if _is_number(metrics.get(k))]
+    rows += [(word, f"{metrics[k]:.4g}", unit) for k, (word, unit) in _FORM.items() if is_number(metrics.get(k))]
     if (rate := tokens_per_second(metrics)) is not None:
         rows.append(("speed", f"{rate:,.0f}", "tokens a second"))
-    if _is_number(metrics.get("time/step_s")):
+    if is_number(metrics.get("time/step_s")):
         rows.append(("time of the step", f"{metrics['time/step_s']:.1f}", "s"))
     return rows
 
@@ -152,7 +152,7 @@ def tokens_per_second(metrics: Mapping[str, float]) -> float | None:
     """Response tokens of a step by its wall-clock seconds; None where the metrics do not say."""
     keys = ("response_length", "episodes_per_step", "time/step_s")
     length, episodes, seconds = (metrics.get(key) for key in keys)
-    if not (_is_number(length) and _is_number(episodes) and _is_number(seconds)) or not seconds:
+    if not (is_number(length) and is_number(episodes) and is_number(seconds)) or not seconds:
         return None
     return float(length) * float(episodes) / float(seconds)  # type: ignore[arg-type]
 
@@ -186,7 +186,3 @@ def _table(headline: str, metrics: Mapping[str, float]) -> Any:
     for row in step_rows(metrics):
         table.add_row(*map(Text, row))  # names of components are text, never markup
     return table
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

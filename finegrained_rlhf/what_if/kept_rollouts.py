@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores, pad_rows
 from finegrained_rlhf.feedback.records import require
@@ -105,7 +106,7 @@ def read_kept_step(
 
 def _number(metrics: Mapping[str, Any], key: str, path: Path) -> float:
     value = metrics.get(key)
-    if not isinstance(value, int | float):
+    if not is_number(value):
         raise DataError(f"expected a number, got {value!r}", file=path, record=f"step {metrics.get('step')}", field=key)
     return value
 

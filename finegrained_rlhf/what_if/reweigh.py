@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_jsonl, write_json
@@ -45,8 +46,8 @@ class RewardChange:
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float):
-                raise ConfigError(f"reward.weights.{name}: expected a number, got {weight!r}")
+            if not is_number(weight):
+                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
         for name, settings in self.settings.items():
             if not isinstance(settings, Mapping):
                 raise ConfigError(f"reward.settings.{name}: expected settings such as aggregation, got {settings!r}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.rewards.config import ComponentConfig
 from finegrained_rlhf.rewards.moving.gates import RewardGate
@@ -40,7 +41,7 @@ class Weighing:
         """
         now: dict[str, Any] = {name: metrics.get(f"reward/{name}/weight") for name in self.moving}
         for name, weight in now.items():
-            if not isinstance(weight, int | float):
+            if not is_number(weight):
                 key, step = f"reward/{name}/weight", f"step {metrics.get('step')}"
                 raise DataError(f"expected a number, got {weight!r}", file=file, record=step, field=key)
         return replace(self, weights={**self.weights, **now})
@@ -49,8 +50,8 @@ class Weighing:
         """This reward with some weights and settings replaced.
 
         Raises:
-            ConfigError: an unknown component or setting; or settings of a component that was normalised by its running
-                moments, which were not kept.
+            ConfigError: an unknown component or setting; `empty`, which the kept scores hold already; or settings of a
+                component that was normalised by its running moments, which were not kept.
         """
         for place, names in (("weights", weights), ("settings", settings)):
             for name in sorted(set(names) - set(self.weights)):
@@ -58,14 +59,16 @@ class Weighing:
                 raise ConfigError(f"reward.{place}.{name}: no such component; the run's reward has {known}")
         made = dict(self.settings)
         for name, changes in settings.items():
-            made[name] = component_config(name, {**vars(self.settings[name]), **changes})
-            if (
-                "running" in (made[name].normalisation, self.settings[name].normalisation)
-                and made[name] != (self.settings[name])
-            ):
+            before, after = self.settings[name], component_config(name, {**vars(self.settings[name]), **changes})
+            if after.empty != before.empty:
+                raise ConfigError(
+                    f"reward.settings.{name}.empty: the kept scores hold what an empty response was paid; it stays"
+                )
+            if "running" in (before.normalisation, after.normalisation) and after != before:
                 raise ConfigError(
                     f"reward.settings.{name}: running moments were not kept; only the weight of {name} can be changed"
                 )
+            made[name] = after
         return replace(
             self, weights={**self.weights, **{name: float(weight) for name, weight in weights.items()}}, settings=made
         )
@@ -82,4 +85,7 @@ def component_config(name: str, settings: Mapping[str, object]) -> ComponentConf
     if unknown:
         known = ", ".join(ComponentConfig.__dataclass_fields__)
         raise ConfigError(f"reward.settings.{name}.{unknown[0]}: no such setting; expected one of {known}")
-    return ComponentConfig(**given)  # type: ignore[arg-type]
+    try:
+        return ComponentConfig(**given)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"reward.settings.{name}: {error}") from None

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.records import Experience, Prompt, SegmentScores
+from finegrained_rlhf.core.records import Experience, RewardTrace
 from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
-from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import ComponentConfig, RewardConfig
-from finegrained_rlhf.rewards.protocol import BaseScorer
+from finegrained_rlhf.rewards.aggregation import aggregated
+from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
@@ -30,14 +29,6 @@ TOLERANCE = 1e-4
 """Kept numbers have six digits; advantages that are made of them differ by less than this."""
 
 
-class _Kept(BaseScorer):
-    """Stands for a scorer whose scores were kept."""
-
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> SegmentScores:
-        """Never called."""
-        raise NotImplementedError("kept rollouts are not scored again")
-
-
 def experience_under(
     kept: KeptStep, reward: Weighing, config: PPOConfig, algorithm: AdvantageEstimator | None = None
 ) -> Experience:
@@ -46,16 +37,22 @@ def experience_under(
     Whitening takes its statistics from the kept responses.
 
     Raises:
-        ConfigError: the reward cannot be composed.
+        ConfigError: a budget is asked for of a component that scores whole responses.
     """
-    scores, settings = {}, {}
+    components = {}
     for name, setting in reward.settings.items():
         running = setting.normalisation == "running"  # its moments were not kept, but what came of them was
-        scores[name] = (kept.normalised if running else kept.raw)[name]
-        settings[name] = ComponentConfig(density=setting.density) if running else setting
-    scorers = {name: _Kept() for name in scores}
-    composer = RewardComposer(RewardConfig(scorers, reward.weights, settings, gates=reward.gates))
-    trace = composer.compose(kept.rollout, scores, train=False, raw=kept.raw)
+        scores = (kept.normalised if running else kept.raw)[name]
+        how = "sum" if running else setting.aggregation
+        components[name] = component_trace(
+            scores,
+            kept.rollout,
+            aggregated(name, scores, scores.values, how, setting.budget),
+            weight=reward.weights[name],
+            at_last_token=setting.density == "response",
+            gate=reward.gates[name].opens(kept.raw) if name in reward.gates else None,
+        )
+    trace = RewardTrace(components, total_reward(components, kept.rollout))
     reference = torch.zeros_like(kept.rollout.logprobs)
     return make_experience(
         kept.rollout,

@@ -214,12 +214,15 @@ def test_configuration_mistakes_are_named() -> None:
         (({"a": scorer}, {"a": 1.0}, {"b": ComponentConfig()}), r"settings\.b: no such component"),
         (({"a": scorer, "b": scorer}, {"a": 1.0}), r"weights\.b: expected a finite number, got None"),
         (({"a": scorer}, {"a": float("nan")}), r"weights\.a: expected a finite number"),
+        (({"a": scorer}, {"a": "much"}), r"weights\.a: expected a finite number, got 'much'"),
         (({"a": object()}, {"a": 1.0}), r"components\.a: object has no setup"),
     ):
         with pytest.raises(ConfigError, match=message):
             RewardConfig(*arguments)
     with pytest.raises(ConfigError, match="none or running"):
         ComponentConfig("batch")
+    with pytest.raises(ConfigError, match="budget must be a positive number, got 'much'"):
+        ComponentConfig(budget="much")
 
 
 def test_bad_scores_are_named() -> None:

@@ -224,6 +224,23 @@ def test_a_constraint_that_cannot_be_met_is_refused(constraint: dict[str, Any], 
         reward(constraints={"b": RewardConstraint(**constraint)})
 
 
+@pytest.mark.parametrize("given", [3, (1.0,), ("low", "high")])
+def test_what_is_no_range_is_refused(given: Any) -> None:
+    odd = Bounded()
+    odd.value_range = given
+    with pytest.raises(ConfigError, match=r"reward\.components\.b: value_range must be the smallest and the largest"):
+        RewardConfig({"b": odd}, {"b": 1.0}, constraints={"b": RewardConstraint(0.5)})
+
+
+def test_a_response_without_a_segment_counts_zero_whatever_an_empty_one_is_paid() -> None:
+    low = Bounded()
+    low.value_range = (-1.0, -2.0)  # the order does not matter
+    paid = {"b": ComponentConfig(empty=-1.0)}
+    RewardConfig({"b": low}, {"b": 1.0}, paid, constraints={"b": RewardConstraint(-0.5)})
+    with pytest.raises(ConfigError, match="0.5 cannot be reached; b gives a response 0 at most"):
+        RewardConfig({"b": low}, {"b": 1.0}, paid, constraints={"b": RewardConstraint(0.5)})
+
+
 def test_a_sum_has_no_largest_value_and_unknown_names_are_refused() -> None:
     reward(constraints={"b": RewardConstraint(2.0, "sum")})
     for place, part in (("schedule", WeightSchedule()), ("gates", RewardGate()), ("constraints", RewardConstraint())):

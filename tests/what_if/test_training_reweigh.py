@@ -365,12 +365,13 @@ def test_what_cannot_be_changed_is_one_clear_error(run: Path, tmp_path: Path) ->
         (RewardChange({}, {"words": {"aggregation": "max"}}), r"aggregation must be sum or mean or budget"),
         (RewardChange({}, {"length": {"aggregation": "budget"}}), r"length scores whole responses"),
         (RewardChange({}, {"words": {"normalisation": "running"}}), r"running moments were not kept"),
-        (RewardChange({"words": math.nan}), r"reward.weights.words: expected a finite number"),
+        (RewardChange({}, {"words": {"budget": "much"}}), r"reward\.settings\.words: reward budget must be a positive"),
+        (RewardChange({}, {"words": {"empty": -1.0}}), r"reward\.settings\.words\.empty: .* it stays"),
     ):
         with pytest.raises(ConfigError, match=message):
             Reweigh(str(run), change_).measured()
-    for wrong in ({"words": "much"}, {"words": True}, {"words": None}):
-        with pytest.raises(ConfigError, match="reward.weights.words: expected a number"):
+    for wrong in ({"words": "much"}, {"words": True}, {"words": None}, {"words": math.nan}):
+        with pytest.raises(ConfigError, match="reward.weights.words: expected a finite number"):
             RewardChange(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reward.settings.words: expected settings"):
         RewardChange({}, {"words": "mean"})  # type: ignore[dict-item]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure
-from finegrained_rlhf.report.elements.html import Html, el, is_number, join
+from finegrained_rlhf.report.elements.html import Html, el, join
 from finegrained_rlhf.report.elements.page import details
 from finegrained_rlhf.report.runs.measures import mean_true_error, series, true_errors
 from finegrained_rlhf.report.runs.record import RunRecord

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from finegrained_rlhf.report.elements.html import MINUS, Html, el, is_number, join
+from finegrained_rlhf.core.checks import is_number
+from finegrained_rlhf.report.elements.html import MINUS, Html, el, join
 
 SLOTS = 8
 """Colours of lines (`--s0` … in the style sheet); further lines repeat them dashed."""

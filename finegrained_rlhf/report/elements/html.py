@@ -6,8 +6,9 @@ Knows tags and characters. Knows nothing of runs.
 from __future__ import annotations
 
 import html
-import math
-from typing import Any, TypeGuard
+from typing import Any
+
+from finegrained_rlhf.core.checks import is_number
 
 _VOID = {"br", "col", "hr", "input", "meta"}
 # Controls are shown by their pictures (␀ for NUL); tab and line feed do what they are for. C1 controls and halves of
@@ -59,11 +60,6 @@ def el(tag: str, *children: Any, **attributes: Any) -> Html:
 def isolated(value: Any) -> Html:
     """Text of unknown writing direction, kept from turning what stands beside it."""
     return el("bdi", value)
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """True for a finite int or float; False for everything else, booleans included."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: Any, digits: int = 3) -> str:

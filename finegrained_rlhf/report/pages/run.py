@@ -5,9 +5,10 @@ Knows the order of the parts and what to say before each. Knows no file.
 
 from __future__ import annotations
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.report.charts.curves import reward_curves, training_curves, truth_curves
 from finegrained_rlhf.report.charts.heatmap import heat_style
-from finegrained_rlhf.report.elements.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, page, table
 from finegrained_rlhf.report.pages.audit import alignment_part, timing_part
 from finegrained_rlhf.report.pages.overview import components_table, header, run_summary

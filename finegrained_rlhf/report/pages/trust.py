@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure
-from finegrained_rlhf.report.elements.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import table
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finegrained_rlhf.report.elements.html import Html, el, is_number, isolated, join, number
+from finegrained_rlhf.core.checks import is_number
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.runs.measures import (
     ENDED,
     KL,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from finegrained_rlhf.report.elements.html import is_number
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.report.runs.noise import Values, of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from finegrained_rlhf.report.elements.html import is_number
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.runtime.directory.samples import SampleRecord
 
 Z = 1.96

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.report.elements.html import is_number
 from finegrained_rlhf.report.runs.state import RunState, read_state
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import OracleMark, SampleRecord, read_marks, read_samples, sample_files

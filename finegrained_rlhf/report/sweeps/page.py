@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.report.charts.heatmap import heat_style
-from finegrained_rlhf.report.elements.html import MINUS, Html, el, is_number, isolated, join
+from finegrained_rlhf.report.elements.html import MINUS, Html, el, isolated, join
 from finegrained_rlhf.report.elements.page import PageSection, page, table
 from finegrained_rlhf.report.pages.compare import (
     ANSWERS,

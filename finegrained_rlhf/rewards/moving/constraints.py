@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
 from finegrained_rlhf.rl.stats import Reduce
@@ -44,11 +45,11 @@ class RewardConstraint:
     def __post_init__(self) -> None:
         if self.of not in RESPONSE_VALUES:
             raise ConfigError(f"reward.constraints: of must be {' or '.join(RESPONSE_VALUES)}, got {self.of!r}")
-        if self.at_least is not None and not _finite(self.at_least):
+        if self.at_least is not None and not is_number(self.at_least):
             raise ConfigError(f"reward.constraints: at_least must be a finite number, got {self.at_least!r}")
-        if not _finite(self.rate) or self.rate <= 0:
+        if not is_number(self.rate) or self.rate <= 0:
             raise ConfigError(f"reward.constraints: rate must be a positive number, got {self.rate!r}")
-        if self.max_multiplier is not None and not (_finite(self.max_multiplier) and self.max_multiplier > 0):
+        if self.max_multiplier is not None and not (is_number(self.max_multiplier) and self.max_multiplier > 0):
             raise ConfigError(f"reward.constraints: max_multiplier must be positive, got {self.max_multiplier!r}")
 
     @property
@@ -118,7 +119,3 @@ class DualVariable:
         """Take back what `state` gave."""
         self.multiplier, self.recent = float(state["multiplier"]), [float(mean) for mean in state["recent"]]
         self.steps, self.missed = int(state["steps"]), int(state["missed"])
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import SegmentScores
 from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
@@ -35,10 +35,7 @@ class RewardGate:
             raise ConfigError(f"reward.gates: of must be {' or '.join(RESPONSE_VALUES)}, got {self.of!r}")
         if (self.by is None) != (self.at_least is None):
             raise ConfigError(f"reward.gates: by and at_least belong together, got {self.by!r} and {self.at_least!r}")
-        if self.at_least is None:
-            return
-        number = isinstance(self.at_least, int | float) and not isinstance(self.at_least, bool)
-        if not number or not math.isfinite(self.at_least):
+        if self.at_least is not None and not is_number(self.at_least):
             raise ConfigError(f"reward.gates: at_least must be a finite number, got {self.at_least!r}")
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 
 Interpolation = Literal["linear", "constant"]
@@ -40,7 +40,7 @@ class WeightSchedule:
         if not whole or steps != sorted(set(steps)):
             raise ConfigError(f"reward.schedule: steps must be whole numbers from 0 that increase, got {steps}")
         for weight in weights:
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            if not is_number(weight):
                 raise ConfigError(f"reward.schedule: weights must be finite numbers, got {weight!r}")
 
     @property

@@ -6,13 +6,13 @@ no task. Offsets are in Unicode code points, as everywhere in the project.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
+from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -261,7 +261,7 @@ def _tokens(row: Any, shares: Any, text: str) -> SampleTokens:
         count = len(values) if isinstance(values, list) else None
         if count != len(ends):
             raise DataError(f"expected {len(ends)} numbers, one a token, got {count}", field=name)
-        if not all(map(_is_number, values)):
+        if not all(map(is_number, values)):
             raise DataError(f"expected {len(ends)} finite numbers, one a token", field=name)
     return SampleTokens(ends, numbers, shares)
 
@@ -281,14 +281,10 @@ def _text(row: Mapping[str, Any], name: str, prefix: str = "") -> str:
 
 def _number(row: Mapping[str, Any], name: str, prefix: str) -> float:
     value = _field(row, name, prefix)
-    if not _is_number(value):
+    if not is_number(value):
         raise DataError(f"expected a finite number, got {value!r}", field=f"{prefix}{name}")
     return float(value)
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
