@@ -91,6 +91,16 @@ class ResultsTable(Results):
     directory: str
     seeds: Sequence[int] | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a table with a caption that draws nothing, and one that draws without a caption.
+
+        Raises:
+            TypeError: `caption` and `draw` do not come together.
+        """
+        super().__init_subclass__(**kwargs)
+        if bool(cls.caption) == (cls.draw is ResultsTable.draw):
+            raise TypeError(f"{cls.__name__}: a figure needs both a caption and draw()")
+
     def run(self) -> dict[str, Any]:
         """Write results and page, print the page, draw the figure.
 
@@ -112,8 +122,7 @@ class ResultsTable(Results):
         if self.claims:
             result["claims"] = check_claims(self.claims, measured["rows"])
         self.write(result)
-        if self.caption:
-            self.draw(result, self.figure_path)
+        self.draw(result, self.figure_path)
         return result
 
     @abstractmethod
@@ -137,8 +146,7 @@ class ResultsTable(Results):
         return {}
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Draw the figure; tables with a caption do."""
-        raise NotImplementedError
+        """Draw the figure; only a table with a caption has one."""
 
     @property
     def figure_path(self) -> Path:

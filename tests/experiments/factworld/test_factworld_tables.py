@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -319,6 +320,12 @@ def test_seeds_with_different_annotators_are_not_mixed(tmp_path: Path) -> None:
         toy.write_run(toy.write_seed(tmp_path / f"seed_{seed}", seed, noise), "fine_grained_rlhf", [0.3, 0.2])
     with pytest.raises(DataError, match="different noise"):
         table(DynamicsTable, tmp_path).run()
+
+
+@pytest.mark.parametrize("body", [{"caption": "What is seen"}, {"draw": lambda self, result, path: None}])
+def test_a_figure_is_a_caption_and_a_drawing(body: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"Half: a figure needs both a caption and draw\(\)"):
+        type("Half", (CompatTable,), body)
 
 
 def test_without_matplotlib_results_and_page_are_there(
