@@ -1,7 +1,8 @@
 """Decoder-only families: what differs between them, declared in one table; the rest is transformers' own modules.
 
 A family is known by its `model_type`. What must be declared of it: what stands behind `lm_head`, how its layers mask
-attention, and whether the N responses to a prompt may be packed behind it (`families/packed.py`).
+attention, whether the N responses to a prompt may be packed behind it (`families/packed.py`), and whether a stepper of
+ours decodes them (`rollout/steppers/causal.py`).
 
 A family that is not in the table is refused when it is loaded. Comparing `lm_head` alone with `model.forward` on the
 weights at hand would admit more models, but it would prove too little: a soft cap of 30 changes logits of size 1 by
@@ -58,6 +59,9 @@ class CausalFamily:
             configuration sets a window), or by the layer's kind (`layers`: the model then takes a mask for each kind).
         packed: whether responses may be packed behind their prompt under a mask of ours. False where a layer counts
             distances in columns itself.
+        stepped: whether its layers hand queries, keys and values, and all that they do to the scores, to the attention
+            function that their configuration names, and ask the device nothing between two steps; then responses are
+            decoded by `rollout/steppers/causal.py`.
         lora: linear layers that get an adapter where neither the user nor peft names any.
     """
 
@@ -65,6 +69,7 @@ class CausalFamily:
     head: PostHead = plain_logits
     windows: Literal["none", "all", "layers"] = "none"
     packed: bool = True
+    stepped: bool = True
     lora: tuple[str, ...] = ("q_proj", "v_proj")
 
 
@@ -75,7 +80,8 @@ CAUSAL_FAMILIES = {
     "gemma2": CausalFamily("Gemma 2", softcapped_logits, "layers"),
     "gemma3_text": CausalFamily("Gemma 3 (text)", softcapped_logits, "layers"),
     "gpt2": CausalFamily("GPT-2", lora=("c_attn",)),
-    "gpt_neo": CausalFamily("GPT-Neo", packed=False),  # local attention by a buffer of its own, in columns
+    # local attention by a buffer of its own, in columns
+    "gpt_neo": CausalFamily("GPT-Neo", packed=False, stepped=False),
     "gpt_neox": CausalFamily("GPT-NeoX (Pythia)", lora=("query_key_value",)),
     "granite": CausalFamily("Granite", divided_logits),
     "llama": CausalFamily("Llama (SmolLM, SmolLM2)"),
@@ -85,7 +91,8 @@ CAUSAL_FAMILIES = {
     "phi3": CausalFamily("Phi 3", windows="all", lora=("qkv_proj",)),
     "qwen2": CausalFamily("Qwen2, Qwen2.5", windows="layers"),
     "qwen3": CausalFamily("Qwen3", windows="layers"),
-    "qwen3_moe": CausalFamily("Qwen3-MoE", windows="all"),
+    # asks the device which experts are needed
+    "qwen3_moe": CausalFamily("Qwen3-MoE", windows="all", stepped=False),
     "smollm3": CausalFamily("SmolLM3", windows="layers"),
 }
 """By `model_type`."""

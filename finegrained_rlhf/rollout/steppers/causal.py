@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.steppers.decoding_copy import decoding_copy
 from finegrained_rlhf.rollout.steppers.shared_prefix import Attend, SharedPrefixCache
 from finegrained_rlhf.rollout.steppers.snapshot import is_plain
 
-FAMILIES = frozenset(
-    "cohere cohere2 gemma gemma2 gemma3_text gpt2 gpt_neox granite llama mistral olmo2 olmo3 phi3 qwen2 qwen3 "
-    "smollm3".split()
-)
-"""Model types whose layers hand queries, keys and values, and all that they do to the scores, to the attention
-function that their configuration names. GPT-Neo keeps its local attention to itself, and Qwen3-MoE asks the device
-which experts are needed, which no recorded step could."""
 _FIXED_ROTARY = {"default", "linear", "llama3", "yarn"}  # others change all positions with the longest row
 
 
@@ -42,7 +36,8 @@ def supports_causal(policy: Policy) -> bool:
     if not isinstance(policy, CausalPolicy) or not type(model).__module__.startswith("transformers.models."):
         return False
     config = model.config
-    if config.model_type not in FAMILIES or not _looks_back_only(config) or not _rotary(config) <= _FIXED_ROTARY:
+    family = CAUSAL_FAMILIES.get(config.model_type)
+    if family is None or not family.stepped or not _looks_back_only(config) or not _rotary(config) <= _FIXED_ROTARY:
         return False
     modules = list(model.base_model.modules())
     if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules):
