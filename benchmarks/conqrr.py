@@ -29,14 +29,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import torch
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
-from benchmarks.profiles import BASE, T5Shape, chosen_of, read_arguments
+from benchmarks.profiles import BASE, T5Shape, chosen_of
 from benchmarks.workload import FIRST_WORD, build_policy, build_tokenizer, word
 from finegrained_rlhf.conqrr.inputs import imitations
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.training.reward import PoolReward
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything
@@ -253,8 +254,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_main(main)

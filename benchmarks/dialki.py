@@ -28,6 +28,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.dialki_ours import Ours
 from benchmarks.dialki_plain import PlainDialki
 from benchmarks.dialki_workload import (
@@ -41,8 +42,8 @@ from benchmarks.dialki_workload import (
 )
 from benchmarks.equality import FP32_TOLERANCE, entry
 from benchmarks.machine import describe_machine, measure_rates, peak_memory, wait
-from benchmarks.profiles import chosen_of, read_arguments
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from benchmarks.profiles import chosen_of
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_search
 from finegrained_rlhf.dialki.model.model import DialkiModel
@@ -268,9 +269,4 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        result = main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0 if all(found["ok"] for found in result["equal"].values()) else 1)
+    run_main(main)

@@ -9,7 +9,7 @@ log-probability and entropy of the same tokens under the same head, and the grad
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine, peak_memory
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.text.tables import markdown_table
@@ -54,10 +56,15 @@ def measure(side: Side, device: torch.device) -> tuple[float, Tensor]:
     return peak.rise / 2**30, states.grad
 
 
-def main(arguments: list[str]) -> None:
-    """Measure both sides, print a table, write JSON."""
-    if len(arguments) != 1 or not arguments[0].startswith("out="):
-        raise SystemExit(f"expected out=FILE, got {' '.join(arguments) or 'nothing'}")
+def main(arguments: Sequence[str]) -> None:
+    """Measure both sides, print a table, write JSON.
+
+    Raises:
+        ConfigError: a wrong argument.
+    """
+    given = read_arguments(arguments, ("out",))
+    if "out" not in given:
+        raise ConfigError("out=FILE is missing")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ours, gradient = measure(chunked, device)
     plain, expected = measure(stored, device)
@@ -67,8 +74,8 @@ def main(arguments: list[str]) -> None:
     print(f"largest relative difference of the gradients: {difference:.1e}")
     machine = describe_machine(device, "fp32")
     result = {"machine": machine, "chunked_gib": ours, "stored_gib": plain, "gradient_difference": difference}
-    write_json(Path(arguments[0].removeprefix("out=")), result)
+    write_json(given["out"], result)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_main(main)

@@ -27,12 +27,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the package itself set
 
 import torch
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.equality import check_equality
 from benchmarks.machine import busy_neighbour, describe_machine, measure_rates
-from benchmarks.profiles import SETTABLE, Profile, choose_profile, read_arguments
+from benchmarks.profiles import SETTABLE, Profile, choose_profile
 from benchmarks.rounds import run_rounds, table
 from benchmarks.workload import Workload
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
 
@@ -105,9 +106,4 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        result = main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0 if all(found["ok"] for found in result["equal"].values()) else 1)
+    run_main(main)

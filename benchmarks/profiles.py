@@ -194,25 +194,6 @@ SETTABLE = (
 ).split()
 
 
-def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """`key=value` words as a dictionary.
-
-    Raises:
-        ConfigError: a word is not `key=value`, or its key is unknown or given twice.
-    """
-    found: dict[str, str] = {}
-    for word in arguments:
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise ConfigError(f"{word!r}: expected key=value with one of the keys {', '.join(known)}")
-        if key not in known:
-            raise ConfigError(f"{key}: no such key; expected one of {', '.join(known)}")
-        if key in found:
-            raise ConfigError(f"{key}: given twice")
-        found[key] = value
-    return found
-
-
 def choose_profile(arguments: dict[str, str]) -> Profile:
     """The profile that `profile=…` and `family=…` (T5 by default) name, with the given settings; as `chosen_of`."""
     family = arguments.get("family", "t5")

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.retrieval_workload import LENGTH, VOCABULARY, passages, rewrites, write_corpus
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.retrieval.arrays import open_arrays
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
@@ -214,7 +215,6 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     from benchmarks.machine import describe_machine
-    from benchmarks.profiles import read_arguments
 
     given = read_arguments(arguments, KEYS)
     try:
@@ -254,8 +254,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_main(main)

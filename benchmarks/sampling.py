@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
-from benchmarks.profiles import read_arguments
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.models.distribution import draw, warp_logits
@@ -99,8 +99,4 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_main(main)

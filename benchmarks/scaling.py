@@ -24,12 +24,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
 from benchmarks.ours import Ours
-from benchmarks.profiles import PHASES, PROFILES, Profile, read_arguments
+from benchmarks.profiles import PHASES, PROFILES, Profile
 from benchmarks.rounds import Side
 from benchmarks.workload import Workload
-from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import atomic_path, write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
 
@@ -171,8 +172,4 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except FineGrainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_main(main)

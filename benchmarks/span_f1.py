@@ -23,7 +23,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.text.scores import bag_f1
 from finegrained_rlhf.text.span_f1 import SpanMatcher
@@ -106,10 +108,15 @@ def measure(tokens: int, numbers: Mapping[str, int]) -> dict[str, float]:
     return {name: milliseconds(side, given[: numbers[name]]) for name, side in zip(numbers, sides, strict=True)}
 
 
-def main(arguments: list[str]) -> None:
-    """Measure all sides, print a table, write JSON."""
-    if len(arguments) != 1 or not arguments[0].startswith("out="):
-        raise SystemExit(f"expected out=FILE, got {' '.join(arguments) or 'nothing'}")
+def main(arguments: Sequence[str]) -> None:
+    """Measure all sides, print a table, write JSON.
+
+    Raises:
+        ConfigError: a wrong argument.
+    """
+    given = read_arguments(arguments, ("out",))
+    if "out" not in given:
+        raise ConfigError("out=FILE is missing")
     found = measure(TOKENS, CASES)
     times = {name: value / found["ours"] for name, value in found.items()}
     rows = [{"search": name, "ms a passage": found[name], "times ours": times[name]} for name in found]
@@ -122,8 +129,8 @@ def main(arguments: list[str]) -> None:
         "milliseconds": found,
         "times_ours": times,
     }
-    write_json(Path(arguments[0].removeprefix("out=")), result)
+    write_json(given["out"], result)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_main(main)

@@ -340,7 +340,7 @@ def test_bf16_sides_agree_within_what_bf16_allows(tmp_path: Path) -> None:
 
 @pytest.mark.scripts
 def test_a_wrong_key_on_the_command_line_is_one_line(tmp_path: Path) -> None:
-    for script in ("ppo_step", "scaling", "dialki"):
+    for script in ("ppo_step", "scaling", "dialki", "span_f1"):
         finished = run_script(str(ROOT / f"benchmarks/{script}.py"), "colour=red", cwd=tmp_path)
         assert finished.returncode == 2
         assert finished.stderr.startswith("error: colour: no such key") and finished.stderr.count("\n") == 1
