@@ -18,6 +18,9 @@ from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 def resolved(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain containers, interpolations resolved.
 
+    A part of `kind: none` keeps nothing but its class and its kind: what it does not read (the `value.path` of an
+    experiment that is run with an algorithm without a value model) is neither looked for, nor fetched, nor compared.
+
     Raises:
         ConfigError: a key must be given and is not, or an interpolation points nowhere.
     """
@@ -30,7 +33,13 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from None
     assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    return {str(key): _without_unread(value) for key, value in container.items()}
+
+
+def _without_unread(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("kind") != "none":
+        return part
+    return {key: value if key in ("_target_", "kind") else None for key, value in part.items()}
 
 
 def check_imports(config: Any, key: str = "") -> None:

@@ -140,6 +140,10 @@ class RewardComposer:
         gate = self.config.gates.get(name)
         return None if gate is None else gate.opens(raw)
 
+    def constraint_sums(self, scores: Mapping[str, SegmentScores]) -> dict[str, tuple[float, float]]:
+        """Of every constraint `constraint/NAME/value`: its sum over responses with these raw scores, their number."""
+        return self._weights.sums(scores)
+
     def unmet_constraints(self) -> list[str]:
         """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
         return self._weights.unmet()

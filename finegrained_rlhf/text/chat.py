@@ -98,7 +98,7 @@ class ChatFormat:
     def __init__(self, tokenizer: Any, config: PromptConfig) -> None:
         self._tokenizer, self._system = tokenizer, config.system
         if config.chat_template not in _WORDS:
-            tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
+            tokenizer.chat_template = _template_of(config.chat_template)
         self._where = config.chat_template if config.chat_template not in _WORDS else "the tokenizer's chat template"
         self._active = config.chat_template != "off" and bool(getattr(tokenizer, "chat_template", None))
         self.for_texts = config.chat_template not in ("auto", "off")
@@ -159,3 +159,10 @@ class ChatFormat:
         control = {*self._tokenizer.all_special_ids, *(token for token, what in added if what.special)}
         control.discard(self._tokenizer.unk_token_id)
         return next((token for token in self.ids(behind) if token in control), None)
+
+
+def _template_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompt.chat_template: {file} cannot be read as UTF-8 text ({error})") from None

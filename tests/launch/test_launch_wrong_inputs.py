@@ -213,6 +213,13 @@ def test_a_path_that_cannot_be_read_or_written(refused: Refused, wrong: tuple[st
     assert said in refused("train_ppo", *SMOKE, "output_dir=run", *wrong)
 
 
+def test_a_value_model_that_is_not_read_is_not_looked_for(refused: Refused) -> None:
+    """The first thing wrong is what comes after it."""
+    given = ("algorithm=grpo", "value.path=nowhere", "reward.components.relevance.path=nowhere")
+    said = refused("train_ppo", *SMOKE, "output_dir=run", *given)
+    assert said.startswith("reward.components.relevance.path: nowhere")
+
+
 VALUES = [
     ("optimizer.lr=-1", "lr"),
     ("rollout.temperature=-1", "temperature"),

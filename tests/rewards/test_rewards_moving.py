@@ -300,7 +300,12 @@ def test_metrics_and_samples_keep_the_weights_of_the_step(tmp_path: Path) -> Non
         scores.append(trainer.validate(step))
     for found in scores:  # on one scale throughout: the configured weights
         assert found["reward/words/weighted"] == pytest.approx(found["reward/words/raw"], abs=1e-6)
-        assert "reward/words/weight" not in found
+        assert "reward/words/weight" not in found and "constraint/words/multiplier" not in found
+    kept = read_jsonl(trainer.run.validation_samples_path(3))
+    raw = [[s["raw"] for s in row["segments"] if s["component"] == "words"] for row in kept]
+    assert len(raw) == scores[-1]["examples"] == 3
+    means = [sum(values) / max(1, len(values)) for values in raw]
+    assert scores[-1]["constraint/words/value"] == pytest.approx(sum(means) / 3, abs=1e-5)
 
 
 def test_one_process_is_two_and_a_resume_is_bit_identical(tmp_path: Path) -> None:

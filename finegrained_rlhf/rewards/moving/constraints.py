@@ -30,6 +30,9 @@ class RewardConstraint:
     the Lagrangian of constrained RL (Ray et al., 2019, section 5; for RLHF Moskovitz et al., 2023, arXiv 2310.04373,
     section 4), without their rescaling of the other rewards, since advantages are whitened.
 
+    The best checkpoint of a run is the one with the highest score of validation, which knows no λ and does not ask
+    whether the threshold is met; validations give the mean that they reached as `constraint/NAME/value`.
+
     Attributes:
         at_least: threshold in the component's unit, for what the scorer gives (raw).
         of: what a response counts with: `mean` or `sum` of the values of its segments; 0 where it has none.
@@ -84,8 +87,7 @@ class DualVariable:
             The step's mean over all processes, by which λ was moved; 0 where no process has a response, which moves
             nothing.
         """
-        values = [response_value(row, self._constraint.of) for row in rows]
-        total, count = self._reduce(torch.tensor([math.fsum(values), float(len(values))], dtype=torch.float64)).tolist()
+        total, count = self._reduce(torch.tensor(self.sums(rows), dtype=torch.float64)).tolist()
         if not count:
             return 0.0
         mean, config = total / count, self._constraint
@@ -96,6 +98,11 @@ class DualVariable:
         self.missed += mean < config.at_least
         self.recent = [*self.recent, mean][-_RECENT:]
         return mean
+
+    def sums(self, rows: Sequence[tuple[float, ...]]) -> tuple[float, float]:
+        """What the responses with these raw values add up to, in the unit of the threshold, and how many they are."""
+        values = [response_value(row, self._constraint.of) for row in rows]
+        return math.fsum(values), float(len(values))
 
     def shortfall(self) -> str | None:
         """By how much the last steps missed the threshold, and for how long, in words; None where they did not."""

@@ -46,6 +46,10 @@ class TrainedWeights:
             metrics[f"constraint/{name}/value"] = dual.update(scores[name].values)
         return metrics
 
+    def sums(self, scores: Mapping[str, SegmentScores]) -> dict[str, tuple[float, float]]:
+        """Of every constraint `constraint/NAME/value`: its sum over these responses, their number. Moves nothing."""
+        return {f"constraint/{name}/value": dual.sums(scores[name].values) for name, dual in self._duals.items()}
+
     def unmet(self) -> list[str]:
         """A sentence a constraint that the last steps missed."""
         found = {name: dual.shortfall() for name, dual in self._duals.items()}

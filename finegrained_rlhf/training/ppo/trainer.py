@@ -247,7 +247,7 @@ class PPOTrainer:
             trace = self.composer.compose(rollout, scores, train=False)
             describe_responses(rollout, trace, self.models.policy, metrics)
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
-            for name, (total, count) in measured.items():
+            for name, (total, count) in {**measured, **self.composer.constraint_sums(scores)}.items():
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
         self._keep_validation(step)
