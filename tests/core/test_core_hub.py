@@ -59,7 +59,7 @@ def test_names_of_models() -> None:
         model_name("a/b@v1", "v2")
 
 
-@pytest.mark.parametrize("text", [*PATHS, *NO_REPOSITORY, "a/b:train"])
+@pytest.mark.parametrize("text", [*PATHS, *NO_REPOSITORY, "a/b:train", "données/modèle"])
 def test_what_looks_like_a_path_is_no_name(text: str) -> None:
     assert model_name(text) is None
 

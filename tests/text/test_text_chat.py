@@ -112,3 +112,10 @@ def test_what_training_remembers(tmp_path: Path) -> None:
     (tmp_path / "prompt.json").write_text('{"template": "on"}')
     with pytest.raises(ModelError, match="not a record of how prompts are put"):
         recorded_prompt(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_bytes(b"{{ messages }}\xff")
+    with pytest.raises(ConfigError, match=r"prompt\.chat_template: .*template\.jinja cannot be read as UTF-8 text"):
+        ChatFormat(chat_tokenizer(), PromptConfig(str(file)))

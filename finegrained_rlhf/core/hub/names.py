@@ -25,7 +25,7 @@ HubKind = Literal["model", "dataset"]
 _PART = r"[A-Za-z0-9](?:[\w-]|\.(?!\.))*"
 _NAME = rf"(?P<name>{_PART}/{_PART})(?:@(?P<revision>[\w][\w./-]*))?"
 _MODEL = re.compile(_NAME, re.ASCII)
-_DATA_SET = re.compile(rf"{_NAME}(?::(?P<config>[\w.-]+))?:(?P<split>[\w.-]+(?:\[[^\]]*\])?)")
+_DATA_SET = re.compile(rf"{_NAME}(?::(?P<config>[\w.-]+))?:(?P<split>[\w.-]+(?:\[[^\]]*\])?)", re.ASCII)
 _LONGEST = 96
 
 
