@@ -34,6 +34,8 @@ CONFIG: dict[str, Any] = {
             "style": {"_target_": "my_rewards.Style"},
         },
         "weights": {"relevance": 0.3, "style": 1.0},
+        "schedule": {"relevance": {"steps": [], "weights": []}, "style": {"steps": [1, 9], "weights": [0.0, 1.0]}},
+        "gates": {"style": {"by": "relevance", "at_least": 0.5, "of": "mean"}},
     },
 }
 RECORD = {
@@ -89,7 +91,7 @@ def test_the_copy_opens_and_its_card_says_where_it_comes_from(
         "- trained on: `world/train.json`, SHA-256 of the content begins `abcd1234`",
         "- selected by: `org/data:test`",
         "| relevance | SegmentScorer | `rm/relevance` | 0.3 |",
-        "| style | Style |  | 1 |",
+        "| style | Style |  | 1 (linear 0.0 at 1, 1.0 at 9; where the mean of relevance is at least 0.5) |",
         "Measured on `world/test.json`, 7 examples.",
         "| score of validation | 1.25 |",
         "| rouge | 0.5 |",

@@ -15,6 +15,7 @@ import yaml
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.hub.names import data_set_name, model_name
+from finegrained_rlhf.report.runs.settings import moving_words
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.run_records import read_provenance
@@ -147,7 +148,9 @@ def _rewards(config: Mapping[str, Any]) -> str:
         path = scorer.get("path") if isinstance(scorer, Mapping) else None
         kind = str(scorer.get("_target_", "")).rpartition(".")[2] if isinstance(scorer, Mapping) else ""
         weight = (reward.get("weights") or {}).get(name, 0)
-        rows.append(f"| {name} | {kind} | {f'`{shown_path(path)}`' if path else ''} | {weight:g} |")
+        moved = moving_words(config, name)
+        paid = f"{weight:g} ({moved})" if moved else f"{weight:g}"
+        rows.append(f"| {name} | {kind} | {f'`{shown_path(path)}`' if path else ''} | {paid} |")
     return "\n".join(["## Rewards", "", "| component | scorer | model | weight |", "|---|---|---|---|", *rows])
 
 

@@ -75,7 +75,7 @@ def components_table(record: RunRecord) -> Html:
             ]
         )
     head = ["component", "weight", "normalisation", "aggregation", "density", "segments", "scorer"]
-    moving = [moving_words(record, name) for name in record.components]
+    moving = [moving_words(record.config, name) for name in record.components]
     if any(moving):
         head.insert(2, "in training")
         for row, words in zip(rows, moving, strict=True):

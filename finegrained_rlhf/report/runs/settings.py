@@ -78,9 +78,9 @@ def reward_identity(record: RunRecord, component: str | None = None) -> str:
     return _text({**parts, "overlong": overlong if limited else None, "gates": gates or None}, record)
 
 
-def moving_words(record: RunRecord, name: str) -> str:
-    """What moves the weight of a component, in words: schedule, gate, constraint; nothing where none does."""
-    reward = record.config.get("reward")
+def moving_words(config: Mapping[str, Any], name: str) -> str:
+    """What moves the weight of a component of a run, in words: schedule, gate, constraint; empty where nothing does."""
+    reward = config.get("reward")
     reward = reward if isinstance(reward, Mapping) else {}
     schedule, gate, constraint = (_named(reward, place).get(name, {}) for place in ("schedule", "gates", "constraints"))
     found = []
