@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,7 +13,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from cpu_times import CpuTimes
+from hydra_once import parsed_once
 from hypothesis import HealthCheck, settings
+from script_runs import PRELOADED_PYTHON, fork_server
 from smoke import keys_of, made_once, run_smoke
 
 torch.set_num_threads(1)
@@ -32,15 +35,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Time tests where asked to."""
+    """Time tests where asked to; let xdist's workers be forked from a process that has imported everything."""
     if path := config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes(Path(path)))
+    if config.getoption("tx", None) and not hasattr(config, "workerinput"):
+        fork_server()
+        config.option.tx = [f"popen//python={PRELOADED_PYTHON}" for _ in config.option.tx]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that run scripts: they take longest, and none should be left for one worker at the end."""
     long = {item.path for item in items if item.get_closest_marker("scripts")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_yaml() -> Iterator[None]:
+    """Every configuration file is parsed once in a worker."""
+    with parsed_once():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra_once import parsed_once
+from hydra import initialize_config_dir
+from hydra_once import compose
 from omegaconf import OmegaConf
 from script_runs import run_script
 
@@ -188,7 +188,7 @@ def test_documented_commands_compose(script: str, user_files: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
     from finegrained_rlhf.launch.steps import build, resolved
 
-    with initialize_config_dir(str(ROOT / "conf"), version_base=None), parsed_once():
+    with initialize_config_dir(str(ROOT / "conf"), version_base=None):
         for command in (command for command in COMMANDS if command.script == script and command.arguments):
             try:
                 config = compose(script, overrides=overrides(command, user_files))

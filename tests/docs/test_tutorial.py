@@ -11,7 +11,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from script_runs import ROOT
+from script_runs import PRELOADED_PYTHON, ROOT, fork_server
+
+from finegrained_rlhf.core.files import write_json
 
 TUTORIAL = ROOT / "docs/tutorial.ipynb"
 
@@ -54,7 +56,11 @@ def text_of(notebook: Any) -> str:
 
 
 @pytest.mark.scripts
-def test_the_tutorial_runs_and_prints_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_runs_and_prints_what_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_server()
+    kernel = {"argv": [str(PRELOADED_PYTHON), "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
+    write_json(tmp_path / "kernels/python3/kernel.json", {**kernel, "display_name": "Python", "language": "python"})
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     fresh = site_tool("run_tutorial").execute(committed())

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
+from hydra_once import compose
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]

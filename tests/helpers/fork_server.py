@@ -1,40 +1,57 @@
-"""`python fork_server.py ROOT`: imports what scripts import, then forks a process for every script it is asked to run.
+"""`python fork_server.py SOCKET ROOT`: imports what tests and scripts import, then forks a Python for whoever asks.
 
-Reads one JSON object a line from standard input and answers on standard output. `{"argv", "cwd", "environment",
-"outputs"}` starts a script and answers with its process id; `{"poll": pid}` answers null while it runs, then its exit
-status and the seconds of processor time it used. It ends, and its scripts with it, when standard input ends.
+Who asks connects to the socket and sends the three standard streams as descriptors, then one JSON object on a line:
+`{"argv", "cwd", "environment"}`, where argv is what stands behind `python` on a command line. The answers are lines
+too: the process id, and when the process has ended its exit status and the seconds of processor time it used. A process
+whose asker has gone is killed with its group, and all of them are when the server is ended.
 
-A forked process runs the script as `python SCRIPT` would: its directory first on the path, `__main__`, exit status,
-exception hook and exit handlers. Nothing but modules is there before: no thread of ours, no CUDA context, no random
-number drawn. It ends without taking the interpreter apart, which would touch, and so copy, all that the imports made.
+A forked process runs as `python ARGV` would: `sys.path`, `__main__`, exit status, exception hook and exit handlers.
+Nothing but modules and what libraries cache is there before: no thread of ours, no CUDA context, no random number
+drawn. It ends without taking the interpreter apart, which would touch, and so copy, all that the imports made.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import runpy
+import selectors
 import signal
+import socket
 import sys
 import threading
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import hydra_once
+import spacy
+from omegaconf import OmegaConf
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
 _LIBRARIES = (
-    "accelerate",
+    "_pytest.terminal",
+    "accelerate.commands.launch",
     "bm25s",
+    "datasets",
+    "execnet.gateway_base",
     "hydra",
     "hydra._internal.hydra",
     "hydra._internal.utils",
     "peft",
     "rouge_score.rouge_scorer",
     "sacrebleu",
+    "scipy.stats",
     "torch._dynamo",
+    "torch.distributed.run",
     "transformers.models.bert.modeling_bert",
     "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
     "transformers.models.longformer.modeling_longformer",
     "transformers.models.t5.modeling_t5",
     "transformers.utils.logging",
@@ -51,42 +68,117 @@ def import_everything() -> None:
             importlib.import_module(module.name)
 
 
-def serve() -> dict[str, Any]:
-    """Answer requests; returns in a forked process, with what it is to run."""
-    for line in iter(sys.stdin.readline, ""):
-        request = json.loads(line)
-        if "poll" in request:
-            print(json.dumps(poll(request["poll"])), flush=True)
-            continue
+def fill_caches(conf: Path) -> None:
+    """What every script does first and libraries keep: YAML parsed, regular expressions compiled, registries built."""
+    with hydra_once.parsed_once():
+        for path in conf.rglob("*.yaml"):
+            OmegaConf.load(path)
+    spacy.blank("en")
+    get_checkpoint_conversion_mapping("t5")
+
+
+class Server:
+    """Answers requests until it is ended.
+
+    Args:
+        path: of the socket to listen on.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{path}.new")
+        self._listener.listen(64)
+        os.rename(f"{path}.new", path)  # whoever finds it can connect
+        self._running: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> dict[str, Any]:
+        """Answer; returns in a forked process, with the request that it is to fulfil and its `streams`."""
+        woken, wakes = os.pipe()
+        for end in (woken, wakes):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    request = self._accept()
+                    if request is not None:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        os.close(woken)
+                        os.close(wakes)
+                        return request
+                elif key.fileobj == woken:
+                    os.read(woken, 4096)
+                    self._say_who_ended()
+                elif isinstance(key.fileobj, socket.socket):  # nobody writes a second time: the asker has gone
+                    self._forget(key.fileobj)
+
+    def _accept(self) -> dict[str, Any] | None:
+        asker, _ = self._listener.accept()
+        _, streams, _, _ = socket.recv_fds(asker, 1, 3)
+        with asker.makefile(encoding="utf-8") as lines:
+            request = json.loads(lines.readline())
         pid = os.fork()
         if pid == 0:
-            return dict(request)
-        _children.add(pid)
-        print(pid, flush=True)
-    for pid in _children:
-        os.killpg(pid, signal.SIGKILL)
-    os._exit(0)
-
-
-_children: set[int] = set()
-
-
-def poll(pid: int) -> dict[str, float] | None:
-    """Exit status and processor time of a script that has ended."""
-    ended, status, used = os.wait4(pid, os.WNOHANG)
-    if ended == 0:
+            for connection in (self._listener, asker, *self._running.values()):
+                connection.close()
+            self._selector.close()
+            return {**request, "streams": streams}
+        for descriptor in streams:
+            os.close(descriptor)
+        self._running[pid] = asker
+        self._selector.register(asker, selectors.EVENT_READ)
+        self._say(asker, pid)
         return None
-    _children.discard(pid)
-    return {"status": os.waitstatus_to_exitcode(status), "seconds": used.ru_utime + used.ru_stime}
+
+    def _say(self, asker: socket.socket, answer: Any) -> None:
+        with contextlib.suppress(OSError):  # it has gone: the selector says so next
+            asker.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _say_who_ended(self) -> None:
+        while self._running:
+            pid, status, used = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            asker = self._running.pop(pid)
+            self._say(asker, {"status": os.waitstatus_to_exitcode(status), "seconds": used.ru_utime + used.ru_stime})
+            self._close(asker)
+
+    def _forget(self, asker: socket.socket) -> None:
+        for pid, connection in self._running.items():
+            if connection is asker:
+                kill_group(pid)
+        self._selector.unregister(asker)  # its process is waited for when it has ended
+
+    def _close(self, asker: socket.socket) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(asker)
+        asker.close()
+
+    def end(self) -> None:
+        """Kill all that was forked, then leave."""
+        for pid in self._running:
+            kill_group(pid)
+        os._exit(0)
+
+
+def kill_group(leader: int) -> None:
+    """`kill -9` a process and those that it started, where they still run."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def become(request: dict[str, Any]) -> None:
     """Make this forked process what a shell would have started."""
     os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        descriptor = os.open(os.path.join(request["outputs"], name), flags, 0o644)
+    for number, descriptor in enumerate(request["streams"]):
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdin = open(0, encoding="utf-8", closefd=False)
@@ -95,14 +187,31 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = request["argv"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
+    sys.executable = os.environ.get("PYTHONEXECUTABLE", sys.executable)
 
 
-def exit_status(script: str) -> int:
-    """Run a script to its end and say what Python would exit with."""
+def run(argv: list[str]) -> None:
+    """What `python ARGV` runs: a file, `-m MODULE` or `-c PROGRAM`; `-u` and `-B` before it are skipped."""
+    while argv[0] in ("-u", "-B"):
+        argv = argv[1:]
+    if argv[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *argv[2:]], ""
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(argv[1], "<string>", "exec"), module.__dict__)
+    elif argv[0] == "-m":
+        sys.argv, sys.path[0] = argv[1:], os.getcwd()
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
+        multirun = any(word in ("-m", "--multirun") or "hydra.mode" in word for word in argv)
+        with hydra_once.parsed_once() if multirun else hydra_once.composed_once():
+            runpy.run_path(argv[0], run_name="__main__")
+
+
+def exit_status(argv: list[str]) -> int:
+    """Run to the end and say what Python would exit with."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        run(argv)
         return 0
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
@@ -118,16 +227,20 @@ def leave(status: int) -> None:
     """What the interpreter does at its end: join threads, call exit handlers, write what is buffered."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
+            stream.flush()
     os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.path.insert(1, sys.argv[1])
+    server = Server(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: server.end())
+    sys.path.insert(1, sys.argv[2])
     import_everything()
+    fill_caches(Path(sys.argv[2]) / "conf")
     gc.collect()
     gc.freeze()
-    asked = serve()
+    asked = server.serve()
     become(asked)
-    leave(exit_status(asked["argv"][0]))
+    leave(exit_status(asked["argv"]))

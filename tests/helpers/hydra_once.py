@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import hydra
 import pytest
 import yaml
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
+from omegaconf import DictConfig
 
-_PARSED: dict[str, Any] = {}
+_PARSED: dict[str, bytes] = {}
 
 
 @contextmanager
@@ -23,8 +27,8 @@ def parsed_once() -> Iterator[None]:
     def load(stream: Any, Loader: Any) -> Any:
         text = stream if isinstance(stream, str) else stream.read()
         if text not in _PARSED:
-            _PARSED[text] = parse(text, Loader)
-        return copy.deepcopy(_PARSED[text])
+            _PARSED[text] = pickle.dumps(parse(text, Loader))
+        return pickle.loads(_PARSED[text])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(yaml, "load", load)
@@ -37,3 +41,13 @@ def composed_once() -> Iterator[None]:
     with parsed_once(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: RunMode.RUN)
         yield
+
+
+def compose(script: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """`hydra.compose` over the project's configurations, done once for each command line in the life of a process."""
+    return copy.deepcopy(_composed(script, tuple(overrides)))
+
+
+@cache
+def _composed(script: str, overrides: tuple[str, ...]) -> DictConfig:
+    return hydra.compose(script, overrides=list(overrides))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +33,10 @@ ENVIRONMENT = {
 LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
 """Arguments of Python that start a script in two processes."""
 
+PRELOADED_PYTHON = Path(__file__).with_name("preloaded_python")
+"""Stands for `sys.executable` where the imports of a process are not what a test is about."""
+_SOCKET = "PRELOADED_PYTHON"
+
 Done = subprocess.CompletedProcess[str]
 _spent = 0.0
 _outputs = tempfile.TemporaryDirectory(prefix="scripts_")
@@ -41,53 +47,43 @@ def seconds_of_scripts() -> float:
     return _spent
 
 
-class _Server:
-    """A process that has imported what scripts import, and forks one for each that is asked for."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(ROOT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=ENVIRONMENT,
-            cwd=ROOT,
-            text=True,
-            start_new_session=True,
-        )
-        atexit.register(self._process.kill)
-
-    def ask(self, **request: Any) -> Any:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the fork server ended with exit status {self._process.wait()}"
-        return json.loads(answer)
-
-
 @cache
-def _server() -> _Server:
-    return _Server()
+def fork_server() -> str:
+    """The socket of the fork server: the one that the environment names, or a new one that ends with this process."""
+    if _SOCKET not in os.environ:
+        os.environ[_SOCKET] = str(Path(_outputs.name) / "fork_server")
+        program = Path(__file__).with_name("fork_server.py")
+        command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT)]
+        process = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
+        atexit.register(process.wait)
+        atexit.register(process.terminate)
+        while not Path(os.environ[_SOCKET]).exists():
+            assert process.poll() is None, "the fork server ended at once"
+            time.sleep(0.01)
+    return os.environ[_SOCKET]
 
 
 @dataclass(frozen=True)
 class Running:
-    """A script that was started; its output goes to files.
+    """A script that was started; its output goes to files. It is killed when nobody holds this any more.
 
     Attributes:
         pid: the process, leader of its group.
         outputs: directory of `stdout` and `stderr`.
+        server: says when it has ended.
     """
 
     pid: int
     outputs: Path
+    server: socket.socket
 
-    def poll(self) -> int | None:
-        """Its exit status, negative for a signal, or None while it runs; once it was told, it is forgotten."""
+    def poll(self, timeout: float = 0.0) -> int | None:
+        """Its exit status, negative for a signal, or None where it still runs after so many seconds; told once."""
         global _spent
-        answer = _server().ask(poll=self.pid)
-        if answer is None:
+        if not select.select([self.server], [], [], timeout)[0]:
             return None
+        answer = _answer(self.server)
+        self.server.close()
         _spent += answer["seconds"]
         return int(answer["status"])
 
@@ -97,12 +93,10 @@ class Running:
         Raises:
             TimeoutError: it did not end in time; its group is killed.
         """
-        deadline = time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if time.monotonic() > deadline:
-                self.send_signal(signal.SIGKILL)
-                raise TimeoutError(f"{timeout:.0f} s are over: {self.printed('stdout')}\n{self.printed('stderr')}")
-            time.sleep(0.01)
+        status = self.poll(timeout)
+        if status is None:
+            self.send_signal(signal.SIGKILL)
+            raise TimeoutError(f"{timeout:.0f} s are over: {self.printed('stdout')}\n{self.printed('stderr')}")
         return Done([], status, self.printed("stdout"), self.printed("stderr"))
 
     def send_signal(self, number: int) -> None:
@@ -112,6 +106,16 @@ class Running:
     def printed(self, name: str) -> str:
         """What it has written so far to `stdout` or `stderr`."""
         return (self.outputs / name).read_text(encoding="utf-8", errors="replace")
+
+
+def _answer(server: socket.socket) -> Any:
+    """The next line of the server, read byte by byte: what follows it must stay in the socket."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        got = server.recv(1)
+        assert got, "the fork server ended"
+        line += got
+    return json.loads(line)
 
 
 def start_script(
@@ -132,13 +136,19 @@ def start_script(
     """
     outputs = Path(tempfile.mkdtemp(dir=_outputs.name))
     (outputs / "stdin").write_text(stdin, encoding="utf-8")
-    pid = _server().ask(
-        argv=[name if name.endswith(".py") else str(ROOT / "scripts" / f"{name}.py"), *arguments],
-        cwd=str(cwd),
-        environment={**ENVIRONMENT, **(environment or {})},
-        outputs=str(outputs),
-    )
-    return Running(pid, outputs)
+    request = {
+        "argv": [name if name.endswith(".py") else str(ROOT / "scripts" / f"{name}.py"), *arguments],
+        "cwd": str(cwd),
+        "environment": {**ENVIRONMENT, _SOCKET: fork_server(), **(environment or {})},
+    }
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(fork_server())
+    with ExitStack() as files:
+        modes = {"stdin": "r", "stdout": "a", "stderr": "a"}
+        streams = [files.enter_context(open(outputs / stream, mode)).fileno() for stream, mode in modes.items()]
+        socket.send_fds(server, [b"\n"], streams)
+    server.sendall(json.dumps(request).encode() + b"\n")
+    return Running(_answer(server), outputs, server)
 
 
 def run_script(name: str, *arguments: str, timeout: float = 400.0, **options: Any) -> Done:

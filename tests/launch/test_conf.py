@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.utils import get_object
-from hydra_once import parsed_once
+from hydra_once import compose
 from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[2]
@@ -56,11 +56,13 @@ GROUPS = {
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 TOGETHER = {("value", "none"): ["algorithm=rloo"]}
 """Options that only another group's option can use."""
+ALONE = ("preset", "reward_model", "value")
+"""Groups whose options say something about another group's."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def hydra() -> Iterator[None]:
-    with initialize_config_dir(str(CONF), version_base=None), parsed_once():
+    with initialize_config_dir(str(CONF), version_base=None):
         yield
 
 
@@ -186,6 +188,39 @@ def test_no_group_is_forgotten_and_none_is_called_data() -> None:
     assert groups == {*GROUPS, "experiment", "pipeline", "hydra"} and "data" not in groups
 
 
+def rows_of_options() -> list[tuple[str, list[str]]]:
+    """Command lines that choose an option of every group of a script at once, until no option is left anywhere."""
+    rows: list[tuple[str, list[str]]] = []
+    left = {(group, option) for group, option, _ in options()}
+    for script in SCRIPTS:
+        groups = [group for group, scripts in GROUPS.items() if script in scripts and group not in ALONE]
+        columns = [[(group, path.stem) for path in sorted((CONF / group).glob("*.yaml"))] for group in groups]
+        for number in range(max(map(len, columns), default=0)):
+            chosen = [column[number % len(column)] for column in columns]
+            if number and not left & set(chosen):
+                continue
+            needed = [word for option in chosen for word in TOGETHER.get(option, [])]
+            decided = {word.partition("=")[0] for word in (*needed, *(NEEDED.get(script, []) if number == 0 else []))}
+            taken = [(group, option) for group, option in chosen if group not in decided]
+            left -= set(taken)
+            rows.append((script, [*needed, *(f"{group}={option}" for group, option in taken)]))
+    alone = [row for row in options() if row[0] in ALONE]
+    return rows + [(script, [*TOGETHER.get((group, name), []), f"{group}={name}"]) for group, name, script in alone]
+
+
+def test_the_rows_hold_every_option_and_every_group_of_every_script() -> None:
+    rows = rows_of_options()
+    assert {f"{group}={option}" for group, option, _ in options()} <= {word for _, words in rows for word in words}
+    chosen = {(script, word.partition("=")[0]) for script, words in rows for word in words}
+    assert chosen == {(script, group) for group, _, script in options()}
+
+
+@pytest.mark.parametrize(("script", "words"), rows_of_options(), ids=lambda value: str(value)[:60])
+def test_options_of_the_groups_bind_together(script: str, words: list[str]) -> None:
+    job_of(script, words)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "option", "script"), options())
 def test_every_option_of_every_group_binds(group: str, option: str, script: str) -> None:
     needed = [] if group == "reward_model" else NEEDED.get(script, [])

@@ -11,6 +11,8 @@ from rouge_score import rouge_scorer
 
 import finegrained_rlhf.metrics as metrics
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_rouge_lsum_by_hand() -> None:
     # one sentence: LCS("the cat sat", "the cat ran away") = 2; precision 2/3, recall 2/4 -> F = 4/7
@@ -89,10 +91,10 @@ def test_metrics_import_without_evaluate_and_write_no_cache(tmp_path: Path) -> N
         "assert m.error_free_share([[1]]) == 1.0\n"
         "from finegrained_rlhf.core.errors import ConfigError\n"
         "try:\n    m.RougeLSum\nexcept ConfigError as error:\n    print('told:', error)\n"
+        "del sys.modules['evaluate']\n"
+        "assert m.ErrorFreeShare().compute(predictions=[[1, 0]])['segments'] == 2\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "pip install evaluate" in done.stdout
-    code = "import finegrained_rlhf.metrics as m; print(m.ErrorFreeShare().compute(predictions=[[1, 0]]))"
-    environment = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
     assert not [path for path in tmp_path.rglob("*") if "metrics" in path.parts or path.suffix == ".arrow"]

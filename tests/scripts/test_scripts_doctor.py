@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from script_runs import ROOT, Done, run_script
+from script_runs import PRELOADED_PYTHON, ROOT, Done, run_script
 
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import read_json
@@ -21,7 +21,7 @@ def doctor(*arguments: str, **environment: str) -> Done:
 def test_a_sound_configuration(tmp_path: Path) -> None:
     """The whole examination, two processes included; with adapters, which only these two would show drawn apart."""
     words = ["policy=lora", f"doctor.output={tmp_path}/report.json", "doctor.prompts=2"]
-    done = doctor(f"output_dir={tmp_path}/run", *words)
+    done = doctor(f"output_dir={tmp_path}/run", *words, PYTHONEXECUTABLE=str(PRELOADED_PYTHON))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("ready")
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]  # no run directory

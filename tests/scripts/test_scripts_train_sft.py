@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     process = start_script(*sft(world, output))
@@ -105,6 +107,11 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
         assert ours.read_bytes() == (whole / f"checkpoints/step_{step}/policy/model.safetensors").read_bytes()
     assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
     assert rows(output / "eval.jsonl") == rows(whole / "eval.jsonl")
+
+
+def test_a_run_that_is_done_goes_on_only_with_what_it_began_with(whole: Path, world: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(whole, output)
     again = run(*sft(world, output))
     assert again.returncode == 0 and "is done: it ended at step 3" in again.stderr
     changed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1"))
@@ -112,6 +119,7 @@ def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> N
     assert rows(output / "metrics.jsonl") == rows(whole / "metrics.jsonl")
     allowed = run(*sft(world, output, "total_steps=4", "optimizer.lr=0.1", "resume_changed=allow"))
     assert allowed.returncode == 0 and "these keys differ: optimizer.lr" in allowed.stderr
+    assert [row["step"] for row in rows(output / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
 def test_ctrl_c_says_how_to_go_on(world: Path, tmp_path: Path) -> None:

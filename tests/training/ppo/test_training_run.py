@@ -8,8 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 import torch
 import yaml
 from runtime_toy import rows, weights
+from script_runs import run_script, start_script
 from training_run_toy import ToyRun
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
@@ -35,30 +34,19 @@ def files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def start(path: Path, seconds: float) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(TOY), str(path), str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_a_second_run_is_refused_and_after_kill_9_the_same_command_resumes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    first = start(path, 0.2)
+    first = start_script(str(TOY), str(path), "0.2")
     deadline = time.monotonic() + 120
     while not (path / "checkpoints" / "step_1").is_dir() and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(ConfigError, match=f"process {first.pid} on .* is writing to"):
         ToyRun(output_dir=str(path), seed=9, resume="never").run()
     first.send_signal(signal.SIGKILL)
-    first.communicate()
+    first.wait()
     assert (path / "checkpoints" / "step_1").is_dir()  # resume=never of the refused run deleted nothing
-    second = start(path, 0.2)
-    _, errors = second.communicate(timeout=120)
-    assert second.returncode == 0, errors
+    second = run_script(str(TOY), str(path), "0.2", timeout=120)
+    assert second.returncode == 0, second.stderr
     assert [row["step"] for row in rows(path / "metrics.jsonl")] == list(range(1, 13))
     ToyRun(output_dir=str(tmp_path / "whole"), checkpoint_every=1).run()
     assert weights(path / "checkpoints/step_12") == weights(tmp_path / "whole/checkpoints/step_12")
