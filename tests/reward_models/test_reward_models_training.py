@@ -179,7 +179,7 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str, base: str) ->
 @pytest.mark.parametrize("kind", ["relevance", "preference"])
 def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> None:
     def gradients(rank: int, count: int) -> tuple[list[torch.Tensor], dict[str, float]]:
-        made = trainer(folder, kind, RewardBatchConfig(batch_size=11), base=base)
+        made = trainer(folder, kind, RewardBatchConfig(batch_size=12), base=base)
         made.processes = Share(rank, count)
         made.train_step(1)
         return made.processes.gradients, made.validate(1)
@@ -187,6 +187,7 @@ def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> No
     whole, _ = gradients(0, 1)
     parts = [gradients(rank, 3)[0] for rank in range(3)]
     assert max(float(g.abs().max()) for g in whole) > 1e-3
+    assert sum(any(bool(g.any()) for g in part) for part in parts) > 1  # more than one process has something to do
     for i, expected in enumerate(whole):
         assert torch.allclose(sum(part[i] for part in parts), expected, atol=1e-6)
 
