@@ -86,8 +86,8 @@ def _open_causal(directory: Path, config: Any, form: Form, new_head: bool) -> tu
     """A decoder-only classifier and its tokenizer; both pad on the right, and with the same token.
 
     transformers reads the score of a whole answer at the last token that is not `config.pad_token_id`, so this names
-    the tokenizer's padding token, and the end token where it has none. A new head gets no dropout: the backbones were
-    trained without any, and without it a step is the same however it is cut into micro-batches.
+    the tokenizer's padding token, and the end token where it has none. A new head gets no dropout, so that a step of a
+    backbone without any is the same however it is cut into micro-batches.
     """
     auto, head = _FORMS[form]
     families = causal_families(form)
@@ -96,7 +96,7 @@ def _open_causal(directory: Path, config: Any, form: Form, new_head: bool) -> tu
             f"{directory}: transformers has no {auto.__name__[9:]} for {config.model_type} models, "
             f"which this kind of reward model needs (families that have it: {', '.join(families)}, and encoders)"
         )
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", False) or not getattr(config, "is_causal", True):
         raise ModelError(f"{directory}: this {config.model_type} model attends in both directions, expected causal")
     tokenizer = load_tokenizer(directory)
     if tokenizer.eos_token_id is None:

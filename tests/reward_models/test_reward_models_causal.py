@@ -250,6 +250,21 @@ def test_what_does_not_fit_is_counted_and_scored_as_far_as_it_does(
         assert many._encoder is not None and many._encoder.segments_unread > 0
 
 
+@pytest.mark.parametrize("kind", ["factuality", "preference"])
+def test_bf16_autocast_stays_close(llama: Path, kind: str) -> None:
+    model = new_reward_model(llama, RewardModelRecord(kind)).train()
+    made = factuality_parts if kind == "factuality" else lambda *parts: answer_parts(*parts[:2], " ".join(parts[2]))
+    batch = pad_inputs(model.input_encoder().encode([made(QUESTION, [LAKE], SEGMENTS[:n]) for n in (3, 1)]), 0)
+    run = model.segment_logits if kind == "factuality" else model.answer_scores
+    exact = run(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = run(batch)
+    assert rounded.dtype == torch.float32 and not torch.equal(rounded, exact)
+    assert torch.allclose(rounded, exact, atol=0.02)
+    rounded.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
 def test_tiny_models_of_every_kind(llama: Path, tmp_path: Path) -> None:
     MakeTinyRewardModels(str(llama), str(tmp_path)).run()
     prompts = [prompt()] * 2
@@ -265,11 +280,14 @@ def test_what_cannot_be_one_is_refused(llama: Path, tmp_path: Path) -> None:
     tokenizer = toy_tokenizer("gpt2")
     both = AutoModelForCausalLM.from_config(family_config("gemma3_text", use_bidirectional_attention=True))
     small = AutoModelForCausalLM.from_config(family_config("llama", vocab_size=1, pad_token_id=None))
-    for name, model in (("both", both), ("small", small)):
+    ahead = AutoModelForCausalLM.from_config(family_config("llama"))
+    ahead.config.is_causal = False
+    for name, model in (("both", both), ("ahead", ahead), ("small", small)):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    with pytest.raises(ModelError, match="in both directions"):
-        new_reward_model(tmp_path / "both", RewardModelRecord("preference"))
+    for name in ("both", "ahead"):
+        with pytest.raises(ModelError, match="in both directions"):
+            new_reward_model(tmp_path / name, RewardModelRecord("preference"))
     with pytest.raises(ModelError, match="has 1 embeddings.*do not belong together"):
         new_reward_model(tmp_path / "small", RewardModelRecord("preference"))
 
