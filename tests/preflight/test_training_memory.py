@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from memory_toy import PROMPT_TOKENS, RESPONSE_TOKENS, job_of, measured, save_models
+from memory_toy import PROMPT_TOKENS, job_of, measured, save_models
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, load_tokenizer
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.lora import LoraConfig
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.preflight import plan_of, preflight
 from finegrained_rlhf.preflight.memory.report import peak
-from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from reward_models import MakeTinyRewardModels, SequenceScorer
-from reward_models.encoders.inputs import EncodedInput, pad_inputs
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +63,6 @@ def test_estimated_and_measured_peak_differ_by_less_than_a_fifth(models: Path, v
     assert phase.name == "update"
     assert estimate == pytest.approx(held + rise, rel=0.2)
     assert phase.needed == pytest.approx(rise, rel=0.2)
-
-
-def test_a_batch_of_a_decoder_only_reward_model(models: Path, tmp_path: Path) -> None:
-    """Eight inputs of 320 tokens through a Llama and a GPT-2, as a scorer runs them."""
-    tokenizer = load_tokenizer(models / "gpt2")
-    llama = build_llama(tokenizer, TinyLlamaConfig(256, 1024, 2, 4, 4, 512), 0)
-    llama.save_pretrained(tmp_path / "llama")
-    tokenizer.save_pretrained(tmp_path / "llama")
-    for base in (tmp_path / "llama", models / "gpt2"):
-        MakeTinyRewardModels(str(base), str(tmp_path), kinds=("preference",)).run()
-        scorer = SequenceScorer(str(tmp_path / "preference"))
-        plan = plan_of(
-            job_of(models, "gpt2", prompts=2, reward=RewardConfig({"style": scorer}, {"style": 1.0})), Processes()
-        )
-        inputs = pad_inputs([EncodedInput((3,) * PROMPT_TOKENS + (9,) * RESPONSE_TOKENS, ())] * 8, scorer.model.pad_id)
-        assert (plan.rewards[0].rows, plan.rewards[0].tokens) == inputs.ids.shape
-        with torch.no_grad():
-            scorer.model.answer_scores(inputs)
-            needed = measured(lambda: scorer.model.answer_scores(inputs), torch.device("cpu"))  # noqa: B023
-        assert memory.reward_bytes(plan) == pytest.approx(needed, rel=0.1)
 
 
 # From the command line ----------------------------------------------------------------------------------------------
