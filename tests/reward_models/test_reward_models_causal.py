@@ -253,8 +253,8 @@ def test_what_does_not_fit_is_counted_and_scored_as_far_as_it_does(
 @pytest.mark.parametrize("kind", ["factuality", "preference"])
 def test_bf16_autocast_stays_close(llama: Path, kind: str) -> None:
     model = new_reward_model(llama, RewardModelRecord(kind)).train()
-    made = factuality_parts if kind == "factuality" else lambda *parts: answer_parts(*parts[:2], " ".join(parts[2]))
-    batch = pad_inputs(model.input_encoder().encode([made(QUESTION, [LAKE], SEGMENTS[:n]) for n in (3, 1)]), 0)
+    parts = [factuality_parts(QUESTION, [LAKE], SEGMENTS), answer_parts(QUESTION, [LAKE], "Yes! It is.")]
+    batch = pad_inputs(model.input_encoder().encode(parts), model.pad_id)
     run = model.segment_logits if kind == "factuality" else model.answer_scores
     exact = run(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
