@@ -4,7 +4,7 @@ Example: python benchmarks/deviations_reward_models.py outputs/demo ../shared/da
 
 Trains tiny reward models on the feedback of a finished FactWorld experiment, three seeds each, and two on a QA-FEEDBACK
 file without the bar between passages, which are then scored with and without it. Accuracies are on dev records and of
-the best of four validations, as in the experiment. About ten minutes on one CPU core; prints a line for each result.
+the best of four validations, as in the experiment. About a quarter of an hour on one CPU core; a line for each result.
 """
 
 from __future__ import annotations
@@ -137,6 +137,15 @@ def classes(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[Feedba
         )
 
 
+def separators(llama: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord]) -> None:
+    """A decoder-only factuality model that is read at the separator behind a sentence, and at the one before it."""
+    for name, causal in (("behind", True), ("before", False)):
+        reader = RewardInputEncoder(untrained(llama, "factuality", 0).tokenizer, MAX_LENGTH, causal=causal)
+        examples, validation = (examples_of(records, "factuality", reader) for records in (train, dev))
+        scores = [trained(untrained(llama, "factuality", s), examples, validation, 32, STEPS, s)[0] for s in SEEDS]
+        print(f"decoder-only factuality, read {name} the sentence: dev {spread(scores)}", flush=True)
+
+
 @torch.no_grad()
 def segment_answers(model: RewardModel, examples: Sequence[RewardExample]) -> torch.Tensor:
     """The class of every segment of the examples, [S]."""
@@ -186,6 +195,7 @@ def main() -> None:
     for kind in TEMPLATE_STEPS:
         template(arguments.feedback, kind)
     classes(encoder, train, dev)
+    separators(root / "models/llama", train, dev)
     pair_batches(encoder, train, dev, "completeness")
     pair_batches(encoder, train, dev, "preference")
 

@@ -63,8 +63,7 @@ class _Scorer(ABC):
         """
         model = load_reward_model(self.path, self._default).to(device).eval()
         self._check(model)
-        limit = model.max_length if self.max_length is None else min(self.max_length, model.max_length)
-        self._model, self._encoder = model, RewardInputEncoder(model.tokenizer, limit, self.too_long)
+        self._model, self._encoder = model, model.input_encoder(self.max_length, self.too_long)
 
     @abstractmethod
     def _check(self, model: RewardModel) -> None:

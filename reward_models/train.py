@@ -113,7 +113,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
 
     Attributes:
         data: feedback file.
-        model: directory or Hub name of the encoder to start from.
+        model: directory or Hub name of the encoder or decoder-only model to start from.
         reward_model: which model, and its hyper-parameters.
         validation_data: feedback file to select by; None holds out a seeded part of `data`.
         held_out: that part, a share of the records in (0, 1).
@@ -157,7 +157,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         """
         train_records, validation_records = self._read()
         model = self._new_model()
-        encoder = RewardInputEncoder(model.tokenizer, model.max_length)
+        encoder = model.input_encoder()
         train = self._examples(train_records, encoder, self.data)
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
         trainer, loop = self._trainer(model, train, validation, processes)
@@ -271,7 +271,7 @@ def with_moments(
     """
     kind = model.record.definition
     assert isinstance(kind, PairKind)
-    inputs = output_inputs(kind, records, RewardInputEncoder(model.tokenizer, model.max_length))
+    inputs = output_inputs(kind, records, model.input_encoder())
     share = [inputs[i] for i in processes.share(len(inputs))]
     with processes.autocast():
         scores = raw_scores(model, share, batch_size).double()

@@ -35,7 +35,8 @@ class EncodedInput:
 
     Attributes:
         ids: token ids, special tokens included.
-        separators: position in `ids` of the separator before each segment.
+        separators: position in `ids` of the separator at which each segment is judged: the one before it, or behind it
+            for a causal model.
         cut: tokens of the passages that were left out.
         lost: tokens of segments, or of what follows the passages, that were left out as well (`too_long=truncate`).
         unread: segments at the end that have no separator here, because not all separators fit.
@@ -113,6 +114,10 @@ def _pieces_of(tokenizer: Any) -> _Pieces:
 class RewardInputEncoder:
     """Turns words into ids: `<s> before context after (</s> segment)* </s>`.
 
+    A segment is judged at the separator before it, as in the paper. A causal model has not seen the segment there, so
+    its separators are those behind the segments; a whole answer ends with the last token that is not padding: with the
+    end token, or without one where the end token pads.
+
     The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
     separator is always exactly one known token; `</s>` or `<mask>` written in a piece are characters like any other. A
     piece is tokenised once: by all samples of a prompt, and by all
@@ -125,18 +130,23 @@ class RewardInputEncoder:
             data should; `truncate` shortens the longest segments (or a whole answer's end) until it fits, and counts
             it. Every separator is kept; where not even they fit, the last segments are left unread. A response of a
             policy in training must not end the run.
+        causal: the model sees only what stands before a token. Its separator is the end token, and its tokenizer may
+            have no start token; then none is put.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int, too_long: InputTooLong = "refuse") -> None:
+    def __init__(
+        self, tokenizer: Any, max_length: int, too_long: InputTooLong = "refuse", causal: bool = False
+    ) -> None:
         start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
-        sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-        if start is None or sep is None or tokenizer.pad_token_id is None:
+        sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None and not causal else tokenizer.eos_token_id
+        if (start is None and not causal) or sep is None or tokenizer.pad_token_id is None:
             raise ModelError("a reward model's tokenizer needs a class, a separator and a padding token")
-        self.tokenizer, self.max_length, self.too_long = tokenizer, max_length, too_long
-        self.start_id, self.sep_id, self.pad_id = int(start), int(sep), int(tokenizer.pad_token_id)
+        self.tokenizer, self.max_length, self.too_long, self.causal = tokenizer, max_length, too_long, causal
+        self.sep_id, self.pad_id = int(sep), int(tokenizer.pad_token_id)
+        self._start = () if start is None else (int(start),)
         self.inputs_seen = 0
         self.inputs_cut = 0
         self.inputs_lost = 0
@@ -161,7 +171,15 @@ class RewardInputEncoder:
         A segment needs two at least, its separator and a token; a whole answer one.
         """
         self._tokenise([item.before])
-        return self.max_length - 2 - len(self._cache[item.before])
+        return self._between(item) - len(self._cache[item.before])
+
+    def _end(self, item: InputParts) -> tuple[int, ...]:
+        """The ids that end an input: one separator, but none behind a whole answer that a causal model pads with it."""
+        return () if self.causal and not item.segments and self.sep_id == self.pad_id else (self.sep_id,)
+
+    def _between(self, item: InputParts) -> int:
+        """Tokens that fit between the start and the end of an input."""
+        return self.max_length - len(self._start) - len(self._end(item))
 
     def _tokenise(self, pieces: Sequence[str]) -> None:
         """Put the ids of all `pieces` into the cache."""
@@ -173,7 +191,8 @@ class RewardInputEncoder:
 
     def _assemble(self, item: InputParts) -> EncodedInput:
         before, context, after, *segments = (self._cache[piece] for piece in _pieces(item))
-        spare = self.max_length - 2 - len(before) - len(segments)
+        between = self._between(item)
+        spare = between - len(before) - len(segments)
         room = spare - len(after) - sum(map(len, segments))
         lost, unread = max(0, -room), 0
         if room < 0:
@@ -187,15 +206,17 @@ class RewardInputEncoder:
             room = 0
             if spare < 0:
                 unread = max(0, len(segments) - readable)
-                before, segments = before[: self.max_length - 2], segments[:readable]
-                spare = self.max_length - 2 - len(before) - len(segments)
+                before, segments = before[:between], segments[:readable]
+                spare = between - len(before) - len(segments)
             after, *segments = _shortened([after, *segments], spare)
-        ids = [self.start_id, *before, *context[:room], *after]
+        ids = [*self._start, *before, *context[:room], *after]
         separators = []
         for segment in segments:
             separators.append(len(ids))
             ids += [self.sep_id, *segment]
-        return EncodedInput((*ids, self.sep_id), tuple(separators), max(0, len(context) - room), lost, unread)
+        if self.causal and separators:
+            separators = [*separators[1:], len(ids)]
+        return EncodedInput((*ids, *self._end(item)), tuple(separators), max(0, len(context) - room), lost, unread)
 
     def _count(self, encoded: Sequence[EncodedInput]) -> None:
         """Warn the first time that passages are cut, and whenever ten times as many have been."""

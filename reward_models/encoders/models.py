@@ -1,44 +1,33 @@
-"""Reward models: an encoder with a head at each separator, or with one scalar for the whole answer.
+"""Reward models: an encoder or a decoder-only model with a head at each separator, or with one scalar for an answer.
 
 Knows Hugging Face directories, labels and the record `reward_model.json` that is saved beside the weights. Does not
-know feedback or training. Any bidirectional encoder works; a Longformer is computed without its chunking.
+know feedback or training. Any bidirectional encoder works; a Longformer is computed without its chunking. A
+decoder-only model is a classifier of transformers' own; its inputs are read where a segment or an answer has ended.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.models.encoders.loading import encoder_config, input_limit
 from finegrained_rlhf.models.encoders.model import EncoderModel
-from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory
+from finegrained_rlhf.models.loading import model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
-from reward_models.encoders.inputs import InputBatch
-from reward_models.kinds import Form, Kind, KindName, kind_named
+from reward_models.encoders.backbones import is_causal, longest_input, open_classifier
+from reward_models.encoders.inputs import InputBatch, InputTooLong, RewardInputEncoder
+from reward_models.kinds import Kind, KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
 
-ID2LABEL = {0: "no_error", 1: "has_error"}
 REWARD_MODEL_RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
-_NEW_HEAD = r"^(classifier|pre_classifier|score)\.|\.pooler\."
-_FORMS: Mapping[Form, tuple[Any, Mapping[str, Any]]] = {
-    "segment": (
-        AutoModelForTokenClassification,
-        {"num_labels": len(ID2LABEL), "id2label": ID2LABEL, "label2id": {name: i for i, name in ID2LABEL.items()}},
-    ),
-    "sequence": (AutoModelForSequenceClassification, {"num_labels": 1}),
-}
-"""Of each form, transformers' class and the settings of a new head."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class RewardModelRecord:
     Attributes:
         kind: name of its kind (`reward_models/kinds/`).
         global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
-            `separators` (and the class token). Other encoders take no notice.
+            `separators` (and the class token). Other models take no notice.
         max_length: longest input in tokens.
         segmenter: how answers were cut in training (`rules` or a spaCy pipeline).
         mean: mean raw score of the training outputs; None for segment models and before it is measured.
@@ -121,7 +110,7 @@ def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
 
 
 class RewardModel(EncoderModel):
-    """An encoder with a head, its tokenizer and its record.
+    """An encoder or a decoder-only model with a head, its tokenizer and its record.
 
     Args:
         model: transformers' token or sequence classification model.
@@ -141,23 +130,45 @@ class RewardModel(EncoderModel):
     @property
     def max_length(self) -> int:
         """The longest input in tokens."""
-        return input_limit(self.model.config, self.tokenizer, self.record.max_length)
+        return longest_input(self.model.config, self.tokenizer, self.record.max_length)
+
+    @property
+    def causal(self) -> bool:
+        """Whether it is a decoder-only model: a token sees only what stands before it."""
+        return is_causal(self.model.config)
+
+    def input_encoder(self, max_length: int | None = None, too_long: InputTooLong = "refuse") -> RewardInputEncoder:
+        """What turns words into this model's inputs.
+
+        Args:
+            max_length: longest input in tokens, if less than the model's; None takes that.
+            too_long: what happens to an input that does not fit.
+        """
+        longest = self.max_length if max_length is None else min(max_length, self.max_length)
+        return RewardInputEncoder(self.tokenizer, longest, too_long, causal=self.causal)
 
     def segment_logits(self, batch: InputBatch) -> Tensor:
         """Label logits at the S separators of a batch, fp32 [S, labels]."""
         if self.model.config.model_type != "longformer":
-            logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
-            return logits[batch.rows, batch.positions].float()
+            return self._logits(batch)[batch.rows, batch.positions].float()
         hidden = self._hidden(batch, _by_row(batch)[0], self.record.global_attention == "separators")
         return self.model.classifier(self.model.dropout(hidden[batch.rows, batch.columns])).float()
 
     def answer_scores(self, batch: InputBatch) -> Tensor:
         """Raw scores of the B answers of a batch, fp32 [B]; the record's mean and std are not applied."""
         if self.model.config.model_type != "longformer":
-            return self.model(input_ids=batch.ids, attention_mask=batch.mask).logits.squeeze(-1).float()
+            return self._logits(batch).squeeze(-1).float()
         first = torch.zeros_like(batch.ids[:, :1])
         hidden = self._hidden(batch, first, self.record.global_attention != "none")
         return self.model.classifier(hidden).squeeze(-1).float()
+
+    def _logits(self, batch: InputBatch) -> Tensor:
+        """What transformers' forward gives: [B, L, labels], or [B, 1] for whole answers."""
+        if self.causal:  # padding stands behind all that is read, so causal attention needs no mask
+            found: Tensor = self.model(input_ids=batch.ids, use_cache=False).logits
+        else:
+            found = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        return found
 
     def _hidden(self, batch: InputBatch, positions: Tensor, are_global: bool) -> Tensor:
         """Last hidden states of a Longformer at positions [B, K], all of them global tokens or none, [B, K, D]."""
@@ -192,28 +203,14 @@ def _global_tokens(batch: InputBatch, kind: GlobalAttention) -> GlobalTokens | N
     return GlobalTokens(torch.cat([first, positions], dim=1), torch.cat([always, real], dim=1))
 
 
-def _open(directory: Path, form: Form, new_head: bool) -> Any:
-    """The classification model of a form, fp32, on the CPU; a new head is drawn from the global generator.
-
-    Raises:
-        ModelError: missing, damaged, without some of its weights, or no encoder.
-    """
-    encoder_config(directory)
-    auto, head = _FORMS[form]
-    if new_head:
-        return load_weights(auto, directory, torch.float32, optional=_NEW_HEAD, **head)
-    return load_weights(auto, directory, torch.float32)
-
-
 def new_reward_model(path: str | Path, record: RewardModelRecord) -> RewardModel:
-    """A reward model to train: the encoder at `path` with a new head drawn from the global generator.
+    """A reward model to train: the encoder or language model at `path` with a new head from the global generator.
 
     Raises:
-        ModelError: there is no encoder at `path`, or it lacks weights.
+        ModelError: there is none of a known family at `path`, or it lacks weights.
     """
     directory = model_directory(path, export="model")
-    model = _open(directory, record.definition.form, new_head=True)
-    return RewardModel(model, load_tokenizer(directory), record).eval()
+    return RewardModel(*open_classifier(directory, record.definition.form, new_head=True), record).eval()
 
 
 def load_reward_model(path: str | Path, default: RewardModelRecord | None = None) -> RewardModel:
@@ -232,7 +229,7 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
         raise ModelError(
             f"{directory}: no {REWARD_MODEL_RECORD}, so say in the configuration of which kind the model is"
         )
-    model = _open(directory, record.definition.form, new_head=False)
+    model, tokenizer = open_classifier(directory, record.definition.form, new_head=False)
     if record.labels_segments:
         try:
             error_label_ids(model.config.id2label)
@@ -240,4 +237,4 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
             raise ModelError(f"{directory}: {error}") from None
     elif model.config.num_labels != 1:
         raise ModelError(f"{directory}: {model.config.num_labels} labels, expected one score an answer")
-    return RewardModel(model, load_tokenizer(directory), record).eval()
+    return RewardModel(model, tokenizer, record).eval()

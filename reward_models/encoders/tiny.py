@@ -16,10 +16,10 @@ from reward_models.kinds import KindName, kind_named
 
 @dataclass(frozen=True)
 class MakeTinyRewardModels:
-    """Put random heads on an encoder, one model a kind.
+    """Put random heads on an encoder or a decoder-only model, one model a kind.
 
     Attributes:
-        encoder: directory of a (tiny) Longformer.
+        encoder: directory of a (tiny) Longformer, or of a decoder-only model.
         output_dir: a directory a kind is written here.
         kinds: which ones.
         seed: of the heads.

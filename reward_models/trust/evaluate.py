@@ -15,7 +15,6 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import cell, markdown_table
 from reward_models.data.examples import LabelSettings, build_examples
-from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model
 from reward_models.kinds import KindName, kind_named
 from reward_models.labels.completeness import CompletenessConfig, Matching
@@ -81,9 +80,7 @@ class EvaluateRewardModel:
         segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
         records = read_feedback(self.data)
         try:
-            examples = build_examples(
-                records, settings, RewardInputEncoder(model.tokenizer, model.max_length), segmenter
-            )
+            examples = build_examples(records, settings, model.input_encoder(), segmenter)
         except DataError as error:
             raise error.at(file=self.data) from None
         if not examples:

@@ -12,8 +12,9 @@ from transformers import BertConfig, BertForMaskedLM
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.records import PAIR_ORDER, Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
-from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from reward_models.encoders.models import RewardModel
 
 CORPUS = [
@@ -49,6 +50,17 @@ def save_bert(directory: Path) -> Path:
                 pad_token_id=0,
             )
         ).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def save_llama(directory: Path, max_length: int = 160, **lacking: None) -> Path:
+    """A tiny Llama with its tokenizer; `pad_token=None` and the like take a token from that."""
+    tokenizer = causal_tokenizer(build_tokenizer(CORPUS), max_length)
+    config = TinyLlamaConfig(d_model=32, d_ff=32, num_heads=2, num_key_value_heads=1, max_length=max_length)
+    for name, nothing in lacking.items():
+        setattr(tokenizer, name, nothing)
+    build_llama(tokenizer, config, seed=1).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

@@ -13,13 +13,14 @@ from rl_toy import policy as toy_policy
 from rl_toy import prompts as toy_prompts
 
 from finegrained_rlhf.core.records import Prompt, Sample
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, load_tokenizer
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
-from finegrained_rlhf.preflight.memory.preflight import plan_of
+from finegrained_rlhf.preflight.memory.preflight import _reward_models, plan_of
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
     ProbeBatch,
@@ -30,9 +31,12 @@ from finegrained_rlhf.preflight.memory.probe import (
     value_shell,
 )
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, phases, remedies, report
+from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout.steppers.causal import CausalStepper
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from reward_models import MakeTinyRewardModels, SequenceScorer
+from reward_models.encoders.inputs import EncodedInput, pad_inputs
 
 SHAPE = ModelShape(
     parameters=1000,
@@ -143,6 +147,24 @@ def test_caches_of_the_steppers(kind: str) -> None:
         tensors = [getattr(layer, name) for layer in layers for name in names]
         assert memory.snapshot_bytes(plan) == sum(layer.qkv.nbytes for layer in layers)
     assert memory.cache_bytes(plan, 3, 2) == sum(tensor.nbytes for tensor in tensors)
+
+
+@torch.no_grad()
+def test_a_batch_of_a_decoder_only_reward_model(models: Path, tmp_path: Path) -> None:
+    """Four inputs of 200 tokens through a Llama and a GPT-2, as a scorer runs them."""
+    tokenizer = load_tokenizer(models / "gpt2")
+    build_llama(tokenizer, TinyLlamaConfig(256, 1024, 2, 4, 4, 512), 0).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    for base in (tmp_path / "llama", models / "gpt2"):
+        MakeTinyRewardModels(str(base), str(tmp_path), kinds=("preference",)).run()
+        scorer = SequenceScorer(str(tmp_path / "preference"))
+        job = job_of(models, "gpt2", reward=RewardConfig({"style": scorer}, {"style": 1.0}))
+        model, batch = scorer.model, pad_inputs([EncodedInput((9,) * 200, ())] * 4, scorer.model.pad_id)
+        model.answer_scores(batch)
+        needed = measured(lambda: model.answer_scores(batch), torch.device("cpu"))  # noqa: B023
+        assert memory.reward_bytes(replace(PLAN, rewards=tuple(_reward_models(job, 4, 200)))) == pytest.approx(
+            needed, rel=0.1
+        )
 
 
 # By hand ------------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from reward_model_samples import enlarged, save_bert, save_longformer
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    CTRLConfig,
+    CTRLLMHeadModel,
     LongformerForSequenceClassification,
     LongformerForTokenClassification,
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
 from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from reward_models.encoders.inputs import EncodedInput, InputBatch, pad_inputs
@@ -170,10 +171,11 @@ def test_labels_that_do_not_fit_are_refused(labels: dict, longformer: Path, tmp_
 
 def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(["a b"])
-    for name, model in (("t5", build_t5(tokenizer)), ("gpt2", build_gpt2(tokenizer))):
+    ctrl = CTRLLMHeadModel(CTRLConfig(vocab_size=len(tokenizer), n_positions=8, n_embd=8, dff=8, n_layer=1, n_head=2))
+    for name, model in (("t5", build_t5(tokenizer)), ("ctrl", ctrl)):
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-        with pytest.raises(ModelError, match="expected an encoder"):
+        with pytest.raises(ModelError, match="expected an encoder such as .*, or a decoder-only model .*llama"):
             new_reward_model(tmp_path / name, RewardModelRecord("relevance"))
     with pytest.raises(ModelError, match="no model here"):
         new_reward_model(tmp_path / "absent", RewardModelRecord("relevance"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from feedback_samples import record
-from reward_model_samples import cue_records, enlarged, prompt, save_bert, save_longformer
+from reward_model_samples import cue_records, enlarged, prompt, save_bert, save_llama, save_longformer
 from share_toy import Share
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError, ModelError
@@ -33,11 +33,14 @@ from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reward_training")
     save_longformer(path / "encoder")
+    save_llama(path / "llama")
     write_feedback(path / "feedback.json", cue_records(40))
     return path
 
 
-def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **changes: Any) -> TrainRewardModel:
+def job(
+    folder: Path, output: Path, kind: str = "relevance", steps: int = 40, base: str = "encoder", **changes: Any
+) -> TrainRewardModel:
     config = RewardModelConfig(
         kind,
         OptimizerConfig(lr=5e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0),
@@ -47,12 +50,13 @@ def job(folder: Path, output: Path, kind: str = "relevance", steps: int = 40, **
     )
     fields = {"validate_every": 10, "checkpoint_every": 10, "held_out": 0.25, "reward_model": config, **changes}
     return TrainRewardModel(
-        data=str(folder / "feedback.json"), model=str(folder / "encoder"), output_dir=str(output), **fields
+        data=str(folder / "feedback.json"), model=str(folder / base), output_dir=str(output), **fields
     )
 
 
-def test_segment_model_learns_a_cue(folder: Path, tmp_path: Path) -> None:
-    job(folder, tmp_path / "run").run()
+@pytest.mark.parametrize("base", ["encoder", "llama"])
+def test_segment_model_learns_a_cue(folder: Path, tmp_path: Path, base: str) -> None:
+    job(folder, tmp_path / "run", base=base).run()
     results = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert results["dev"]["accuracy"] == 1.0 and results["dev"]["f1_has_error"] == 1.0
     assert results["train_examples"] == 30 and results["dev_examples"] == 10 and results["mean"] is None
@@ -63,8 +67,24 @@ def test_segment_model_learns_a_cue(folder: Path, tmp_path: Path) -> None:
     assert steps == list(range(1, 41))
 
 
-def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: Path) -> None:
-    job(folder, tmp_path / "run", "preference", steps=60).run()
+def test_labels_of_other_texts_teach_nothing(folder: Path) -> None:
+    """A decoder-only model learns the cue from the labels: dealt out anew, the same labels leave it at chance."""
+    torch.manual_seed(0)
+    model = new_reward_model(folder / "llama", RewardModelRecord("relevance"))
+    given = build_examples(cue_records(40), LabelSettings("relevance"), model.input_encoder(), SpacySegmenter())
+    labels = np.random.default_rng(0).permutation([label for example in given for label in example.labels])
+    rows = [tuple(row.tolist()) for row in labels.reshape(len(given), 3)]
+    shuffled = [replace(example, labels=row) for example, row in zip(given, rows, strict=True)]
+    rate = OptimizerConfig(lr=5e-3, warmup_ratio=0.1)
+    made = RewardModelTrainer(model, shuffled, given[:8], RewardBatchConfig(batch_size=8), rate, 40, Processes(), 0)
+    for step in range(1, 41):
+        made.train_step(step)
+    assert 0.25 < made.validate(40)["accuracy"] < 0.75
+
+
+@pytest.mark.parametrize("base", ["encoder", "llama"])
+def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: Path, base: str) -> None:
+    job(folder, tmp_path / "run", "preference", steps=60, base=base).run()
     results = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert results["dev"]["pair_accuracy"] > 0.9
     model = load_reward_model(tmp_path / "run")
@@ -72,7 +92,7 @@ def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: P
     answers = ["It is the good word. " * 3, "It is the bad word. " * 3]
     scores = SequenceScorer(str(tmp_path / "run")).score([prompt(passages=())] * 2, [a.strip() for a in answers])
     assert scores.values[0][0] > scores.values[1][0]
-    job(folder, tmp_path / "run", "preference", steps=60).run()
+    job(folder, tmp_path / "run", "preference", steps=60, base=base).run()
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == results
 
 
@@ -100,11 +120,13 @@ def lines(path: Path) -> list[dict]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-@pytest.mark.parametrize("kind", ["relevance", "preference"])
-def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "base"), [("relevance", "encoder"), ("preference", "encoder"), ("relevance", "llama")]
+)
+def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind: str, base: str) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    job(folder, whole, kind, steps=20, checkpoint_every=5, keep_checkpoints=9).run()
-    one = job(folder, parts, kind, steps=20, checkpoint_every=5, keep_checkpoints=9)
+    job(folder, whole, kind, steps=20, base=base, checkpoint_every=5, keep_checkpoints=9).run()
+    one = job(folder, parts, kind, steps=20, base=base, checkpoint_every=5, keep_checkpoints=9)
     trainer_step = RewardModelTrainer.train_step
 
     def killed(self: RewardModelTrainer, step: int) -> dict[str, float]:
@@ -124,20 +146,22 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
     assert lines(whole / "eval.jsonl") == lines(parts / "eval.jsonl")
 
 
-def trainer(folder: Path, kind: str, batches: RewardBatchConfig, records: Sequence = ()) -> RewardModelTrainer:
+def trainer(
+    folder: Path, kind: str, batches: RewardBatchConfig, records: Sequence = (), base: str = "encoder"
+) -> RewardModelTrainer:
     torch.manual_seed(0)
-    model = enlarged(new_reward_model(folder / "encoder", RewardModelRecord(kind, "first")))
-    encoder = RewardInputEncoder(model.tokenizer, model.max_length)
-    examples = build_examples(records or cue_records(12), LabelSettings(kind), encoder, SpacySegmenter())
+    model = enlarged(new_reward_model(folder / base, RewardModelRecord(kind, "first")))
+    examples = build_examples(records or cue_records(12), LabelSettings(kind), model.input_encoder(), SpacySegmenter())
     return RewardModelTrainer(
         model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, Processes(), seed=0
     )
 
 
+@pytest.mark.parametrize("base", ["encoder", "llama"])
 @pytest.mark.parametrize("kind", ["factuality", "preference"])
-def test_micro_batches_make_no_difference(folder: Path, kind: str) -> None:
-    whole = trainer(folder, kind, RewardBatchConfig(batch_size=11))
-    parts = trainer(folder, kind, RewardBatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1))
+def test_micro_batches_make_no_difference(folder: Path, kind: str, base: str) -> None:
+    whole = trainer(folder, kind, RewardBatchConfig(batch_size=11), base=base)
+    parts = trainer(folder, kind, RewardBatchConfig(batch_size=11, micro_batch_size=2, eval_batch_size=1), base=base)
     before = [p.detach().clone() for p in whole.model.parameters()]
     for step in (1, 2, 3):
         a, b = whole.train_step(step), parts.train_step(step)
@@ -151,10 +175,11 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str) -> None:
     assert whole.validate(3) == pytest.approx(parts.validate(3), abs=1e-4)
 
 
+@pytest.mark.parametrize("base", ["encoder", "llama"])
 @pytest.mark.parametrize("kind", ["relevance", "preference"])
-def test_gradients_of_processes_add_up(folder: Path, kind: str) -> None:
+def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> None:
     def gradients(rank: int, count: int) -> tuple[list[torch.Tensor], dict[str, float]]:
-        made = trainer(folder, kind, RewardBatchConfig(batch_size=11))
+        made = trainer(folder, kind, RewardBatchConfig(batch_size=12), base=base)
         made.processes = Share(rank, count)
         made.train_step(1)
         return made.processes.gradients, made.validate(1)
@@ -162,6 +187,7 @@ def test_gradients_of_processes_add_up(folder: Path, kind: str) -> None:
     whole, _ = gradients(0, 1)
     parts = [gradients(rank, 3)[0] for rank in range(3)]
     assert max(float(g.abs().max()) for g in whole) > 1e-3
+    assert sum(any(bool(g.any()) for g in part) for part in parts) > 1  # more than one process has something to do
     for i, expected in enumerate(whole):
         assert torch.allclose(sum(part[i] for part in parts), expected, atol=1e-6)
 

@@ -25,6 +25,11 @@ def input_limit(config: Any, tokenizer: Any, asked: int) -> int:
     return min(limit for limit in (asked, positions, tokenizer.model_max_length) if limit is not None)
 
 
+def is_encoder(config: Any) -> bool:
+    """Whether a configuration is that of a bidirectional encoder."""
+    return not config.is_encoder_decoder and type(config) in MODEL_FOR_MASKED_LM_MAPPING
+
+
 def encoder_config(directory: Path) -> Any:
     """The configuration of the bidirectional encoder in a directory.
 
@@ -32,7 +37,7 @@ def encoder_config(directory: Path) -> Any:
         ModelError: it cannot be read, or is of another family.
     """
     config = read_model_config(directory)
-    if config.is_encoder_decoder or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+    if not is_encoder(config):
         raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder such as BERT or Longformer")
     return config
 

@@ -1,4 +1,4 @@
-"""What every model on an encoder has: a network, its tokenizer, where they are and how they are saved.
+"""What every model with a head has: a network, its tokenizer, where they are and how they are saved.
 
 Knows the Hugging Face layout. Knows no head and no record: what stands on the hidden states, and what is written beside
 the weights, is the subclass's work.
@@ -17,7 +17,7 @@ from finegrained_rlhf.models.quiet import quiet_transformers
 
 
 class EncoderModel(nn.Module, ABC):
-    """A network on an encoder, with its tokenizer.
+    """A network on an encoder (or, as a reward model, on a decoder-only model), with its tokenizer.
 
     Args:
         tokenizer: of the network.

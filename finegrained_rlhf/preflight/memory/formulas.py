@@ -207,14 +207,21 @@ def causal_bytes(plan: Plan, shape: ModelShape, prompts: int, samples: int) -> i
 
 
 def reward_bytes(plan: Plan) -> int:
-    """A batch of the largest reward model without gradients: B·L·(2·D + 2·F) and masks of B·L·reach bytes, twice.
+    """A batch of the largest reward model without gradients: B·L·(s·D + c·F) and masks of B·L·reach bytes, twice.
 
+    S states of width D and c of width F exist together: 2 and 2 in a Longformer, 4 and 3 in a Llama.
     In bf16 the copies of all reward models' weights last through the phase.
     """
     b = plan.value_bytes
     casts = sum(2 * model.layer_parameters for model in plan.rewards) if plan.bf16 else 0
     batches = [
-        model.rows * model.tokens * (8 * model.width + 2 * model.feed_forward * b + 2 * min(model.reach, model.tokens))
+        model.rows
+        * model.tokens
+        * (
+            4 * model.states * model.width
+            + model.feed_forward_copies * model.feed_forward * b
+            + 2 * min(model.reach, model.tokens)
+        )
         for model in plan.rewards
     ]
     return casts + max(batches, default=0)

@@ -80,6 +80,8 @@ class RewardModelShape:
         reach: keys that the mask of one query holds, at most the tokens of the input.
         rows: inputs in one forward pass.
         tokens: of the longest input.
+        states: fp32 states of width D that a layer holds together: 2 in a Longformer, 4 in a decoder-only model.
+        feed_forward_copies: values of width F that it holds together.
     """
 
     name: str
@@ -90,6 +92,8 @@ class RewardModelShape:
     reach: int
     rows: int
     tokens: int
+    states: int = 2
+    feed_forward_copies: int = 2
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
@@ -26,6 +27,8 @@ from finegrained_rlhf.preflight.memory.probe import (
     ProbeBatch,
     config_of_model,
     count,
+    feed_forward_copies,
+    feed_forward_width,
     layer_parameters,
     policy_activations,
     policy_shell,
@@ -117,16 +120,19 @@ def _reward_models(job: TrainPPO, responses: int, tokens: int) -> Iterator[Rewar
             model = AutoModel.from_config(config)
         limit = min(getattr(scorer, "max_length", None) or tokens, config.max_position_embeddings)
         window = getattr(config, "attention_window", None)
+        causal = config.model_type in CAUSAL_FAMILIES
         widest = max(window) if isinstance(window, list) else window
         yield RewardModelShape(
             name=name,
             parameters=count(model.parameters()),
             layer_parameters=count(layer_parameters(model, config)),
             width=config.hidden_size,
-            feed_forward=config.intermediate_size,
+            feed_forward=feed_forward_width(config),
             reach=tokens if widest is None else 3 * widest // 2,
             rows=min(getattr(scorer, "batch_size", responses), responses),
             tokens=min(tokens, limit),
+            states=4 if causal else 2,
+            feed_forward_copies=feed_forward_copies(model, config) if causal else 2,
         )
 
 

@@ -152,7 +152,6 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
     width: int = config.hidden_size
     heads: int = config.num_attention_heads
     head_width: int = getattr(config, "d_kv", None) or getattr(config, "head_dim", None) or width // heads
-    inner = (getattr(config, name, None) for name in ("d_ff", "intermediate_size", "n_inner"))
     return ModelShape(
         parameters=count(module.parameters()),
         trained=count(p for p in module.parameters() if p.requires_grad),
@@ -162,11 +161,17 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         width=width,
         keys=(getattr(config, "num_key_value_heads", None) or heads) * head_width,
         heads=heads,
-        feed_forward=next((size for size in inner if size), 4 * width),
-        feed_forward_copies=_feed_forward_copies(module, config),
+        feed_forward=feed_forward_width(config),
+        feed_forward_copies=feed_forward_copies(module, config),
         vocabulary=config.vocab_size,
         packed=_packed(config),
     )
+
+
+def feed_forward_width(config: Any) -> int:
+    """Width of the feed-forward layers, under whichever name a family has it; four times the model's by default."""
+    inner = (getattr(config, name, None) for name in ("d_ff", "intermediate_size", "n_inner"))
+    return next((size for size in inner if size), 4 * config.hidden_size)
 
 
 def _packed(config: Any) -> bool:
@@ -174,7 +179,8 @@ def _packed(config: Any) -> bool:
     return family is not None and family.packed
 
 
-def _feed_forward_copies(module: nn.Module, config: Any) -> int:
+def feed_forward_copies(module: nn.Module, config: Any) -> int:
+    """Values as wide as the feed-forward layer that exist together in a pass without gradients."""
     names = (getattr(config, name, None) for name in ("dense_act_fn", "activation_function", "hidden_act"))
     if next((name for name in names if name), None) == "gelu_new":
         return 4
