@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
+from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
@@ -104,21 +105,23 @@ class Policy(nn.Module, ABC):
         """Switch gradient checkpointing on in the layers that have it, where a backward pass will follow.
 
         transformers does so only for layers in training mode. Their own flag is set, not their children's, so dropout
-        stays off and generation keeps its cache.
+        stays off and generation keeps its cache. Rates that a layer keeps as numbers (BART) are 0 meanwhile.
         """
         layers = [
             layer
             for layer in self.model.modules()
-            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing
+            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing and not layer.training
         ]
-        before = [(layer, layer.training) for layer in layers if torch.is_grad_enabled()]
-        for layer, _ in before:
-            layer.training = True
+        before = [(layer, {"training": False, **own_rates(layer)}) for layer in layers if torch.is_grad_enabled()]
+        for layer, kept in before:
+            for name in kept:
+                setattr(layer, name, True if name == "training" else 0.0)
         try:
             yield
         finally:
-            for layer, training in before:
-                layer.training = training
+            for layer, kept in before:
+                for name, value in kept.items():
+                    setattr(layer, name, value)
 
     @abstractmethod
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Tiny random models of encoder–decoder families beside T5, with what sets each apart switched on at values that matter.
+"""Tiny random models of encoder–decoder families beside T5, with what sets each apart switched on.
 
 Biases and soft caps of the head move log-probabilities by whole nats, windows are shorter than prompts and responses,
 encoder and decoder of T5Gemma have different widths, embeddings are scaled, and BART's `<s>` is forced.

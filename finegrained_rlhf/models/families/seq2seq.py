@@ -133,7 +133,7 @@ def seq2seq_family(config: Any) -> Seq2SeqFamily:
         known = ", ".join(sorted(SEQ2SEQ_FAMILIES))
         raise ModelError(
             f"encoder-decoders of type {config.model_type!r} are not known here: what stands behind their lm_head and "
-            f"what their decoder starts with decide every log-probability, and would have to be guessed (known: {known})"
+            f"what their decoder starts with decide every log-probability and would have to be guessed (known: {known})"
         )
     return family
 

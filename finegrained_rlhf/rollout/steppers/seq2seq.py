@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families.seq2seq import check_response_length
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 
@@ -26,18 +25,17 @@ class Seq2SeqStepper:
     """See `Stepper`. The first step feeds all that the decoder starts with.
 
     Args:
-        policy: whose decoder runs, adapters and hooks included.
+        policy: one that `supports_seq2seq`; its decoder runs, adapters and hooks included.
         memory: P encoded prompts.
         samples: N rows a prompt.
         max_new_tokens: longest response in tokens.
 
     Raises:
-        ModelError: not an encoder–decoder, or its decoder has no positions for responses of that length.
+        ModelError: the decoder has no positions for responses of that length.
     """
 
     def __init__(self, policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> None:
-        if not isinstance(policy, Seq2SeqPolicy) or memory.states is None:
-            raise ModelError(f"the encoder-decoder stepper does not serve this {type(policy.model).__name__}")
+        assert isinstance(policy, Seq2SeqPolicy) and memory.states is not None
         check_response_length(policy.model, max_new_tokens, policy.start_ids)
         self._policy, self._cache = policy, None
         self._states = memory.states.repeat_interleave(samples, dim=0)
