@@ -51,9 +51,12 @@ _GEMMA = {
 _LOOKS = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
-def seq2seq_config(family: str, tied: bool | None = None, **changes: Any) -> Any:
-    """A tiny configuration; `tied` says whether head and embeddings are one, by default as the family has it."""
-    size = len(tokenizer())
+def seq2seq_config(family: str, tied: bool | None = None, size: int | None = None, **changes: Any) -> Any:
+    """A tiny configuration; `tied` says whether head and embeddings are one, by default as the family has it.
+
+    `size` is the vocabulary's, by default that of the tiny tokenizer.
+    """
+    size = len(tokenizer()) if size is None else size
     top = {"pad_token_id": 0, "eos_token_id": 1, "vocab_size": size}
     if tied is not None:
         top["tie_word_embeddings"] = tied

@@ -236,7 +236,9 @@ def test_texts_beyond_the_last_position_are_refused_by_name(family: str) -> None
     room = POSITIONS - len(ours.start_ids) + 1
     index = torch.zeros(1, dtype=torch.long)
     assert ours.hidden(memory, index, torch.full((1, room), 5)).shape[1] == room
-    with pytest.raises(ModelError, match=rf"the longest response takes {POSITIONS + 1} positions.*max_new_tokens"):
+    with pytest.raises(
+        ModelError, match=rf"the longest response takes {POSITIONS + 1} positions.*max_new_tokens to {room} or less"
+    ):
         ours.hidden(memory, index, torch.full((1, room + 1), 5))
 
 

@@ -192,7 +192,7 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     Raises:
         ModelError: a prompt has more tokens than the model has positions.
     """
-    _check_positions(model, ids.shape[1], "prompt", "max_prompt_tokens")
+    _check_positions(model, ids.shape[1], 0, "prompt", "max_prompt_tokens")
     if t5.computes(model):
         return t5.encode(model, ids, mask)
     states: Tensor = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -240,14 +240,14 @@ def check_response_length(model: Any, tokens: int, start: tuple[int, ...]) -> No
     Raises:
         ModelError: it has not.
     """
-    _check_positions(model, len(start) + tokens - 1, "response", "max_new_tokens")
+    _check_positions(model, tokens, len(start) - 1, "response", "max_new_tokens")
 
 
-def _check_positions(model: Any, tokens: int, what: str, key: str) -> None:
+def _check_positions(model: Any, tokens: int, more: int, what: str, key: str) -> None:
     family = seq2seq_family(model.config)
     limit = model.config.max_position_embeddings if family.positions else None
-    if limit is not None and tokens > limit:
+    if limit is not None and tokens + more > limit:
         raise ModelError(
-            f"the longest {what} takes {tokens} positions, and this {family.name} model has {limit} "
-            f"(max_position_embeddings): set {key} to fit"
+            f"the longest {what} takes {tokens + more} positions, and this {family.name} model has {limit} "
+            f"(max_position_embeddings): set {key} to {limit - more} or less"
         )
