@@ -11,21 +11,26 @@ import pytest
 import torch
 from doctor_toy import case_maker, diagnose, make_smoke
 from ppo_toy import make_trainer, run_together
-from rl_toy import prompts
-from seq2seq_toy import FAMILIES, POSITIONS, seq2seq_config, seq2seq_policy
+from rl_toy import prompts, tokenizer
+from seq2seq_toy import FAMILIES, POSITIONS, seq2seq_config, seq2seq_model, seq2seq_policy
+from tokenizers import processors
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConsistencyError, ModelError
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
 from finegrained_rlhf.models.loading import load_tokenizer, open_policy, save_policy
 from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.policy import Seq2SeqPolicy
+from finegrained_rlhf.models.tiny.tokenizers import wrap_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import token_ends
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer
+from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer, demonstrations
 
 
 def moved(trainer: PPOTrainer) -> dict[str, Tensor]:
@@ -53,6 +58,25 @@ def test_a_prompt_beyond_the_positions_stops_the_start() -> None:
         ModelError, match=f"has {POSITIONS} .max_position_embeddings.: set max_prompt_tokens to {POSITIONS} or"
     ):
         check_forward(seq2seq_policy("pegasus"), [long], Processes())
+
+
+def test_language_codes_stand_around_prompts_and_not_in_answers() -> None:
+    """mBART's tokenizer writes a language behind each text; a decoder gets the answer's as its start."""
+    core = copy.deepcopy(tokenizer().backend_tokenizer)
+    spoken = wrap_tokenizer(core, None)
+    spoken.add_special_tokens({"additional_special_tokens": ["en_XX"]})
+    code = spoken.convert_tokens_to_ids("en_XX")
+    suffix = processors.TemplateProcessing(single="$A </s> en_XX", special_tokens=[("</s>", 1), ("en_XX", code)])
+    spoken.backend_tokenizer.post_processor = suffix
+    size = {"size": len(spoken), "decoder_start_token_id": code}
+    ours = Seq2SeqPolicy(seq2seq_model("mbart", **size), spoken).eval()
+    words = spoken("red blue", add_special_tokens=False)["input_ids"]
+    (prompt,) = encode_prompts([("p", "red blue")], spoken, 8)
+    (cut,) = encode_prompts([("p", "red blue green red blue green red blue")], spoken, 5)
+    assert prompt.input_ids == (*words, 1, code) and cut.input_ids[-2:] == (1, code) and len(cut.input_ids) == 5
+    (shown,) = demonstrations([Prompt("p", "", prompt.input_ids, {"references": ("red blue",)})], ours, 8)
+    assert ours.start_ids == (code,) and shown.answer_ids == (*words, 1)
+    assert token_ends(spoken, (words[0], code, words[1], 1)) == ("red blue", (3, 3, 8, 8))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

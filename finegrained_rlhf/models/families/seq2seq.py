@@ -194,7 +194,7 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """
     _check_positions(model, ids.shape[1], 0, "prompt", "max_prompt_tokens")
     if t5.computes(model):
-        return t5.encode(model, ids, mask)
+        return t5.t5_encode(model, ids, mask)
     states: Tensor = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
     return states
 
@@ -222,7 +222,7 @@ def decoder_states(
     before = response_ids.new_tensor(start).expand(response_ids.shape[0], -1)
     inputs = torch.cat([before, response_ids[:, :-1]], dim=1)
     if t5.computes(model):
-        hidden = t5.decoder_states(model, states, mask, prompt_index, inputs)
+        hidden = t5.t5_decoder_states(model, states, mask, prompt_index, inputs)
     else:
         hidden = model.get_decoder()(
             input_ids=inputs,

@@ -32,7 +32,7 @@ def computes(model: Any) -> bool:
     return is_t5(model) and not model.training and next(model.parameters()).dtype != torch.float16
 
 
-def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+def t5_encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Encoder output [P, L, D] of prompts.
 
     Args:
@@ -53,7 +53,7 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     return states
 
 
-def decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor) -> Tensor:
+def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor) -> Tensor:
     """Last decoder hidden states [R, T, D] of decoder inputs.
 
     Args:
