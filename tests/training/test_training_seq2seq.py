@@ -19,7 +19,6 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
 from finegrained_rlhf.models.loading import open_policy, save_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.tiny.tokenizers import wrap_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -107,14 +106,13 @@ def test_ppo_starts_with_ratio_one_and_moves_all_that_is_read(tmp_path: Path, fa
     assert all(torch.equal(weight, own[name]) for name, weight in plain.state_dict().items())
 
 
-@pytest.mark.parametrize(("family", "lora"), [("t5gemma2", False), ("t5gemma", True)])
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, family: str, lora: bool) -> None:
-    save_policy(seq2seq_policy(family), tmp_path / "start")
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    """On disk the weights of this family have other names than in its modules."""
+    save_policy(seq2seq_policy("t5gemma2"), tmp_path / "start")
 
     def fresh(name: str) -> PPOTrainer:
-        torch.manual_seed(0)  # new adapters are random
-        owner = open_policy(tmp_path / "start", lora=LoraConfig(rank=2) if lora else None)
-        return make_trainer(tmp_path / name, family, owner=owner, shared=lora, lr=5e-3, epochs=1, samples=2)
+        owner = open_policy(tmp_path / "start")
+        return make_trainer(tmp_path / name, "t5gemma2", owner=owner, lr=5e-3, epochs=1, samples=2)
 
     whole = fresh("a")
     expected = steps(whole, 1, 2)
