@@ -189,7 +189,7 @@ class PolicyConfig:
         if self.gradient_checkpointing:
             policy.use_gradient_checkpointing()
         policy.frozen_in_bf16 = self.frozen_dtype == "bfloat16"
-        if policy.frozen_in_bf16:
+        if policy.frozen_in_bf16 and policy.adapter is not None:
             store_frozen(policy.model)
         return policy.to(device)
 

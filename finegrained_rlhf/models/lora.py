@@ -13,6 +13,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class LoraConfig:
         alpha: the update is scaled by alpha / rank.
         dropout: on the adapter's input; 0 keeps rollout and update alike.
         target_modules: names of the linear layers that get one; None uses peft's choice for the architecture, and for
-            decoder-only families that peft makes none for, the projections of queries and values.
+            families that peft makes none for, the projections of queries and values.
     """
 
     rank: int = 16
@@ -57,6 +58,7 @@ def add_lora(model: Any, config: LoraConfig) -> Any:
                 lora_alpha=config.alpha,
                 lora_dropout=config.dropout,
                 target_modules=list(targets) if targets else None,
+                exclude_modules=_unread(model.config.model_type),
                 task_type=task,
             ),
         )
@@ -68,8 +70,14 @@ def _targets_unknown_to_peft(model_type: str) -> tuple[str, ...] | None:
     """The family's own choice of layers where peft has none."""
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as known
 
-    family = CAUSAL_FAMILIES.get(model_type)
+    family = CAUSAL_FAMILIES.get(model_type) or SEQ2SEQ_FAMILIES.get(model_type)
     return None if family is None or model_type in known else family.lora
+
+
+def _unread(model_type: str) -> str | None:
+    """Regular expression of the layers that no text passes through; an adapter there would learn nothing."""
+    family = SEQ2SEQ_FAMILIES.get(model_type)
+    return rf".*\b({'|'.join(family.unread)})\b.*" if family is not None and family.unread else None
 
 
 @contextmanager

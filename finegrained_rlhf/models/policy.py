@@ -1,4 +1,4 @@
-"""Policies: encoder–decoder (T5 family) and causal language models behind one interface.
+"""Policies: encoder–decoders and causal language models behind one interface.
 
 A policy encodes prompts once and scores any number of responses to each. It knows no reward, no algorithm and no
 sampling loop.
@@ -18,7 +18,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
-from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.dropout import own_rates
+from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
@@ -104,21 +105,23 @@ class Policy(nn.Module, ABC):
         """Switch gradient checkpointing on in the layers that have it, where a backward pass will follow.
 
         transformers does so only for layers in training mode. Their own flag is set, not their children's, so dropout
-        stays off and generation keeps its cache.
+        stays off and generation keeps its cache. Rates that a layer keeps as numbers (BART) are 0 meanwhile.
         """
         layers = [
             layer
             for layer in self.model.modules()
-            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing
+            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing and not layer.training
         ]
-        before = [(layer, layer.training) for layer in layers if torch.is_grad_enabled()]
-        for layer, _ in before:
-            layer.training = True
+        before = [(layer, {"training": False, **own_rates(layer)}) for layer in layers if torch.is_grad_enabled()]
+        for layer, kept in before:
+            for name in kept:
+                setattr(layer, name, True if name == "training" else 0.0)
         try:
             yield
         finally:
-            for layer, training in before:
-                layer.training = training
+            for layer, kept in before:
+                for name, value in kept.items():
+                    setattr(layer, name, value)
 
     @abstractmethod
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:
@@ -175,27 +178,34 @@ def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 class Seq2SeqPolicy(Policy):
-    """An encoder–decoder policy of the T5 family (T5, T5 v1.1, Flan-T5, mT5)."""
+    """An encoder–decoder policy of a family that `families/seq2seq.py` knows.
+
+    Attributes:
+        family: what differs from other families; `head` is the model's whole head function.
+        start_ids: what the decoder reads before the first token of a response.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
-        if not (hasattr(model, "encoder") and hasattr(model, "decoder") and hasattr(model, "lm_head")):
-            raise ModelError(f"expected an encoder-decoder of the T5 family, got {type(model).__name__}")
+        self.family = seq2seq.seq2seq_family(model.config)
+        if not hasattr(model, "lm_head"):
+            raise ModelError(f"expected an encoder-decoder with a language-model head, got {type(model).__name__}")
+        seq2seq.freeze_unread(model)
         super().__init__(model, tokenizer, adapter)
+        self.start_ids = seq2seq.start_ids(model)
 
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return t5.encode(self.model, ids, mask)
+        return seq2seq.encode(self.model, ids, mask)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""
         assert memory.states is not None
-        start = self.model.config.decoder_start_token_id
         states, mask = memory.states, memory.prompt_mask
         with self._recomputing():
-            return t5.decoder_states(self.model, states, mask, prompt_index, response_ids, start)
+            return seq2seq.decoder_states(self.model, states, mask, prompt_index, response_ids, self.start_ids)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return t5.head(self.model, hidden)
+        return self.family.head(self.model, hidden)
 
 
 def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:

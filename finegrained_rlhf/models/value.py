@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models.families import t5
-from finegrained_rlhf.models.policy import Policy, PromptMemory, causal_states
+from finegrained_rlhf.models.families import seq2seq
+from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy, causal_states
 
 
 class ValueHead(nn.Module):
@@ -25,11 +25,15 @@ class ValueHead(nn.Module):
         return self.output(self.activation(self.hidden(states))).squeeze(-1)
 
 
+def _width(config: Any) -> int:
+    return seq2seq.decoder_width(config) if config.is_encoder_decoder else int(config.hidden_size)
+
+
 class SeparateValueModel(nn.Module):
     """A language-model backbone of its own with a value head on the last decoder hidden state.
 
     Args:
-        backbone: a T5-class model or a causal one, without language-model head.
+        backbone: an encoder–decoder of a family of `families/seq2seq.py` or a causal model, without its head.
         policy: only to check that the two fit (same kind of architecture, same vocabulary).
         heads: K, values of a token.
 
@@ -42,13 +46,17 @@ class SeparateValueModel(nn.Module):
         theirs, ours = policy.model.config, backbone.config
         if theirs.is_encoder_decoder != ours.is_encoder_decoder:
             raise ModelError("policy and value model must both be encoder-decoders or both be causal")
-        if ours.vocab_size < len(policy.tokenizer):
+        vocabulary = seq2seq.decoder_vocabulary(ours) if ours.is_encoder_decoder else ours.vocab_size
+        if vocabulary < len(policy.tokenizer):
             raise ModelError(
-                f"the value model has {ours.vocab_size} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
+                f"the value model has {vocabulary} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
             )
         self.backbone = backbone
-        self.head = ValueHead(ours.d_model if ours.is_encoder_decoder else ours.hidden_size, heads)
-        self.start_id = theirs.decoder_start_token_id if ours.is_encoder_decoder else None
+        self.head = ValueHead(_width(ours), heads)
+        self.start_ids: tuple[int, ...] | None = None
+        if isinstance(policy, Seq2SeqPolicy):
+            self.start_ids = policy.start_ids
+            seq2seq.freeze_unread(backbone)
         self.pad_id = policy.pad_id
 
     def forward(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
@@ -62,13 +70,12 @@ class SeparateValueModel(nn.Module):
         Returns:
             fp32 [R, T], or [R, T, K] of K heads, meaningful at real tokens.
         """
-        if self.start_id is None:
+        if self.start_ids is None:
             states = causal_states(self.backbone, memory, prompt_index, response_ids, self.pad_id)
         else:
-            encoded = t5.encode(self.backbone, memory.prompt_ids, memory.prompt_mask)
-            states = t5.decoder_states(
-                self.backbone, encoded, memory.prompt_mask, prompt_index, response_ids, self.start_id
-            )
+            mask = memory.prompt_mask
+            encoded = seq2seq.encode(self.backbone, memory.prompt_ids, mask)
+            states = seq2seq.decoder_states(self.backbone, encoded, mask, prompt_index, response_ids, self.start_ids)
         return self.head(states).float()
 
 
@@ -77,8 +84,7 @@ class SharedTrunkValueModel(nn.Module):
 
     def __init__(self, policy: Policy, heads: int = 1) -> None:
         super().__init__()
-        config = policy.model.config
-        self.head = ValueHead(config.d_model if config.is_encoder_decoder else config.hidden_size, heads)
+        self.head = ValueHead(_width(policy.model.config), heads)
 
     def from_hidden(self, hidden: Tensor) -> Tensor:
         """V(s_t) fp32 [R, T], or [R, T, K] of K heads, from the policy's states [R, T, D]."""

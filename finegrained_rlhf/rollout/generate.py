@@ -13,7 +13,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
-from finegrained_rlhf.models.policy import PromptMemory, left_pad
+from finegrained_rlhf.models.families.seq2seq import check_response_length
+from finegrained_rlhf.models.policy import PromptMemory, Seq2SeqPolicy, left_pad
 from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.noise import uniform_noise
 
@@ -64,22 +65,24 @@ class GenerateEngine(PolicyEngine):
     ) -> Tensor:
         """Raw response ids [P·N, ≤ max_new_tokens], whatever follows the end of sequence included."""
         policy, n = self.policy, decoding.samples
-        config = policy.model.config
         settings = GenerationConfig(
             max_new_tokens=max_new_tokens,
             do_sample=False,
             num_beams=1,
             eos_token_id=list(policy.eos_ids),
             pad_token_id=policy.pad_id,
-            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
         )
         if memory.states is not None:
+            assert isinstance(policy, Seq2SeqPolicy)
+            check_response_length(policy.model, max_new_tokens, policy.start_ids)
+            settings.decoder_start_token_id = policy.start_ids[0]
             states = memory.states.repeat_interleave(n, dim=0)
             inputs = {
                 "encoder_outputs": BaseModelOutput(last_hidden_state=states),
                 "attention_mask": memory.prompt_mask.repeat_interleave(n, dim=0),
+                "decoder_input_ids": memory.prompt_ids.new_tensor(policy.start_ids).expand(states.shape[0], -1),
             }
-            start = 1
+            start = len(policy.start_ids)
         else:
             ids, mask = left_pad(memory.prompt_ids, memory.prompt_mask, policy.pad_id)
             inputs = {"input_ids": ids.repeat_interleave(n, dim=0), "attention_mask": mask.repeat_interleave(n, dim=0)}

@@ -15,7 +15,7 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.records import Prompt, Rollout, pad_rows
 from finegrained_rlhf.models.logprobs import chosen_logprobs
-from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -156,10 +156,11 @@ def _forward_gap(policy: Policy, prompts: Sequence[Prompt]) -> tuple[float, floa
     gap = largest = 0.0
     for number, row in enumerate(rows):
         prompt, tokens = asked[number // 2].input_ids, ids[number, : len(row)]
-        if config.is_encoder_decoder:
-            inputs = torch.tensor([[config.decoder_start_token_id, *row[:-1]]], device=policy.device)
+        if isinstance(policy, Seq2SeqPolicy):
+            inputs = torch.tensor([[*policy.start_ids, *row[:-1]]], device=policy.device)
             encoded = torch.tensor([prompt], device=policy.device)
             logits = policy.model(input_ids=encoded, decoder_input_ids=inputs, use_cache=False).logits[0]
+            logits = logits[len(policy.start_ids) - 1 :]
         else:
             whole = torch.tensor([[*prompt, *row]], device=policy.device)
             logits = policy.model(input_ids=whole, use_cache=False).logits[0, len(prompt) - 1 : -1]

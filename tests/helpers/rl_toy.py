@@ -41,7 +41,14 @@ def sharpen(model: Any, seed: int) -> Any:
 
 
 def model(kind: str = "t5", seed: int = 0, width: int = 16) -> Any:
-    """A sharpened tiny model: `t5` (tied head), `t5-v1.1` (gated, untied), `mt5`, `gpt2` or `llama` (untied)."""
+    """A sharpened tiny model: `t5` (tied head), `t5-v1.1` (gated, untied), `mt5`, `gpt2` or `llama` (untied).
+
+    Other encoder–decoders by their family (`seq2seq_toy`).
+    """
+    if kind not in (*SEQ2SEQ, *CAUSAL):
+        from seq2seq_toy import seq2seq_model
+
+        return seq2seq_model(kind, seed=seed)
     if kind == "llama":
         sizes = TinyLlamaConfig(width, 24, num_heads=2, num_key_value_heads=1, max_length=64, tied=False)
         return sharpen(build_llama(tokenizer(kind), sizes, seed), seed)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families_toy import family_policy
 from hub_toy import COMMIT, put_into_cache
 from huggingface_hub import constants
 from rl_toy import CAUSAL, model, policy, prompts, responses, tokenizer
@@ -172,6 +173,15 @@ def test_restoring_is_exact(kind: str, tmp_path: Path) -> None:
     restore_weights(target.model, tmp_path / "policy")
     assert torch.equal(score(target, kind), score(policy(kind, seed=1), kind))
     assert target.model.get_input_embeddings().weight is shared  # in place: the optimizer keeps its parameters
+
+
+def test_restoring_where_the_weights_have_other_names_on_disk(tmp_path: Path) -> None:
+    """Qwen3-MoE's experts are one weight in the model and one each on disk."""
+    saved, target = family_policy("qwen3_moe", seed=1), family_policy("qwen3_moe")
+    save_policy(saved, tmp_path)
+    restore_weights(target.model, tmp_path)
+    for name, weight in saved.model.state_dict().items():
+        assert torch.equal(target.model.state_dict()[name], weight), name
 
 
 def test_restoring_a_value_model(tmp_path: Path) -> None:

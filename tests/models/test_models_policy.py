@@ -138,7 +138,7 @@ def test_end_and_padding_ids() -> None:
 
 
 def test_other_architectures_are_refused() -> None:
-    with pytest.raises(ModelError, match="expected an encoder-decoder of the T5 family, got GPT2LMHeadModel"):
+    with pytest.raises(ModelError, match="encoder-decoders of type 'gpt2' are not known here"):
         Seq2SeqPolicy(model("gpt2"), tokenizer("gpt2"))
     with pytest.raises(ModelError, match="expected a causal language model with one lm_head, got GPT2Model"):
         CausalPolicy(model("gpt2").transformer, tokenizer("gpt2"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration, UMT5Config, UMT5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families import seq2seq, t5
 
 KINDS = ("t5", "t5-v1.1", "mt5", "umt5")
 LENGTHS = (9, 4, 1)
@@ -39,8 +39,8 @@ def batch(network: Any, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def ours(network: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
     ids, mask, responses = batch(network, rows)
-    states = t5.encode(network, ids, mask)
-    hidden = t5.decoder_states(network, states, mask, rows, responses, 0)
+    states = seq2seq.encode(network, ids, mask)
+    hidden = seq2seq.decoder_states(network, states, mask, rows, responses, (0,))
     return states[mask.bool()], t5.head(network, hidden)
 
 

@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from doctor_toy import ROOT, case_maker, diagnose, make_smoke
+from seq2seq_toy import seq2seq_config
+from transformers import AutoModelForSeq2SeqLM
+
+from finegrained_rlhf.models.loading import load_tokenizer
 
 MODELS = "${output_dir}/prepared/models"
 GPT2 = (f"policy.path={MODELS}/gpt2", f"value.path={MODELS}/gpt2")
@@ -48,6 +53,22 @@ def test_every_check_passes(smoke: Path, tmp_path: Path, overrides: tuple[str, .
     for check in ("models", "responses", "rewards", "alignment", "start", "training step"):
         assert by_status[check] in ("pass", "warn"), check
     assert by_status["start"] == by_status["training step"] == "pass"
+
+
+def test_an_encoder_decoder_with_a_configuration_for_each_half(smoke: Path, tmp_path: Path) -> None:
+    """The memory plan reads the sizes of encoder and decoder where the family keeps them."""
+    place, words = tmp_path / "t5gemma", load_tokenizer(smoke / "prepared" / "models" / "t5")
+    torch.manual_seed(0)
+    AutoModelForSeq2SeqLM.from_config(seq2seq_config("t5gemma", size=len(words))).save_pretrained(place)
+    words.save_pretrained(place)
+    case = case_maker(smoke, tmp_path / "scratch")(f"policy.path={place}", f"value.path={place}")
+    findings = diagnose(case)
+    assert [f"{f.check}: {f.measured}" for f in findings if f.status == "fail"] == []
+    by_status = {f.check: f.status for f in findings}
+    assert by_status["start"] == by_status["training step"] == "pass"
+    assert case.plan is not None and not case.plan.fast
+    shape = case.plan.policy
+    assert (shape.encoder_layers, shape.decoder_layers, shape.width, shape.keys) == (2, 2, 16, 16)
 
 
 @pytest.mark.slow

@@ -306,14 +306,14 @@ def test_drawing_from_the_candidates_is_drawing_from_all(top_p: float) -> None:
 
 
 def test_an_architecture_without_fast_decoder_falls_back_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    ours = policy()
-    ours.model.decoder.block[0].layer[0].SelfAttention.q.register_forward_hook(lambda m, i, o: o * 1.5)
+    ours = policy("gpt2")
+    ours.model.transformer.h[0].mlp.register_forward_hook(lambda m, i, o: o * 1.5)
     engine = make_engine(ours)
     assert isinstance(engine, GenerateEngine)
     for _ in range(2):
-        roll(engine, prompts(), [Greedy()])
+        roll(engine, prompts("gpt2"), [Greedy()])
     assert [record.message for record in caplog.records] == [
-        "T5ForConditionalGeneration has no fast decoder here; responses are drawn by transformers' generate"
+        "GPT2LMHeadModel has no fast decoder here; responses are drawn by transformers' generate"
     ]
 
 

@@ -3,7 +3,8 @@
 Knows the modules of transformers' T5 family (T5, T5 v1.1, Flan-T5, mT5, UMT5) and computes their function with their
 own weights, so adapters, autocast and gradients work as always. An encoder pass and the cross-attention's keys and
 values belong to a prompt; the responses to it attend as further query rows. Attention is
-`scaled_dot_product_attention`. In training mode (dropout) transformers' own forward runs instead.
+`scaled_dot_product_attention`. In training mode (dropout) transformers' own forward runs instead
+(`families/seq2seq.py`).
 """
 
 from __future__ import annotations
@@ -26,21 +27,19 @@ def is_t5(model: Any) -> bool:
     return model.config.model_type in _FAMILY and all(hasattr(stack, "block") for stack in stacks)
 
 
-def _ours(model: Any) -> bool:
+def computes(model: Any) -> bool:
+    """True where this module's passes stand for the model's own: in evaluation mode, not in fp16."""
     return is_t5(model) and not model.training and next(model.parameters()).dtype != torch.float16
 
 
-def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+def t5_encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Encoder output [P, L, D] of prompts.
 
     Args:
-        model: with an `encoder`.
+        model: one that this module `computes`.
         ids: int64 [P, L], right-padded.
         mask: int64 [P, L], 1 = real.
     """
-    if not _ours(model):
-        output: Tensor = model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        return output
     stack = model.encoder
     hidden: Tensor = stack.embed_tokens(ids)
     bias: Tensor | None = None
@@ -54,32 +53,17 @@ def encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     return states
 
 
-def decoder_states(
-    model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, response_ids: Tensor, start_id: int
-) -> Tensor:
-    """Last decoder hidden states [R, T, D] under teacher forcing, responses shifted right by the start token.
-
-    Padding of responses needs no mask: it comes last, and real tokens look back only.
+def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Tensor, inputs: Tensor) -> Tensor:
+    """Last decoder hidden states [R, T, D] of decoder inputs.
 
     Args:
-        model: with a `decoder`.
+        model: one that this module `computes`.
         states: float [P, L, D], the encoded prompts.
         mask: int64 [P, L].
         prompt_index: int64 [R], the prompt of each row. The work of a prompt is shared where its rows are contiguous
             and every prompt has equally many.
-        response_ids: int64 [R, T].
-        start_id: the decoder's start token.
+        inputs: int64 [R, T], start token first. Padding needs no mask: it comes last, and real tokens look back only.
     """
-    start = torch.full_like(response_ids[:, :1], start_id)
-    inputs = torch.cat([start, response_ids[:, :-1]], dim=1)
-    if not _ours(model):
-        output: Tensor = model.decoder(
-            input_ids=inputs,
-            encoder_hidden_states=states[prompt_index],
-            encoder_attention_mask=mask[prompt_index],
-            use_cache=False,
-        ).last_hidden_state
-        return output
     if not rows_are_shared(prompt_index, states.shape[0]):
         states, mask = states[prompt_index], mask[prompt_index]
     stack = model.decoder

@@ -1,6 +1,6 @@
 """Copying the exact weights of a checkpoint into a model that exists.
 
-Knows safetensors files. Knows no configuration and no policy.
+Knows safetensors files, and that transformers gives some weights other names and shapes on disk. Knows no policy.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from finegrained_rlhf.core.errors import CheckpointError
+from finegrained_rlhf.models.quiet import quiet_transformers
 
 
 def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None:
@@ -32,6 +34,8 @@ def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None
             state.update(load_file(file))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({str(error).strip().splitlines()[0]})") from None
+    if path.is_dir() and not set(state) <= set(module.state_dict()):
+        state = _as_transformers_reads(module, path) or state
     own = {name: tensor for name, tensor in module.state_dict().items() if part in name}
     strange = sorted(set(state) - set(own)) or [k for k in state if state[k].shape != own[k].shape]
     addresses = {own[name].data_ptr() for name in state if name in own}
@@ -44,3 +48,23 @@ def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
+
+
+def _as_transformers_reads(module: torch.nn.Module, directory: Path) -> dict[str, torch.Tensor]:
+    """The weights under the names that they have in `module`; empty where they are not those of its class.
+
+    `save_pretrained` writes the layout that a family's published weights have, which may differ from that of the
+    modules: T5Gemma 2's text encoder, Qwen3-MoE's experts.
+    """
+    if not isinstance(module, PreTrainedModel):
+        return {}
+    try:
+        with quiet_transformers():
+            model, info = type(module).from_pretrained(
+                directory, dtype="auto", output_loading_info=True, local_files_only=True, use_safetensors=True
+            )
+    except (OSError, ValueError, RuntimeError, KeyError):
+        return {}
+    whole = not (info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"])
+    state: dict[str, torch.Tensor] = model.state_dict() if whole else {}
+    return state

@@ -109,7 +109,7 @@ class Plan:
         reference_copy: True where the reference has weights of its own (no LoRA).
         bf16: bf16 autocast, else fp32.
         cuda: whether the device is a GPU.
-        fast: the fast engine serves the policy; else transformers' `generate`, whose samples share nothing.
+        fast: a stepper that keeps a prompt's keys once serves the policy; else its samples share nothing while decoded.
         processes: of the run.
         prompts: P of one step on this process.
         samples: N.

@@ -21,9 +21,9 @@ from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.frozen import linear_parameters
+from finegrained_rlhf.preflight.memory.layers import Layers
 from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
-    Layers,
     ProbeBatch,
     config_of_model,
     count,
@@ -37,8 +37,8 @@ from finegrained_rlhf.preflight.memory.probe import (
     value_shell,
 )
 from finegrained_rlhf.preflight.memory.report import report
-from finegrained_rlhf.rollout.fast import FastEngine
-from finegrained_rlhf.rollout.select import make_engine
+from finegrained_rlhf.rollout.select import stepper_of
+from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.train import TrainPPO
 from finegrained_rlhf.training.ppo.trainer import PPOData
@@ -99,11 +99,14 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
 
 
 def _fast(job: TrainPPO, policy: Policy) -> bool:
-    """Whether the fast engine will serve the policy; gradient checkpointing can be in its way."""
+    """Whether a stepper that keeps a prompt's keys once will serve; gradient checkpointing can be in its way.
+
+    `Seq2SeqStepper` repeats them for each row, as transformers' `generate` does.
+    """
     shell = policy_shell(job.policy, policy.tokenizer, Layers(1, 1))
     if job.policy.gradient_checkpointing:
         shell.use_gradient_checkpointing()
-    return isinstance(make_engine(shell), FastEngine)
+    return stepper_of(shell) not in (None, Seq2SeqStepper)
 
 
 def _reward_models(job: TrainPPO, responses: int, tokens: int) -> Iterator[RewardModelShape]:

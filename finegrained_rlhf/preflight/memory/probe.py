@@ -7,7 +7,6 @@ kernels keep. Layers are alike, so two counts, of one layer and of two, give any
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.seq2seq import seq2seq_family
 from finegrained_rlhf.models.loading import (
     PolicyConfig,
     ValueConfig,
@@ -30,17 +30,10 @@ from finegrained_rlhf.models.loading import (
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.preflight.memory.layers import Layers, decoder_config, layers_of, with_layers
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import recorded_prompt
-
-
-@dataclass(frozen=True)
-class Layers:
-    """How many layers a shell has; `encoder` is not read for a causal model."""
-
-    encoder: int
-    decoder: int
 
 
 def config_of_model(path: str, export: str = "policy", revision: str | None = None) -> Any:
@@ -50,19 +43,6 @@ def config_of_model(path: str, export: str = "policy", revision: str | None = No
         ModelError: there is none, or it cannot be read.
     """
     return read_model_config(model_directory(path, export, revision))
-
-
-def _with_layers(config: Any, layers: Layers | None) -> Any:
-    config = copy.deepcopy(config)
-    if layers is None:
-        return config
-    if config.is_encoder_decoder:
-        config.num_layers, config.num_decoder_layers = layers.encoder, layers.decoder
-        return config
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: layers.decoder]
-    config.num_hidden_layers = layers.decoder
-    return config
 
 
 def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = None) -> Policy:
@@ -76,19 +56,22 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
     Raises:
         ModelError: the directory holds no configuration or no adapter.
     """
-    model_config = _with_layers(config_of_model(config.path, revision=config.revision), layers)
+    directory = model_directory(config.path, revision=config.revision)
+    model_config = with_layers(read_model_config(directory), layers)
     auto = AutoModelForSeq2SeqLM if model_config.is_encoder_decoder else AutoModelForCausalLM
     wrapper = None
     with torch.device("meta"):
         model = auto.from_config(model_config, dtype=torch.float32)
-        _untie_head(model, model_directory(config.path, revision=config.revision))
+        _untie_head(model, directory)
         if config.adapter is not None:
             wrapper = _adapter_shell(model, config.adapter)
         elif config.lora is not None:
             wrapper = add_lora(model, config.lora)
+    if (directory / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(directory)
     kind = Seq2SeqPolicy if model_config.is_encoder_decoder else CausalPolicy
     policy = kind(model, tokenizer, wrapper).eval()
-    policy.prompt = recorded_prompt(model_directory(config.path, revision=config.revision))
+    policy.prompt = recorded_prompt(directory)
     return policy
 
 
@@ -101,8 +84,10 @@ def _untie_head(model: Any, directory: Path) -> None:
                 names.update(file.keys())
         except SafetensorError as error:
             raise ModelError(f"{path}: damaged weights ({error})") from None
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if "lm_head.weight" in names and head.weight is embeddings.weight:
+    head = model.get_output_embeddings()
+    name = next(name for name, module in model.named_modules() if module is head)
+    others = (part for part in model.modules() if isinstance(part, nn.Embedding))
+    if f"{name}.weight" in names and any(head.weight is part.weight for part in others):
         head.weight = nn.Parameter(torch.empty_like(head.weight))
 
 
@@ -135,7 +120,7 @@ def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = Non
         if config.path is None:
             return SharedTrunkValueModel(policy, heads).eval()
         backbone = AutoModel.from_config(
-            _with_layers(config_of_model(config.path, revision=config.revision), layers), dtype=torch.float32
+            with_layers(config_of_model(config.path, revision=config.revision), layers), dtype=torch.float32
         )
         return SeparateValueModel(backbone, policy, heads).eval()
 
@@ -149,6 +134,8 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
     """
     causal = not config.is_encoder_decoder
     decoder = module if causal else next(m for name, m in module.named_modules() if name.split(".")[-1] == "decoder")
+    layers = layers_of(config)
+    config = decoder_config(config)
     width: int = config.hidden_size
     heads: int = config.num_attention_heads
     head_width: int = getattr(config, "d_kv", None) or getattr(config, "head_dim", None) or width // heads
@@ -156,8 +143,8 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         parameters=count(module.parameters()),
         trained=count(p for p in module.parameters() if p.requires_grad),
         decoder_parameters=count(layer_parameters(decoder, config)),
-        encoder_layers=0 if causal else config.num_layers,
-        decoder_layers=config.num_hidden_layers if causal else config.num_decoder_layers,
+        encoder_layers=layers.encoder,
+        decoder_layers=layers.decoder,
         width=width,
         keys=(getattr(config, "num_key_value_heads", None) or heads) * head_width,
         heads=heads,
@@ -170,7 +157,7 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
 
 def feed_forward_width(config: Any) -> int:
     """Width of the feed-forward layers, under whichever name a family has it; four times the model's by default."""
-    inner = (getattr(config, name, None) for name in ("d_ff", "intermediate_size", "n_inner"))
+    inner = (getattr(config, name, None) for name in ("d_ff", "intermediate_size", "n_inner", "decoder_ffn_dim"))
     return next((size for size in inner if size), 4 * config.hidden_size)
 
 
@@ -194,7 +181,8 @@ def count(parameters: Iterable[Tensor]) -> int:
 
 def layer_parameters(module: nn.Module, config: Any) -> Iterator[Tensor]:
     """All parameters but embeddings and head, which have one row a token of the vocabulary, [V, …]."""
-    return (parameter for parameter in module.parameters() if parameter.shape[0] != config.vocab_size)
+    rows = decoder_config(config).vocab_size
+    return (parameter for parameter in module.parameters() if parameter.shape[0] != rows)
 
 
 def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
@@ -287,12 +275,13 @@ def _activations(kept: Callable[[Layers], int], config: Any, batch: ProbeBatch) 
     one = kept(Layers(1, 1))
     encoder = kept(Layers(2, 1)) - one if config.is_encoder_decoder else 0
     decoder = kept(Layers(1, 2)) - one
-    width, rows = 4 * config.hidden_size, batch.samples
+    width, rows = 4 * decoder_config(config).hidden_size, batch.samples
+    encoder_width = 4 * seq2seq_family(config).stacks(config).encoder.hidden_size if config.is_encoder_decoder else 0
     causal_tokens = (1 if _packed(config) else rows) * batch.prompt_tokens
     return Activations(
         outside=max(0, one - encoder - decoder),
         encoder_layer=encoder,
         decoder_layer=decoder,
-        encoder_input=width * batch.prompt_tokens if config.is_encoder_decoder else 0,
+        encoder_input=encoder_width * batch.prompt_tokens,
         decoder_input=width * (rows * batch.response_tokens + (0 if config.is_encoder_decoder else causal_tokens)),
     )

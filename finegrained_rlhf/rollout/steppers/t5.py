@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.families import t5
-from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_weight, is_plain
 
 _HEAD_ROWS = 1024
@@ -56,7 +56,9 @@ class _Layer:
 def supports_t5(policy: Policy) -> bool:
     """True when the decoder's modules do nothing that their weights do not say (hooks, other adapters than LoRA)."""
     model = policy.model
-    if not t5.is_t5(model) or model.training or model.decoder.embed_tokens.weight.dtype == torch.float16:
+    if not isinstance(policy, Seq2SeqPolicy) or not t5.is_t5(model) or len(policy.start_ids) != 1:
+        return False
+    if model.training or model.decoder.embed_tokens.weight.dtype == torch.float16:
         return False
     attentions = [layer for block in model.decoder.block for layer in (_self(block), _cross(block))]
     linear = [getattr(attention, name) for attention in attentions for name in "qkvo"]
@@ -89,12 +91,11 @@ class T5Stepper:
     """
 
     def __init__(self, policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> None:
-        assert memory.states is not None
+        assert memory.states is not None and isinstance(policy, Seq2SeqPolicy)
         self.policy, self.model = policy, policy.model
         prompts, self.limit = memory.states.shape[0], max_new_tokens
         device = memory.states.device
-        start = self.model.config.decoder_start_token_id
-        self.first_tokens = torch.full((prompts * samples,), start, dtype=torch.long, device=device)
+        self.first_tokens = torch.full((prompts * samples,), policy.start_ids[0], dtype=torch.long, device=device)
         self._width: int = _self(self.model.decoder.block[0]).key_value_proj_dim
         self.layers, self.seen, self.head = self._read(memory, samples)
 
