@@ -20,6 +20,7 @@ from finegrained_rlhf.rollout.assembly import assemble, empty_rollout, join_roll
 from finegrained_rlhf.runtime.processes import Processes
 
 LogprobSource = Literal["auto", "decode", "update"]
+EngineKind = Literal["auto", "generate", "continuous"]
 
 
 @dataclass(frozen=True)
