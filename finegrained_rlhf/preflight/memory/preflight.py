@@ -96,11 +96,11 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
 
 
 def _fast(job: TrainPPO, policy: Policy) -> bool:
-    """Whether the fast engine will serve the policy; gradient checkpointing can be in its way."""
+    """Whether the fast engine will serve the policy; the job's choice or gradient checkpointing can be in its way."""
     shell = policy_shell(job.policy, policy.tokenizer, Layers(1, 1))
     if job.policy.gradient_checkpointing:
         shell.use_gradient_checkpointing()
-    return isinstance(make_engine(shell), FastEngine)
+    return isinstance(make_engine(shell, job.rollout.engine), FastEngine)
 
 
 def _reward_models(job: TrainPPO, responses: int, tokens: int) -> Iterator[RewardModelShape]:

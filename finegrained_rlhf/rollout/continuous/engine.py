@@ -47,7 +47,7 @@ _SDPA_OVER_PAGES = "finegrained_sdpa_over_pages"
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """transformers' SDPA in the dtype of the pages; under autocast queries, keys and values come in two others.
+    """SDPA of transformers in the dtype of the pages; under autocast queries, keys and values come in two others.
 
     Args:
         module: the attention layer.
@@ -58,9 +58,7 @@ def _attend(
         **options: as transformers calls attention functions, `cache` among them.
     """
     dtype = options["cache"].dtype
-    return sdpa_attention_forward(
-        module, query.to(dtype), key.to(dtype), value.to(dtype), attention_mask, **options
-    )
+    return sdpa_attention_forward(module, query.to(dtype), key.to(dtype), value.to(dtype), attention_mask, **options)
 
 
 AttentionInterface.register(_SDPA_OVER_PAGES, _attend)

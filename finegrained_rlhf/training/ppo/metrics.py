@@ -71,6 +71,7 @@ def step_metrics(
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
     describe_responses(rollout, experience.trace, policy, metrics)
+    largest = describe_importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)
     totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
@@ -83,10 +84,29 @@ def step_metrics(
         **means,
         **{f"reward/{name}/weight": component.weight for name, component in experience.trace.components.items()},
         **experience.trace.metrics,
+        **largest,
         **({} if experience.values is None else {"explained_variance": explained_variance(experience, processes.sum_)}),
         "lr": lr,
         "response_tokens": totals[1],
     }
+
+
+def describe_importance(experience: Experience, metrics: StepMetrics, processes: Processes) -> dict[str, float]:
+    """Add the mean weight, the share of capped tokens and the gap between engine and update to `metrics`.
+
+    Returns:
+        The largest ratio before the cap over all processes; nothing where there are no weights.
+    """
+    importance, rollout = experience.importance, experience.rollout
+    if importance is None or rollout.sampler_logprobs is None:
+        return {}
+    real = rollout.response_mask.bool()
+    tokens = real.sum()
+    metrics.add("importance/mean", importance.weights[real].sum(), tokens)
+    metrics.add("importance/capped", importance.capped[real].sum(), tokens)
+    metrics.add("importance/gap", (rollout.logprobs - rollout.sampler_logprobs)[real].abs().sum(), tokens)
+    largest = float(importance.ratios[real].max()) if bool(real.any()) else 0.0
+    return {"importance/max": max(processes.gather_objects([largest]))}
 
 
 def explained_variance(experience: Experience, reduce: Reduce) -> float:
