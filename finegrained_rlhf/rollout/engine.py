@@ -24,6 +24,21 @@ LogprobSource = Literal["auto", "decode", "update"]
 EngineKind = Literal["auto", "generate", "continuous"]
 
 
+def check_engine_settings(engine: str, importance_cap: float | None, importance_mode: str, prefix: str = "") -> None:
+    """Check the settings that PPO and self-critical training share, whose keys begin with `prefix`.
+
+    Raises:
+        ConfigError: an engine or a mode that is none, or a cap below 1.
+    """
+    if engine not in get_args(EngineKind):
+        raise ConfigError(f"{prefix}engine must be auto, generate or continuous, got {engine!r}")
+    if importance_mode not in get_args(ImportanceMode):
+        modes = ", ".join(get_args(ImportanceMode))
+        raise ConfigError(f"{prefix}importance_mode must be one of {modes}, got {importance_mode!r}")
+    if importance_cap is not None and not importance_cap >= 1:
+        raise ConfigError(f"{prefix}importance_cap must be at least 1 (or null), got {importance_cap}")
+
+
 @dataclass(frozen=True)
 class RolloutConfig:
     """How responses are drawn in training.
@@ -65,27 +80,16 @@ class RolloutConfig:
             raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
         if self.logprobs not in get_args(LogprobSource):
             raise ConfigError(f"rollout.logprobs must be auto, decode or update, got {self.logprobs!r}")
-        if self.engine not in get_args(EngineKind):
-            raise ConfigError(f"rollout.engine must be auto, generate or continuous, got {self.engine!r}")
-        self._check_importance()
-        try:
-            self.decoding()
-        except ValueError as error:
-            raise ConfigError(f"rollout: {error}") from None
-
-    def _check_importance(self) -> None:
-        if self.importance_mode not in get_args(ImportanceMode):
-            modes = ", ".join(get_args(ImportanceMode))
-            raise ConfigError(f"rollout.importance_mode must be one of {modes}, got {self.importance_mode!r}")
-        if self.importance_cap is None:
-            return
-        if not self.importance_cap >= 1:
-            raise ConfigError(f"rollout.importance_cap must be at least 1 (or null), got {self.importance_cap}")
-        if self.logprobs == "decode":
+        check_engine_settings(self.engine, self.importance_cap, self.importance_mode, "rollout.")
+        if self.importance_cap is not None and self.logprobs == "decode":
             raise ConfigError(
                 "rollout.importance_cap compares the engine's log-probabilities with the update's, and "
                 "rollout.logprobs=decode takes the engine's for both; take logprobs=auto or update"
             )
+        try:
+            self.decoding()
+        except ValueError as error:
+            raise ConfigError(f"rollout: {error}") from None
 
     def importance(self, rollout: Rollout) -> ImportanceWeights | None:
         """How the policy loss of each token is weighed; None where no cap is set or engine and update agree."""

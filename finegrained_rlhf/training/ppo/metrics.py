@@ -12,6 +12,7 @@ from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
+from finegrained_rlhf.training.importance import ImportanceMetrics
 from finegrained_rlhf.training.suppression import describe_suppression
 
 _AUDITED = 4
@@ -71,7 +72,7 @@ def step_metrics(
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
     describe_responses(rollout, experience.trace, policy, metrics)
-    largest = describe_importance(experience, metrics, processes)
+    largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)
     totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
@@ -91,22 +92,14 @@ def step_metrics(
     }
 
 
-def describe_importance(experience: Experience, metrics: StepMetrics, processes: Processes) -> dict[str, float]:
-    """Add the mean weight, the share of capped tokens and the gap between engine and update to `metrics`.
-
-    Returns:
-        The largest ratio before the cap over all processes; nothing where there are no weights.
-    """
-    importance, rollout = experience.importance, experience.rollout
-    if importance is None or rollout.sampler_logprobs is None:
+def _importance(experience: Experience, metrics: StepMetrics, processes: Processes) -> dict[str, float]:
+    """Add importance weights, where there are any, to `metrics`; what is not a mean over processes is returned."""
+    rollout, weights = experience.rollout, experience.importance
+    if weights is None or rollout.sampler_logprobs is None:
         return {}
-    real = rollout.response_mask.bool()
-    tokens = real.sum()
-    metrics.add("importance/mean", importance.weights[real].sum(), tokens)
-    metrics.add("importance/capped", importance.capped[real].sum(), tokens)
-    metrics.add("importance/gap", (rollout.logprobs - rollout.sampler_logprobs)[real].abs().sum(), tokens)
-    largest = float(importance.ratios[real].max()) if bool(real.any()) else 0.0
-    return {"importance/max": max(processes.gather_objects([largest]))}
+    measured = ImportanceMetrics(metrics)
+    measured.add(weights, rollout.logprobs, rollout.sampler_logprobs, rollout.response_mask)
+    return measured.largest(processes)
 
 
 def explained_variance(experience: Experience, reduce: Reduce) -> float:
