@@ -108,7 +108,9 @@ class NamedDraws(ContinuousBatchingLogitsProcessor):
             rows = torch.nonzero(which == number).squeeze(1)
             if not rows.numel():
                 continue
-            greedy = isinstance(decoding, Greedy)
             asked = scores[rows]
-            tokens[rows] = asked.argmax(dim=-1) if greedy else draw(asked, decoding, self._noise[places[rows]])
+            if isinstance(decoding, Greedy):
+                tokens[rows] = asked.argmax(dim=-1)
+            else:
+                tokens[rows] = draw(asked, decoding, self._noise[places[rows]])
         return tokens
