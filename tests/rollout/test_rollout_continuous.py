@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -104,7 +105,13 @@ def test_under_autocast_the_gap_to_the_update_is_bf16_noise() -> None:
     assert 1e-5 < float((found.logprobs - scored).abs().max()) < 0.3
 
 
-def test_model_and_generators_are_left_as_they_were() -> None:
+def test_model_generators_and_console_are_left_as_they_were(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers tells of its loop where the root logger lets it, as that of a script does."""
+    caplog.set_level(logging.INFO)
+    logger = logging.getLogger("ContinuousBatchingLogger")
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])  # it passes nothing on
     ours = family_policy("llama")
     ours.model.train()
     ours.model.model.layers[0].eval()
@@ -117,6 +124,7 @@ def test_model_and_generators_are_left_as_they_were() -> None:
     assert [module.training for module in ours.model.modules()] == modes
     assert ours.model.generation_config.to_dict() == settings
     assert ours.model.config._attn_implementation == attention
+    assert caplog.messages == [] and logger.level == logging.NOTSET
 
 
 def test_no_prompt_is_no_row() -> None:

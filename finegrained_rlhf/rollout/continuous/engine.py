@@ -6,6 +6,7 @@ is the business of `draws.py`. The prompt of N samples is read once: its request
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.noise import row_noise
 from finegrained_rlhf.rollout.steppers.causal import looks_back_only, rotates_rows_alike
 
+_LOGGER = logging.getLogger("ContinuousBatchingLogger")
 _PAGE = 32
 _READ_AT_ONCE = 1024
 """Tokens of prompts in one batch: its attention mask has as many rows, and a column for every token of the cache."""
@@ -173,16 +175,19 @@ def _batching(memory: PromptMemory, samples: int, limit: int) -> ContinuousBatch
 def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
     """Give the model plain SDPA for the while, and put back its attention, its modes and torch's generators.
 
-    A manager switches the model to evaluation and seeds torch.
+    A manager switches the model to evaluation, seeds torch, and tells of its loop in five lines a rollout by a logger
+    of its own; warnings and errors still come.
     """
     config, training = model.config, [module for module in model.modules() if module.training]
-    attention = config._attn_implementation
+    attention, level = config._attn_implementation, _LOGGER.level
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         config._attn_implementation = "sdpa"
+        _LOGGER.setLevel(logging.WARNING)
         try:
             yield
         finally:
             config._attn_implementation = attention
+            _LOGGER.setLevel(level)
             for module in training:
                 module.training = True
 
