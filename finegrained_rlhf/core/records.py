@@ -94,9 +94,12 @@ class Rollout:
         response_ids: int64 [R, T], the sampled ids (EOS included where it was reached), padded.
         response_mask: int64 [R, T].
         logprobs: fp32 [R, T], log-probability of each sampled token under the policy that sampled (the plain softmax
-            unless the policy scores the tempered one); 0 at padding.
+            unless the policy scores the tempered one); 0 at padding. An engine's own, until a trainer computes them
+            anew by the function that it trains.
         texts: R decoded responses without special tokens.
         token_ends: R tuples; `token_ends[r][t]` is the character offset in `texts[r]` at which token t ends.
+        sampler_logprobs: fp32 [R, T], what the engine had given where `logprobs` are a trainer's, of the same
+            distribution; None where they are the engine's still.
     """
 
     prompts: Sequence[Prompt]
@@ -111,6 +114,7 @@ class Rollout:
     logprobs: Tensor
     texts: Sequence[str]
     token_ends: Sequence[tuple[int, ...]]
+    sampler_logprobs: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows = self.response_ids.shape[0]
@@ -118,6 +122,8 @@ class Rollout:
             raise ValueError(f"a rollout of {rows} rows needs as many texts, token_ends and prompt indices")
         if self.response_ids.shape != self.response_mask.shape or self.response_ids.shape != self.logprobs.shape:
             raise ValueError("response_ids, response_mask and logprobs must have one shape [R, T]")
+        if self.sampler_logprobs is not None and self.sampler_logprobs.shape != self.logprobs.shape:
+            raise ValueError("sampler_logprobs and logprobs must have one shape [R, T]")
 
     def row_prompts(self) -> list[Prompt]:
         """The prompt of each of the R rows."""
@@ -215,6 +221,21 @@ class ValueHeads:
 
 
 @dataclass(frozen=True)
+class ImportanceWeights:
+    """How the losses of tokens are weighed that another policy drew, μ, than is trained, π (`rl.importance`).
+
+    Attributes:
+        weights: fp32 [R, T] that multiply the policy loss of each token; 1 at padding.
+        ratios: fp32 [R, T] π/μ before the cap; of a sequence mode the same number at all tokens of a row; 1 at padding.
+        capped: bool [R, T], real tokens whose ratio was above the cap.
+    """
+
+    weights: Tensor
+    ratios: Tensor
+    capped: Tensor
+
+
+@dataclass(frozen=True)
 class Experience:
     """What a policy learns from: a rollout with everything that is held fixed during its epochs.
 
@@ -232,6 +253,7 @@ class Experience:
             `baseline` for what is no reward's (values, subtracted means); they add up to the advantages. Empty where no
             advantages were made.
         heads: values and targets of several value heads; None where there is one or none.
+        importance: weights of the policy loss where another policy drew than is trained; None weighs every token alike.
     """
 
     rollout: Rollout
@@ -243,6 +265,7 @@ class Experience:
     returns: Tensor | None
     shares: Mapping[str, Tensor] = field(default_factory=dict)
     heads: ValueHeads | None = None
+    importance: ImportanceWeights | None = None
 
 
 def pad_rows(

@@ -52,13 +52,16 @@ def self_critical_loss(logprobs: Tensor, rewards: Tensor, mask: Tensor, *, sampl
     return weighted_likelihood_loss(logprobs, rewards / samples, mask)
 
 
-def weighted_likelihood_loss(logprobs: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-    """−Σ_r w_r Σ_t log Pr(token t of row r): the form that the self-critical loss and cross-entropy share.
+def weighted_likelihood_loss(
+    logprobs: Tensor, weights: Tensor, mask: Tensor, importance: Tensor | None = None
+) -> Tensor:
+    """−Σ_r w_r Σ_t ρ_rt log Pr(token t of row r): the form that the self-critical loss and cross-entropy share.
 
     Args:
         logprobs: fp32 [R, T].
         weights: fp32 [R], no gradient: r / m of a sample, 1 of a reference to imitate, each over its global count.
         mask: int [R, T], 1 = real token.
+        importance: fp32 [R, T] ρ, no gradient, where another policy drew the rows (`rl.importance`); 1 when None.
 
     Returns:
         A scalar, differentiable in `logprobs`.
@@ -66,8 +69,9 @@ def weighted_likelihood_loss(logprobs: Tensor, weights: Tensor, mask: Tensor) ->
     Raises:
         ValueError: shapes or types that do not fit.
     """
-    check_token_tensors(mask, logprobs=logprobs)
+    check_token_tensors(mask, logprobs=logprobs, **({} if importance is None else {"importance": importance}))
     if weights.shape != mask.shape[:1] or not weights.is_floating_point():
         raise ValueError(f"need floating-point weights [{mask.shape[0]}], got {weights.dtype} {tuple(weights.shape)}")
-    sequence = torch.where(mask.bool(), logprobs, 0.0).sum(dim=1)
+    weighed = logprobs if importance is None else logprobs * importance.detach()
+    sequence = torch.where(mask.bool(), weighed, 0.0).sum(dim=1)
     return -(weights.detach() * sequence).sum()

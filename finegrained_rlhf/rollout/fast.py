@@ -10,20 +10,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.core.records import Decoding, Greedy
 from finegrained_rlhf.models.distribution import draw
 from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.graphs import GraphedStep
-from finegrained_rlhf.rollout.noise import uniform_noise
+from finegrained_rlhf.rollout.noise import row_noise
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
 
 # Compaction copies the caches; it pays when a quarter of the rows is gone.
@@ -76,7 +74,7 @@ class FastEngine(PolicyEngine):
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
     ) -> tuple[Tensor, Tensor]:
-        noise = torch.from_numpy(_noise(memory.prompts, decodings, limit, seed, step))
+        noise = torch.from_numpy(row_noise(memory.prompts, decodings, limit, seed, step))
         return self._loop(memory, tuple(decodings), limit).run(noise.to(self.policy.device))
 
     def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
@@ -231,15 +229,3 @@ def _bucketed(memory: PromptMemory) -> PromptMemory:
         prompt_mask=F.pad(memory.prompt_mask, (0, more)),
         states=None if memory.states is None else F.pad(memory.states, (0, 0, 0, more)),
     )
-
-
-def _noise(
-    prompts: Sequence[Prompt], decodings: Sequence[Decoding], limit: int, seed: int, step: int
-) -> NDArray[np.float64]:
-    """Uniform numbers fp64 [R, T]; those of greedy rows are not used."""
-    numbers, drawn = [], 0
-    for decoding in decodings:
-        numbers += [drawn + sample for sample in range(decoding.samples)]
-        drawn += decoding.samples if isinstance(decoding, Sample) else 0
-    names = [prompt.draw for prompt in prompts for _ in numbers]
-    return uniform_noise(seed, step, names, numbers * len(prompts), limit)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.core.records import Decoding, Prompt, Sample
 from finegrained_rlhf.core.seeding import stable_hash
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -50,3 +51,26 @@ def uniform_noise(
         bits = _splitmix64(keys + counters * _GOLDEN)
     # 52 bits and a half: exact in fp64. With 53 the half would be rounded away and 1.0 could come out.
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def row_noise(
+    prompts: Sequence[Prompt], decodings: Sequence[Decoding], positions: int, seed: int, step: int
+) -> NDArray[np.float64]:
+    """The numbers of the rows of a rollout in the order of `assembly.row_order`; those of greedy rows are not used.
+
+    Args:
+        prompts: P prompts.
+        decodings: together N a prompt; samples are numbered over all of them.
+        positions: T, how many positions.
+        seed: of the run.
+        step: training step, or any number that tells draws apart.
+
+    Returns:
+        float64 [P·N, T].
+    """
+    numbers, drawn = [], 0
+    for decoding in decodings:
+        numbers += [drawn + sample for sample in range(decoding.samples)]
+        drawn += decoding.samples if isinstance(decoding, Sample) else 0
+    names = [prompt.draw for prompt in prompts for _ in numbers]
+    return uniform_noise(seed, step, names, numbers * len(prompts), positions)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 
+import transformers
+from packaging.version import Version
+
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.rollout.engine import EngineKind, RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.steppers.base import OpenStepper
@@ -14,6 +18,8 @@ from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper, supports_s
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
+
+_CONTINUOUS_SINCE = "5.19"
 
 
 def stepper_of(policy: Policy) -> OpenStepper | None:
@@ -25,12 +31,36 @@ def stepper_of(policy: Policy) -> OpenStepper | None:
     return open_causal if supports_causal(policy) else None
 
 
-def make_engine(policy: Policy) -> RolloutEngine:
-    """The fastest engine that computes this policy's function; says so where that is transformers' generate."""
-    open_stepper = stepper_of(policy)
+def make_engine(policy: Policy, kind: EngineKind = "auto") -> RolloutEngine:
+    """The engine that was asked for.
+
+    Args:
+        policy: draws.
+        kind: `auto` takes the fastest engine that computes this policy's function, and says so where that is
+            transformers' generate.
+
+    Raises:
+        ConfigError: `continuous`, and continuous batching does not serve this policy or this version of transformers
+            has none.
+    """
+    if kind == "continuous":
+        return _continuous(policy)
+    open_stepper = stepper_of(policy) if kind == "auto" else None
     if open_stepper is not None:
         return FastEngine(policy, open_stepper)
-    logger.warning(
-        "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
-    )
+    if kind == "auto":
+        logger.warning(
+            "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
+        )
     return GenerateEngine(policy)
+
+
+def _continuous(policy: Policy) -> RolloutEngine:
+    if Version(transformers.__version__) < Version(_CONTINUOUS_SINCE):
+        raise ConfigError(
+            f"rollout.engine=continuous needs transformers {_CONTINUOUS_SINCE} or newer, this is "
+            f"{transformers.__version__}; take engine=auto"
+        )
+    from finegrained_rlhf.rollout.continuous.engine import ContinuousEngine  # here: it stands on young interfaces
+
+    return ContinuousEngine(policy)

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import ComponentTrace, Experience
 from finegrained_rlhf.rl.kl import log_ratio_kl
-from finegrained_rlhf.runtime.directory.samples import SampleRecord, SampleSegment, SampleTokens
+from finegrained_rlhf.runtime.directory.samples import IMPORTANCE, SampleRecord, SampleSegment, SampleTokens
 from finegrained_rlhf.runtime.processes import Processes
 
 _DIGITS = 6
@@ -60,6 +60,8 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
     tensors = {"kl": kl, "value": experience.values, "reward": experience.rewards}
     if experience.shares or experience.values is not None:
         tensors["advantage"] = experience.advantages
+    if experience.importance is not None:
+        tensors[IMPORTANCE] = experience.importance.weights
     numbers = {name: _rounded(tensor) for name, tensor in tensors.items() if tensor is not None}
     shares = {name: _rounded(tensor) for name, tensor in experience.shares.items()}
     indices, lengths = rollout.sample_index.tolist(), rollout.lengths().tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rewards import ComponentConfig, RewardComposer, RewardConfig
-from finegrained_rlhf.rollout import RolloutConfig, make_engine
+from finegrained_rlhf.rollout import RolloutConfig, RolloutEngine, make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -94,9 +94,11 @@ def make_trainer(
     score_sampling: bool = False,
     logprobs: Any = "auto",
     algorithm: AdvantageEstimator | None = None,
+    engine: RolloutEngine | None = None,
+    drawn: Mapping[str, Any] | None = None,
     **ppo: Any,
 ) -> PPOTrainer:
-    """A trainer whose every part is small; `ppo` are fields of PPOConfig."""
+    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig."""
     owner = policy(kind) if owner is None else owner
     processes = processes or Processes()
     scorers = scorers or {"words": WordScorer(), "length": LengthScorer()}
@@ -108,6 +110,7 @@ def make_trainer(
         temperature=temperature,
         top_k=0,
         logprobs=logprobs,
+        **(drawn or {}),
     )
     if score_sampling:
         owner.scored = rollout.decoding()
@@ -117,7 +120,7 @@ def make_trainer(
     values = value_model(owner, kind, shared, heads) if heads else None
     parts = PPOParts(
         PPOModels(owner, values, optimizer, total_steps=100),
-        make_engine(owner),
+        make_engine(owner, rollout.engine) if engine is None else engine,
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
         PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
         processes,

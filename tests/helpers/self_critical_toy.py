@@ -10,7 +10,7 @@ from rl_toy import policy, prompts
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout import make_engine
+from finegrained_rlhf.rollout import RolloutEngine, make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -64,6 +64,7 @@ def make_trainer(
     validation: int = 0,
     seed: int = 0,
     samples_every: int | None = None,
+    engine: RolloutEngine | None = None,
     **config: Any,
 ) -> SelfCriticalTrainer:
     """A trainer whose every part is small; `config` are fields of SelfCriticalConfig."""
@@ -77,7 +78,7 @@ def make_trainer(
         SelfCriticalConfig(**{**settings, **config}),
         optimizer or OptimizerConfig(lr=1e-3, schedule="constant"),
         100,
-        make_engine(owner),
+        engine or make_engine(owner, config.get("engine", "auto")),
         processes or Processes(),
         RunDirectory(path).create(),
         seed=seed,

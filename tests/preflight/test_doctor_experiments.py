@@ -27,7 +27,13 @@ RUNS = {
     "gpt2, lora": ("policy=lora", *GPT2),
     "gpt2, shared value": (GPT2[0], *SHARED),
     "llama": ("policy=tiny_llama",),
-    "llama, lora, shared value": ("policy=lora", f"policy.path={MODELS}/llama", *SHARED),
+    "llama, lora, shared value, continuous batching": (
+        "policy=lora",
+        f"policy.path={MODELS}/llama",
+        *SHARED,
+        "rollout.engine=continuous",
+        "rollout.importance_cap=2.0",
+    ),
     "t5, checkpointing, tempered": (
         "policy.gradient_checkpointing=true",
         "ppo.score_sampling_distribution=true",

@@ -185,7 +185,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
             self.training,
             self.optimizer,
             self.total_steps,
-            make_engine(policy),
+            make_engine(policy, self.training.engine),
             processes,
             run,
             seed=self.seed,

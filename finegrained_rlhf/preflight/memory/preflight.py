@@ -99,10 +99,13 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
 
 
 def _fast(job: TrainPPO, policy: Policy) -> bool:
-    """Whether a stepper that keeps a prompt's keys once will serve; gradient checkpointing can be in its way.
+    """Whether a stepper that keeps a prompt's keys once will serve.
 
-    `Seq2SeqStepper` repeats them for each row, as transformers' `generate` does.
+    The job's engine or gradient checkpointing can be in its way. `Seq2SeqStepper` repeats them for each row, as
+    transformers' `generate` does.
     """
+    if job.rollout.engine != "auto":
+        return False
     shell = policy_shell(job.policy, policy.tokenizer, Layers(1, 1))
     if job.policy.gradient_checkpointing:
         shell.use_gradient_checkpointing()

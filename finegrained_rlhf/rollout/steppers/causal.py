@@ -37,7 +37,7 @@ def supports_causal(policy: Policy) -> bool:
         return False
     config = model.config
     family = CAUSAL_FAMILIES.get(config.model_type)
-    if family is None or not family.stepped or not _looks_back_only(config) or not _rotary(config) <= _FIXED_ROTARY:
+    if family is None or not family.stepped or not looks_back_only(config) or not rotates_rows_alike(config):
         return False
     modules = list(model.base_model.modules())
     if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules):
@@ -46,11 +46,16 @@ def supports_causal(policy: Policy) -> bool:
     return all(is_plain(module) for module in adapted)
 
 
-def _looks_back_only(config: Any) -> bool:
+def looks_back_only(config: Any) -> bool:
     """No cross-attention, no attention to later tokens, and none that the attention function does not see."""
     bidirectional = getattr(config, "use_bidirectional_attention", None) or not getattr(config, "is_causal", True)
     hidden = getattr(config, "add_cross_attention", False) or getattr(config, "reorder_and_upcast_attn", False)
     return not (bidirectional or hidden)
+
+
+def rotates_rows_alike(config: Any) -> bool:
+    """Whether a token's rotary angle follows from its position alone, not from the longest row of a batch."""
+    return _rotary(config) <= _FIXED_ROTARY
 
 
 def _rotary(config: Any) -> set[str]:

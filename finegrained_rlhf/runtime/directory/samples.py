@@ -19,6 +19,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 QUANTITIES = ("kl", "value", "reward", "advantage")
 """Numbers of a token, in the order in which they are written."""
+IMPORTANCE = "importance"
+"""One more number of a token, of runs that weigh what another policy drew."""
 SampleKind = Literal["step", "validation_step"]
 
 
@@ -52,7 +54,8 @@ class SampleTokens:
     Attributes:
         ends: character at which each ends [T]; not decreasing.
         numbers: by quantity of `QUANTITIES`, a number a token [T]: `kl` is log π − log π_ref in nats, `value` V(s_t),
-            `reward` as trained (KL included, whitened where the configuration says so), `advantage` as trained.
+            `reward` as trained (KL included, whitened where the configuration says so), `advantage` as trained;
+            `importance` the weight of its policy loss.
         shares: by reward component, a number a token [T]: its share in `advantage`; `kl` and `baseline` are no
             component's. They add up to `advantage`. Empty in files that do not hold them.
     """
@@ -253,7 +256,7 @@ def _tokens(row: Any, shares: Any, text: str) -> SampleTokens:
         raise DataError(f"expected a list of offsets from 0 to {len(text)}", field="tokens.ends")
     if sorted(ends) != ends:
         raise DataError("expected offsets that do not decrease", field="tokens.ends")
-    numbers = {name: row[name] for name in QUANTITIES if name in row}
+    numbers = {name: row[name] for name in (*QUANTITIES, IMPORTANCE) if name in row}
     if not isinstance(shares, Mapping):
         raise DataError(f"expected an object, got {type(shares).__name__}", field="shares")
     named = {**{f"tokens.{k}": v for k, v in numbers.items()}, **{f"shares.{k}": v for k, v in shares.items()}}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.records import Experience, RewardTrace, Rollout
+from finegrained_rlhf.core.records import Experience, ImportanceWeights, RewardTrace, Rollout
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.stats import Reduce
 from finegrained_rlhf.training.ppo.advantages.gae import GAE
@@ -38,6 +38,7 @@ def make_experience(
     config: PPOConfig,
     reduce: Reduce,
     algorithm: AdvantageEstimator | None = None,
+    importance: ImportanceWeights | None = None,
 ) -> Experience:
     """Rewards r_t = Σ_k weighted_k,t − β·KL_t, or without the KL where it is part of the loss; what the algorithm makes
     of them.
@@ -51,6 +52,7 @@ def make_experience(
         config: PPO settings.
         reduce: sums a small tensor over all processes.
         algorithm: makes advantages; GAE where None.
+        importance: weights of the policy loss; None where there are none.
     """
     check_components_add_up(trace)
     penalty = None
@@ -69,6 +71,7 @@ def make_experience(
         made.returns,
         made.shares,
         made.heads,
+        importance,
     )
 
 

@@ -12,6 +12,7 @@ from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.stats import Reduce, masked_mean, masked_var
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit, Decoder, audit_alignment
+from finegrained_rlhf.training.importance import ImportanceMetrics
 from finegrained_rlhf.training.suppression import describe_suppression
 
 _AUDITED = 4
@@ -71,6 +72,7 @@ def step_metrics(
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)
     describe_responses(rollout, experience.trace, policy, metrics)
+    largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
     means = metrics.reduce(processes)
     totals = processes.sum_(torch.tensor([float(episodes), float(tokens)], dtype=torch.float64)).tolist()
@@ -83,10 +85,21 @@ def step_metrics(
         **means,
         **{f"reward/{name}/weight": component.weight for name, component in experience.trace.components.items()},
         **experience.trace.metrics,
+        **largest,
         **({} if experience.values is None else {"explained_variance": explained_variance(experience, processes.sum_)}),
         "lr": lr,
         "response_tokens": totals[1],
     }
+
+
+def _importance(experience: Experience, metrics: StepMetrics, processes: Processes) -> dict[str, float]:
+    """Add importance weights, where there are any, to `metrics`; what is not a mean over processes is returned."""
+    rollout, weights = experience.rollout, experience.importance
+    if weights is None or rollout.sampler_logprobs is None:
+        return {}
+    measured = ImportanceMetrics(metrics)
+    measured.add(weights, rollout.logprobs, rollout.sampler_logprobs, rollout.response_mask)
+    return measured.largest(processes)
 
 
 def explained_variance(experience: Experience, reduce: Reduce) -> float:

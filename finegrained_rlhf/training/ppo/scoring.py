@@ -30,7 +30,8 @@ class ScoredRollout:
     """A rollout with what is held fixed during its update.
 
     Attributes:
-        rollout: with the behaviour log-probabilities that the update divides by.
+        rollout: with the behaviour log-probabilities that the update divides by; where they are the update's own, the
+            engine's stand beside them.
         reference: fp32 [R, T] log-probabilities under the frozen reference.
         values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
     """
@@ -68,7 +69,9 @@ class RolloutScorer:
         scored = self._run(rollout, batches, self.from_decode is True)
         if self.from_decode is None:
             self._decide(rollout, scored.rollout.logprobs)
-        return replace(scored, rollout=rollout) if self.from_decode else scored
+        if self.from_decode:
+            return replace(scored, rollout=rollout)
+        return replace(scored, rollout=replace(scored.rollout, sampler_logprobs=rollout.logprobs))
 
     def score_again(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
         """The same for any rollout, with the update's log-probabilities; decides nothing, needs no other process."""

@@ -126,13 +126,14 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         policy = self.policy.load(processes.device)
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()
+        engine = make_engine(policy, self.rollout.engine)
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)
         models = PPOModels(policy, self.value.load(policy, self.value_heads), self.optimizer, self.total_steps)
         composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
         composer.check_prompts([*data.train, *data.validation])
-        parts = PPOParts(models, make_engine(policy), composer, data, processes, run, self.monitor)
+        parts = PPOParts(models, engine, composer, data, processes, run, self.monitor)
         samples = KeptSamples(every=self.samples_every)
         return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=samples, algorithm=self.algorithm)
 

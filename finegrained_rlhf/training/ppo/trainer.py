@@ -186,6 +186,7 @@ class PPOTrainer:
             config=self.config,
             reduce=self.processes.sum_,
             algorithm=self.algorithm,
+            importance=self.rollout_config.importance(scored.rollout),
         )
 
     def _optimizer_step(self, step: int) -> float:

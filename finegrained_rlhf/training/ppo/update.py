@@ -192,7 +192,7 @@ class PPOUpdate:
             clip=config.clip,
             clip_upper=config.clip_upper,
             dual_clip=config.dual_clip,
-            weights=weights,
+            weights=_weighed(weights, experience, batch),
         )
         tokens = mask.sum()
         items = tokens if weights is None else len(batch.rows)
@@ -241,3 +241,11 @@ class PPOUpdate:
         ]
         clipped = torch.stack([one.clipped for one in found]).sum() / count
         return ValueLoss(torch.stack([one.loss for one in found]).sum() / count, clipped)
+
+
+def _weighed(weights: Tensor | None, experience: Experience, batch: MicroBatch) -> Tensor | None:
+    """The weights [r, t] of the policy loss: those of the average, times importance weights where there are any."""
+    if experience.importance is None:
+        return weights
+    importance = batch.cut(experience.importance.weights)
+    return importance if weights is None else weights * importance

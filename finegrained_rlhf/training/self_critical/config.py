@@ -11,6 +11,8 @@ from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.rl.importance import ImportanceMode
+from finegrained_rlhf.rollout.engine import EngineKind, check_engine_settings
 from finegrained_rlhf.runtime.processes import Processes
 
 
@@ -58,6 +60,10 @@ class SelfCriticalConfig:
         prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
         micro_batch_prompts: most prompts in one forward and backward pass; does not change the result.
         micro_batch_tokens: most tokens in one (prompts and responses, padded; not used with α = 0); None sets no limit.
+        engine: what draws: `auto`, `generate` or `continuous`, as in `RolloutConfig`.
+        importance_cap: C ≥ 1 of the importance weights min(π/μ, C) on the loss of samples, μ the engine's policy and π
+            the trained one; None weighs nothing.
+        importance_mode: of those weights, as in `RolloutConfig`.
         dropout: rate everywhere in the model in updates; None keeps the model's own. Rollouts have none.
         validation_batch_size: prompts answered at once in a process.
     """
@@ -72,6 +78,9 @@ class SelfCriticalConfig:
     prompts_per_batch: int | None = None
     micro_batch_prompts: int = 16
     micro_batch_tokens: int | None = None
+    engine: EngineKind = "auto"
+    importance_cap: float | None = None
+    importance_mode: ImportanceMode = "token_truncate"
     dropout: float | None = 0.0
     validation_batch_size: int = 64
 
@@ -86,6 +95,12 @@ class SelfCriticalConfig:
             raise ConfigError(f"max_new_tokens: expected at least 2, got {self.max_new_tokens}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
+        check_engine_settings(self.engine, self.importance_cap, self.importance_mode)
+        if self.importance_cap is not None and self.dropout != 0:
+            raise ConfigError(
+                "importance_cap compares the engine's policy with the trained one, which dropout would make another in "
+                f"every pass: give dropout=0, got {self.dropout}"
+            )
         try:
             self.decodings()
         except ValueError as error:

@@ -47,11 +47,13 @@ class WeightedRow:
         ids: its tokens, the end of sequence included where it was reached.
         weight: factor of its log-probability in the loss (negative pushes it away).
         reference: True for a reference to imitate, False for a sample.
+        sampler_logprobs: of a sample, what the engine gave for each token; empty for a reference.
     """
 
     ids: tuple[int, ...]
     weight: float
     reference: bool
+    sampler_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class TrainedRows:
         response_mask: int64 [R, T].
         weights: fp32 [R].
         references: bool [R].
+        sampler_logprobs: fp32 [R, T] of samples; 0 at padding and in references.
     """
 
     prompts: Sequence[Prompt]
@@ -73,6 +76,7 @@ class TrainedRows:
     response_mask: Tensor
     weights: Tensor
     references: Tensor
+    sampler_logprobs: Tensor
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,13 @@ def sampled_rows(scored: ComparedRollout, scale: float) -> list[list[WeightedRow
     rewards = scored.rewards
     prompts, samples = rewards.shape
     rollout, lengths = scored.rollout, scored.rollout.lengths().tolist()
-    ids = rollout.response_ids.tolist()
+    ids, drawn = rollout.response_ids.tolist(), rollout.logprobs.tolist()
     rows: list[list[WeightedRow]] = [[] for _ in range(prompts)]
     for prompt, sample in torch.nonzero(rewards).tolist():
         row = prompt * (1 + samples) + 1 + sample
         weight = scale * float(rewards[prompt, sample]) / samples
-        rows[prompt].append(WeightedRow(tuple(ids[row][: lengths[row]]), weight, reference=False))
+        length = lengths[row]
+        rows[prompt].append(WeightedRow(tuple(ids[row][:length]), weight, False, tuple(drawn[row][:length])))
     return rows
 
 
@@ -128,6 +133,9 @@ def trained_rows(
         numbers = groups[size]
         flat = [row for number in numbers for row in rows[number]]
         ids, mask = pad_rows([row.ids for row in flat], pad_id, device)
+        drawn = torch.zeros(ids.shape)
+        for place, row in zip(drawn, flat, strict=True):
+            place[: len(row.sampler_logprobs)] = torch.tensor(row.sampler_logprobs)
         yield TrainedRows(
             prompts=[prompts[number] for number in numbers],
             prompt_index=torch.arange(len(numbers), device=device).repeat_interleave(size),
@@ -135,6 +143,7 @@ def trained_rows(
             response_mask=mask,
             weights=torch.tensor([row.weight for row in flat], dtype=torch.float32, device=device),
             references=torch.tensor([row.reference for row in flat], device=device),
+            sampler_logprobs=drawn.to(device),
         )
 
 

@@ -18,12 +18,14 @@ from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rl.importance import importance_weights
 from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
 from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.importance import ImportanceMetrics
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.policy_state import PolicyTrainer
 from finegrained_rlhf.training.self_critical.config import ResponseReward, ResponseValidation, SelfCriticalConfig
@@ -91,6 +93,7 @@ class SelfCriticalTrainer(PolicyTrainer):
         self.policy, self.data, self.reward, self.validation = policy.eval(), data, reward, validation
         self.config, self.engine, self.processes, self.run = config, engine, processes, run
         self.seed, self.samples_every = seed, samples_every
+        self._largest_ratio: dict[str, float] = {}
         self._sampler = RolloutSampler(
             engine, policy.pad_id, processes, seed, config.max_new_tokens, config.prompts_per_batch
         )
@@ -125,6 +128,7 @@ class SelfCriticalTrainer(PolicyTrainer):
             "examples": step * len(batch),
             "epoch": step * len(batch) / len(self.data),
             **metrics.reduce(self.processes),
+            **self._largest_ratio,
             "lr": self.optimizer.lr(step),
             "gradient_norm": norm,
             **{f"time/{phase}_s": seconds for phase, seconds in timer.seconds.items()},
@@ -175,17 +179,19 @@ class SelfCriticalTrainer(PolicyTrainer):
         for number, example in enumerate(mine):
             if alpha < 1 and example.answer_ids is not None:
                 rows[number].append(WeightedRow(example.answer_ids, (1 - alpha) / tokens, reference=True))
+        measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
         sums = {False: 0.0, True: 0.0}
         prompts = {number: e.prompt for number, e in enumerate(mine)}
         for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
-            for reference, value in self._backward(group).items():
+            for reference, value in self._backward(group, measured).items():
                 sums[reference] += value
+        self._largest_ratio = {} if measured is None else measured.largest(self.processes)
         metrics.add("loss/rl", sums[False] * rewarded / alpha, len(places))
         if alpha < 1:
             mine_tokens = sum(len(e.answer_ids) for e in mine if e.answer_ids is not None)
             metrics.add("loss/ce", sums[True] * tokens / (1 - alpha), mine_tokens)
 
-    def _backward(self, group: TrainedRows) -> dict[bool, float]:
+    def _backward(self, group: TrainedRows, measured: ImportanceMetrics | None) -> dict[bool, float]:
         """Accumulate the gradient of a group of rows; the value of its samples (False) and its references (True)."""
         sums = {False: 0.0, True: 0.0}
         config = self.config
@@ -193,8 +199,14 @@ class SelfCriticalTrainer(PolicyTrainer):
             with self.processes.autocast():
                 memory = self.policy.encode(batch.prompts)
                 logprobs = self.policy.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
-            weighted_likelihood_loss(logprobs, weights, batch.mask).backward()
-            values = -(weights * logprobs.detach().sum(dim=1))
+            now, importance = logprobs.detach(), None
+            if measured is not None and config.importance_cap is not None:
+                drawn, samples = batch.cut(group.sampler_logprobs), batch.mask * (~references[:, None])
+                found = importance_weights(now, drawn, samples, cap=config.importance_cap, mode=config.importance_mode)
+                measured.add(found, now, drawn, samples)
+                importance = found.weights
+            weighted_likelihood_loss(logprobs, weights, batch.mask, importance).backward()
+            values = -(weights * (now if importance is None else now * importance).sum(dim=1))
             sums[True] += float(values[references].sum())
             sums[False] += float(values[~references].sum())
         return sums

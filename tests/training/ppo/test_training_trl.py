@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import ComponentTrace, Experience, RewardTrace, Rollout, Sample, SegmentScores
 from finegrained_rlhf.inference.measure import StepMetrics
+from finegrained_rlhf.rl.importance import ImportanceMode
+from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.ppo import GroupAdvantages, update
@@ -20,6 +23,7 @@ from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience
 
 CASE = json.loads((ROOT / "tests/golden/trl/case.json").read_text())
+IMPORTANCE = json.loads((ROOT / "tests/golden/trl/importance.json").read_text())
 GROUPS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
 
 
@@ -132,20 +136,56 @@ def test_losses_and_their_gradients(name: str, settings: dict[str, Any], monkeyp
     reference = given.get("ref_per_token_logps", zeros)
     advantages = given["advantages"][:, None] * mask
     experience = Experience(responses, RewardTrace({}, zeros), reference, None, zeros, advantages, None)
+    config = PPOConfig(epochs=1, **settings)
+    beta = CASE[name]["options"].get("beta", 0.0)
+    found = updated(experience, logps, config, CASE["longest"], monkeypatch, beta)
+    assert logps.grad is not None
+    torch.testing.assert_close(logps.grad, given["gradient"] * mask, atol=1e-6, rtol=1e-5)
+    assert float(given["gradient"].abs().max()) > 1e-3
+    assert found["clip_fraction/policy"] > 0.1
+    assert found["loss/policy"] + beta * found.get("loss/kl", 0.0) == pytest.approx(float(given["loss"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", get_args(ImportanceMode))
+def test_importance_weights_and_the_loss_they_multiply(mode: ImportanceMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy has moved since it was sampled from, by an engine that was another one then already."""
+    given = {key: torch.tensor(value) for key, value in IMPORTANCE[mode].items()}
+    mask = given["completion_mask"].long()
+    logps = given["logps"].clone().requires_grad_()
+    responses = replace(rollout(mask, given["old_per_token_logps"]), sampler_logprobs=given["sampling_per_token_logps"])
+    settings = RolloutConfig(2, importance_cap=IMPORTANCE["cap"], importance_mode=mode)
+    importance = settings.importance(responses)
+    assert importance is not None
+    theirs = given["importance_sampling_ratio"].expand_as(logps)
+    torch.testing.assert_close(importance.weights * mask, theirs * mask, atol=1e-5, rtol=1e-5)
+    zeros = torch.zeros_like(logps)
+    advantages = given["advantages"][:, None] * mask
+    parts = (responses, RewardTrace({}, zeros), zeros, None, zeros, advantages, None)
+    experience = Experience(*parts, importance=importance)
+    found = updated(experience, logps, PPOConfig(epochs=1), 1, monkeypatch)
+    assert logps.grad is not None
+    torch.testing.assert_close(logps.grad, given["gradient"] * mask, atol=1e-6, rtol=1e-5)
+    assert found["loss/policy"] == pytest.approx(float(given["loss"]), abs=1e-5)
+    assert bool(importance.capped.any()) and float(given["gradient"].abs().max()) > 1e-3
+
+
+def updated(
+    experience: Experience,
+    logps: Tensor,
+    config: PPOConfig,
+    longest: int,
+    monkeypatch: pytest.MonkeyPatch,
+    beta: float = 0.0,
+) -> dict[str, float]:
+    """Metrics of one update in which the policy's log-probabilities are these, whose gradient it leaves."""
 
     def statistics(policy: Any, value: Any, batch: MicroBatch, entropy: bool = False) -> update.TokenStatistics:
         here = batch.cut(logps)
         return update.TokenStatistics(here, torch.zeros_like(here), None)
 
     monkeypatch.setattr(update, "token_statistics", statistics)
-    config, metrics = PPOConfig(epochs=1, **settings), StepMetrics()
     still: Any = _Still()
-    trainer = update.PPOUpdate(still, None, lambda step: 1.0, Processes(), config, CASE["longest"])
-    beta = CASE[name]["options"].get("beta", 0.0)
-    trainer.run(1, experience, micro_batches(responses, 1), metrics, beta=beta)
-    assert logps.grad is not None
-    torch.testing.assert_close(logps.grad, given["gradient"] * mask, atol=1e-6, rtol=1e-5)
-    assert float(given["gradient"].abs().max()) > 1e-3
-    found = metrics.reduce(Processes())
-    assert found["clip_fraction/policy"] > 0.1
-    assert found["loss/policy"] + beta * found.get("loss/kl", 0.0) == pytest.approx(float(given["loss"]), abs=1e-5)
+    metrics = StepMetrics()
+    trainer = update.PPOUpdate(still, None, lambda step: 1.0, Processes(), config, longest)
+    trainer.run(1, experience, micro_batches(experience.rollout, 1), metrics, beta=beta)
+    return metrics.reduce(Processes())

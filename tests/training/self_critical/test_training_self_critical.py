@@ -113,6 +113,61 @@ def test_the_gradient_is_that_of_the_written_out_loss(tmp_path: Path, kind: str)
         torch.testing.assert_close(ours[name], expected, atol=2e-5, rtol=1e-4, msg=name)
 
 
+def test_samples_of_another_policy_are_weighed_and_references_are_not(tmp_path: Path) -> None:
+    """The gradient with importance weights min(π/μ, C), written out token by token."""
+    drawing = policy("llama")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in drawing.model.parameters():
+            parameter.add_(0.03 * torch.randn(parameter.shape, generator=generator))
+    engine, cap = make_engine(drawing, "continuous"), 1.1
+    options: dict[str, Any] = {"reward": Odd(), "batch_size": 5, "alpha": 0.6, "engine": engine}
+    trainer = make_trainer(tmp_path, "llama", importance_cap=cap, **options)
+    metrics: list[dict[str, float]] = []
+    train_step = trainer.train_step
+    trainer.train_step = lambda step: metrics.append(train_step(step)) or {}  # type: ignore[method-assign]
+    ours = gradients(trainer)
+    owner, data = policy("llama"), examples("llama")
+    rewarded = [e.prompt for e in data if e.rewarded]
+    (rollout,) = rollout_in_batches(engine, rewarded, trainer.config.decodings(), max_new_tokens=6, seed=0, step=1)
+
+    def log_probabilities(prompt: Prompt, ids: Sequence[int]) -> Tensor:
+        whole = torch.tensor([[*prompt.input_ids, *ids]])
+        logits = owner.model(input_ids=whole).logits[0, len(prompt.input_ids) - 1 : -1]
+        return logits.log_softmax(dim=-1)[torch.arange(len(ids)), torch.tensor(ids)]
+
+    loss, ratios = torch.zeros(()), []
+    for number, prompt in enumerate(rewarded):
+        greedy, *samples = range(5 * number, 5 * number + 5)
+        for row in samples:
+            reward = len(rollout.texts[row].split()) % 2 - len(rollout.texts[greedy].split()) % 2
+            length = int(rollout.response_mask[row].sum())
+            logprobs = log_probabilities(prompt, rollout.response_ids[row, :length].tolist())
+            before = (logprobs.detach() - rollout.logprobs[row, :length]).exp()
+            loss = loss - 0.6 * reward / 4 / len(rewarded) * (before.clamp(max=cap) * logprobs).sum()
+            ratios += before.tolist() if reward else []
+    tokens = sum(len(e.answer_ids) for e in data if e.answer_ids)
+    for example in data:
+        if example.answer_ids:
+            loss = loss - 0.4 / tokens * log_probabilities(example.prompt, example.answer_ids).sum()
+    loss.backward()
+    for name, parameter in owner.model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, atol=2e-5, rtol=1e-4, msg=name)
+    (told,) = metrics
+    assert 0 < sum(ratio > cap for ratio in ratios) < len(ratios)
+    assert told["importance/max"] == pytest.approx(max(ratios), rel=1e-4)
+    assert told["importance/mean"] == pytest.approx(sum(min(x, cap) for x in ratios) / len(ratios), abs=1e-5)
+    assert told["importance/capped"] == pytest.approx(sum(x > cap for x in ratios) / len(ratios))
+
+
+def test_wrong_importance_settings_are_one_error() -> None:
+    for dropout in (None, 0.1):
+        with pytest.raises(ConfigError, match="importance_cap compares .* give dropout=0"):
+            SelfCriticalConfig(importance_cap=2.0, dropout=dropout)
+    with pytest.raises(ConfigError, match="^engine must be auto, generate or continuous"):
+        SelfCriticalConfig(engine="vllm")  # type: ignore[arg-type]
+
+
 def test_alpha_mixes_the_two_gradients(tmp_path: Path) -> None:
     rl, ce, mixed = (gradients(make_trainer(tmp_path, data=both(), alpha=alpha)) for alpha in (1.0, 0.0, 0.3))
     for name, gradient in mixed.items():

@@ -1,0 +1,197 @@
+"""A rollout engine over transformers' continuous batching.
+
+Knows which policies it serves, how large the paged cache must be, and how requests are run to their ends. What is drawn
+is the business of `draws.py`. The prompt of N samples is read once: its request is forked before its last token.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessorList,
+)
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers.generation.continuous_batching.continuous_api import BackgroundThreadStatus
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.records import Decoding
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
+from finegrained_rlhf.rollout.assembly import row_order
+from finegrained_rlhf.rollout.continuous.draws import NamedDraws, request_name, request_row
+from finegrained_rlhf.rollout.engine import PolicyEngine
+from finegrained_rlhf.rollout.noise import row_noise
+from finegrained_rlhf.rollout.steppers.causal import looks_back_only, rotates_rows_alike
+
+_LOGGER = logging.getLogger("ContinuousBatchingLogger")
+_PAGE = 32
+_READ_AT_ONCE = 1024
+"""Tokens of prompts in one batch: its attention mask has as many rows, and a column for every token of the cache."""
+
+
+_SDPA_OVER_PAGES = "finegrained_sdpa_over_pages"
+"""The name of the attention function in transformers' registries."""
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """SDPA of transformers in the dtype of the pages; under autocast queries, keys and values come in two others.
+
+    Args:
+        module: the attention layer.
+        query: float [1, H, q, d].
+        key: float [1, K/V heads, q, d].
+        value: float [1, K/V heads, q, d].
+        attention_mask: added, [1, 1, q, keys in pages and q].
+        **options: as transformers calls attention functions, `cache` among them.
+    """
+    dtype = options["cache"].dtype
+    return sdpa_attention_forward(module, query.to(dtype), key.to(dtype), value.to(dtype), attention_mask, **options)
+
+
+AttentionInterface.register(_SDPA_OVER_PAGES, _attend)
+AttentionMaskInterface.register(_SDPA_OVER_PAGES, sdpa_mask)
+
+
+def check_continuous(policy: Policy) -> None:
+    """Require a policy whose function continuous batching computes.
+
+    transformers puts the tokens of all requests into one row under one mask. So attention must be an SDPA that sees
+    what the mask and the scale say and nothing else, and the rotary angle of a token must be that of its position
+    alone.
+
+    Raises:
+        ConfigError: an encoder–decoder, or attention or positions of another kind.
+    """
+    name = type(policy.model).__name__
+    refused = f"rollout.engine=continuous cannot draw from {name}: "
+    if not isinstance(policy, CausalPolicy):
+        raise ConfigError(refused + "continuous batching is for decoder-only models; take engine=auto")
+    config = policy.model.config
+    if not getattr(policy.model, "_supports_sdpa", False) or config._attn_implementation == "eager":
+        raise ConfigError(refused + "its attention is not transformers' SDPA, which reads the pages; take engine=auto")
+    if not looks_back_only(config) or not rotates_rows_alike(config):
+        raise ConfigError(
+            refused + "its attention looks ahead, or its rotary positions depend on the longest row; take engine=auto"
+        )
+
+
+class ContinuousEngine(PolicyEngine):
+    """Draws responses by continuous batching; see `RolloutEngine` for the contract.
+
+    The noise is that of the other engines, and log-probabilities are those of the steps that drew. The cache is sized
+    by the rows of a call and never by the memory that happens to be free, so that a resumed run schedules as the first.
+
+    Args:
+        policy: decoder-only; its model generates.
+
+    Raises:
+        ConfigError: continuous batching does not compute this policy's function.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        check_continuous(policy)
+        super().__init__(policy)
+
+    def _draw(
+        self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
+    ) -> tuple[Tensor, Tensor]:
+        device = self.policy.device
+        _, _, which = row_order(len(memory.prompts), decodings, device)
+        noise = torch.from_numpy(row_noise(memory.prompts, decodings, limit, seed, step))
+        lengths = [len(prompt.input_ids) for prompt in memory.prompts]
+        draws = NamedDraws(decodings, which, noise, lengths, self.policy.scored)
+        ids = torch.full((which.shape[0], limit), self.policy.eos_ids[0], dtype=torch.long)
+        if memory.prompts:
+            for row, tokens in self._run(memory, draws, sum(d.samples for d in decodings), limit):
+                ids[row, : len(tokens)] = torch.tensor(tokens)
+        return ids.to(device), draws.logprobs[:-1].view(-1, limit)
+
+    def _run(
+        self, memory: PromptMemory, draws: NamedDraws, samples: int, limit: int
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Row and response ids of every request."""
+        policy = self.policy
+        eos = list(policy.eos_ids)
+        with _as_it_was(policy.model, policy.device):
+            settings = GenerationConfig(max_new_tokens=limit, do_sample=False, eos_token_id=eos)
+            manager = policy.model.init_continuous_batching(settings, _batching(memory, samples, limit))
+            manager.logit_processor = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([draws]))
+            manager.logit_processor.tensors_required = 1
+            manager.num_return_sequences = samples
+            manager.warmup()  # makes cache and masks, for which transformers wants to see its own attention's name
+            policy.model.config._attn_implementation = _SDPA_OVER_PAGES
+            for number, prompt in enumerate(memory.prompts):
+                name = request_name(number)
+                manager.add_request(list(prompt.input_ids), name, max_new_tokens=limit, eos_token_id=eos)
+            # The manager's loop runs here and not in its thread, which would know nothing of the caller's autocast.
+            manager.background_thread_status.request_stop(BackgroundThreadStatus.FLUSH_AND_STOP, 0)
+            manager._run_generation_loop()
+            outputs = list(_drained(manager.output_router.output_queue))
+            manager.batch_processor = None
+        failed = [output.error for output in outputs if output.error is not None]
+        if failed or len(outputs) != len(memory.prompts) * samples:
+            reason = failed[0] if failed else f"{len(outputs)} of {len(memory.prompts) * samples} responses came back"
+            raise ModelError(f"continuous batching of {type(policy.model).__name__} failed: {reason}")
+        for output in outputs:
+            yield request_row(output.request_id, samples), output.generated_tokens
+
+
+def _batching(memory: PromptMemory, samples: int, limit: int) -> ContinuousBatchingConfig:
+    """Pages for all rows at once, and nothing that looks at the machine."""
+    lengths = [len(prompt.input_ids) for prompt in memory.prompts]
+    rows = len(lengths) * samples
+    pages = samples * sum(ceil((length + limit) / _PAGE) + 1 for length in lengths)
+    return ContinuousBatchingConfig(
+        page_size=_PAGE,
+        num_blocks=pages,
+        max_batch_tokens=max(rows, min(sum(lengths), _READ_AT_ONCE)),
+        max_requests_per_batch=rows,
+        max_blocks_per_request=0,
+        use_async_batching=False,
+        use_cuda_graph=False,
+        auto_switch_to_flash=False,
+        safety_margin=0.0,
+        seed=0,
+        disable_nccl_graph_mixing=False,
+    )
+
+
+@contextmanager
+def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
+    """Give the model plain SDPA for the while, and put back its attention, its modes and torch's generators.
+
+    A manager switches the model to evaluation, seeds torch, and tells of its loop in five lines a rollout by a logger
+    of its own; warnings and errors still come.
+    """
+    config, training = model.config, [module for module in model.modules() if module.training]
+    attention, level = config._attn_implementation, _LOGGER.level
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        config._attn_implementation = "sdpa"
+        _LOGGER.setLevel(logging.WARNING)
+        try:
+            yield
+        finally:
+            config._attn_implementation = attention
+            _LOGGER.setLevel(level)
+            for module in training:
+                module.training = True
+
+
+def _drained(outputs: queue.Queue[Any]) -> Iterator[Any]:
+    while not outputs.empty():
+        yield outputs.get_nowait()

@@ -1,0 +1,45 @@
+"""What is told of importance weights in a training step. Knows weights; the formula is `rl.importance`'s."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from finegrained_rlhf.core.records import ImportanceWeights
+from finegrained_rlhf.inference.measure import StepMetrics
+from finegrained_rlhf.runtime.processes import Processes
+
+
+class ImportanceMetrics:
+    """Measures the weights of a step, part by part: mean weight, share above the cap, mean gap, largest ratio.
+
+    Args:
+        metrics: of the step; gets `importance/mean`, `importance/capped` and `importance/gap` (nats a token), also on
+            a process that has no response.
+    """
+
+    def __init__(self, metrics: StepMetrics) -> None:
+        self._metrics, self._largest = metrics, 0.0
+        for name in ("mean", "capped", "gap"):
+            metrics.add(f"importance/{name}", 0.0, 0.0)
+
+    def add(self, importance: ImportanceWeights, logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor) -> None:
+        """Add some responses.
+
+        Args:
+            importance: of R responses.
+            logprobs: fp32 [R, T] under the policy that is trained.
+            sampler_logprobs: fp32 [R, T] as the engine gave them.
+            mask: int64 [R, T].
+        """
+        real = mask.bool()
+        tokens = real.sum()
+        if not bool(tokens):
+            return
+        self._metrics.add("importance/mean", importance.weights[real].sum(), tokens)
+        self._metrics.add("importance/capped", importance.capped[real].sum(), tokens)
+        self._metrics.add("importance/gap", (logprobs - sampler_logprobs)[real].abs().sum(), tokens)
+        self._largest = max(self._largest, float(importance.ratios[real].max()))
+
+    def largest(self, processes: Processes) -> dict[str, float]:
+        """`importance/max`, the largest ratio before the cap on any process; every process must call this."""
+        return {"importance/max": max(processes.gather_objects([self._largest]))}
