@@ -175,8 +175,8 @@ def kill_group(leader: int) -> None:
 def become(request: dict[str, Any]) -> None:
     """Make this forked process what a shell would have started."""
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(request["streams"]):
         os.dup2(descriptor, number)
