@@ -84,17 +84,21 @@ def test_metric_classes_equal_the_functions(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
-def test_metrics_import_without_evaluate_and_write_no_cache(tmp_path: Path) -> None:
+def test_metrics_import_without_evaluate() -> None:
     code = (
         "import sys; sys.modules['evaluate'] = None\n"
         "import finegrained_rlhf.metrics as m\n"
         "assert m.error_free_share([[1]]) == 1.0\n"
         "from finegrained_rlhf.core.errors import ConfigError\n"
         "try:\n    m.RougeLSum\nexcept ConfigError as error:\n    print('told:', error)\n"
-        "del sys.modules['evaluate']\n"
-        "assert m.ErrorFreeShare().compute(predictions=[[1, 0]])['segments'] == 2\n"
     )
-    environment = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install evaluate" in done.stdout
+
+
+@pytest.mark.slow
+def test_metrics_write_no_cache(tmp_path: Path) -> None:
+    code = "import finegrained_rlhf.metrics as m; print(m.ErrorFreeShare().compute(predictions=[[1, 0]]))"
+    environment = {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
     assert not [path for path in tmp_path.rglob("*") if "metrics" in path.parts or path.suffix == ".arrow"]

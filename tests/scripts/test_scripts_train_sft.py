@@ -56,8 +56,7 @@ def sft(world: Path, output: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("sft") / "run"
-    script, *arguments = sft(world, output)
-    done = run_process(str(ROOT / f"scripts/{script}.py"), *arguments, cwd=world)
+    done = run(*sft(world, output), cwd=world)
     assert done.returncode == 0, done.stderr
     return output
 
