@@ -31,6 +31,7 @@ from typing import Any
 
 import hydra_once
 import spacy
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
@@ -57,6 +58,15 @@ _LIBRARIES = (
     "transformers.utils.logging",
 )
 
+_OFTEN = (
+    ("train_ppo", "experiment=smoke"),
+    ("doctor", "experiment=smoke"),
+    ("train_sft", "experiment=factworld/sft"),
+    ("evaluate",),
+    ("generate",),
+)
+"""What many tests start: a script with its choices of groups."""
+
 
 def import_everything() -> None:
     """The libraries, and every module of the project."""
@@ -70,9 +80,11 @@ def import_everything() -> None:
 
 def fill_caches(conf: Path) -> None:
     """What every script does first and libraries keep: YAML parsed, regular expressions compiled, registries built."""
-    with hydra_once.parsed_once():
+    with hydra_once.parsed_once(), initialize_config_dir(str(conf), version_base=None):
         for path in conf.rglob("*.yaml"):
             OmegaConf.load(path)
+        for script, *groups in _OFTEN:
+            hydra_once.compose(script, groups)
     spacy.blank("en")
     get_checkpoint_conversion_mapping("t5")
 
@@ -203,7 +215,7 @@ def run(argv: list[str]) -> None:
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
-        multirun = any(word in ("-m", "--multirun") or "hydra.mode" in word for word in argv)
+        multirun = "sweep" in argv[0] or any(word in ("-m", "--multirun") or "hydra.mode" in word for word in argv)
         with hydra_once.parsed_once() if multirun else hydra_once.composed_once():
             runpy.run_path(argv[0], run_name="__main__")
 

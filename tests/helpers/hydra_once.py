@@ -1,8 +1,14 @@
-"""Hydra without what it does over and over in one process: parsing the same files, composing a command line twice."""
+"""Hydra without what it does over and over in one process: reading the same files, merging the same groups.
+
+A composition has two parts. What the chosen groups give follows from the files and from the choices; values of keys are
+put in behind. The first part is done once for each set of choices and copied, the second every time.
+`tests/launch/test_hydra_once.py` compares the whole with plain Hydra.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,27 +18,70 @@ from typing import Any
 import hydra
 import pytest
 import yaml
+from hydra._internal import config_loader_impl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+_parse, _choose, _merge = (
+    yaml.load,
+    config_loader_impl.create_defaults_list,
+    ConfigLoaderImpl._compose_config_from_defaults_list,
+)
 _PARSED: dict[str, bytes] = {}
+_CHOSEN: dict[Any, Any] = {}
+_MERGED: dict[Any, DictConfig] = {}
 
 
 @contextmanager
 def parsed_once() -> Iterator[None]:
-    """A file of the same text is parsed once in the life of the process; the parser takes a fifth of a composition."""
-    parse = yaml.load
+    """A file of the same text is parsed once in the life of the process, and the same groups are merged once."""
 
     def load(stream: Any, Loader: Any) -> Any:
         text = stream if isinstance(stream, str) else stream.read()
         if text not in _PARSED:
-            _PARSED[text] = pickle.dumps(parse(text, Loader))
+            _PARSED[text] = pickle.dumps(_parse(text, Loader))
         return pickle.loads(_PARSED[text])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(yaml, "load", load)
+    def chosen(repo: Any, config_name: Any, overrides_list: Any, prepend_hydra: bool, skip_missing: bool) -> Any:
+        given = [one for one in overrides_list if not one.is_sweep_override()]
+        groups = [one for one in given if not isinstance(one.value(), dict) and repo.group_exists(one.key_or_group)]
+        key = (_places(repo), config_name, tuple(one.input_line for one in groups), prepend_hydra, skip_missing)
+        if key not in _CHOSEN:
+            _CHOSEN[key] = _choose(repo, config_name, groups, prepend_hydra, skip_missing)
+        return dataclasses.replace(_CHOSEN[key], config_overrides=[one for one in given if one not in groups])
+
+    def merged(self: Any, defaults: Any, repo: Any) -> DictConfig:
+        parts = ((one.config_path, one.package, one.is_self, one.primary) for one in defaults)
+        key = (_places(repo), tuple(parts))
+        if key not in _MERGED:
+            _MERGED[key] = _merge(self, defaults, repo)
+        return copy.deepcopy(_MERGED[key])
+
+    with _hydra_with(load, chosen, merged):
         yield
+
+
+@contextmanager
+def plain_hydra() -> Iterator[None]:
+    """Hydra as it comes, within `parsed_once`."""
+    with _hydra_with(_parse, _choose, _merge):
+        yield
+
+
+@contextmanager
+def _hydra_with(parse: Any, choose: Any, merge: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "load", parse)
+        patch.setattr(config_loader_impl, "create_defaults_list", choose)
+        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merge)
+        yield
+
+
+def _places(repo: Any) -> tuple[str, ...]:
+    """Where a repository reads configurations."""
+    return tuple(f"{source.scheme()}{source.path}" for source in repo.get_sources())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import span_f1 as benchmark
 from benchmarks.span_f1 import every_span, growing_spans
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.text import span_f1
 from finegrained_rlhf.text.scores import bag_f1
 from finegrained_rlhf.text.span_f1 import Span, SpanMatcher, best_span, word_tokens
@@ -81,7 +82,7 @@ def test_the_benchmark_times_every_side(tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads((tmp_path / "times.json").read_text())
     assert set(found["milliseconds"]) == {"every_span", "growing_spans", "ours", "bound"}
     assert found["times_ours"]["ours"] == 1.0 and found["passage_tokens"] == 30
-    with pytest.raises(SystemExit, match="expected out=FILE"):
+    with pytest.raises(ConfigError, match="out=FILE is missing"):
         benchmark.main([])
 
 
