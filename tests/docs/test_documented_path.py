@@ -28,7 +28,13 @@ SMALL = {
     "make_tiny_models": ["t5.structured=true"],  # learns to copy in two hundred steps
     "train_sft": ["total_steps=250", "validate_every=250", "validation_prompts=16"],
     "train_reward_model": ["total_steps=20", "validate_every=10", "reward_model.batches.batch_size=16"],
-    "train_ppo": ["total_steps=3", "validate_every=1", "rollout.prompts_per_step=8", "optimizer.warmup_steps=0"],
+    "train_ppo": [
+        "total_steps=3",
+        "validate_every=1",
+        "validation_prompts=8",
+        "rollout.prompts_per_step=8",
+        "optimizer.warmup_steps=0",
+    ],
 }
 """What is appended to each command of a script, so that the path takes a minute; nothing but sizes."""
 

@@ -183,11 +183,14 @@ def run_in_two_processes(name: str, *arguments: str, timeout: float = 400.0) -> 
     return Done([], status, stdout, stderr)
 
 
-def run_process(*arguments: str, cwd: Path = ROOT, timeout: float = 400.0, **environment: str) -> Done:
-    """Run Python itself with arguments: where the start of a process is what a test is about."""
-    command = [sys.executable, *arguments]
-    variables = {**ENVIRONMENT, **environment}
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
+def run_process(
+    *arguments: str, cwd: Path = ROOT, timeout: float = 400.0, preloaded: bool = False, **environment: str
+) -> Done:
+    """Run Python with arguments: itself, where the start of a process is what a test is about, or preloaded."""
+    python = str(PRELOADED_PYTHON) if preloaded else sys.executable
+    own = {"PYTHONEXECUTABLE": python, _SOCKET: fork_server()} if preloaded else {}
+    variables = {**ENVIRONMENT, **own, **environment}
+    return subprocess.run([python, *arguments], cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -61,12 +61,13 @@ def test_saved_policy_opens_with_transformers_alone(smoke: Path) -> None:
     assert model.generate(**batch, max_new_tokens=3).shape[0] == 1
 
 
+@pytest.mark.parametrize("preloaded", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
-    smoke: Path, smoke_keys: list[str], tmp_path: Path
+    smoke: Path, smoke_keys: list[str], tmp_path: Path, preloaded: bool
 ) -> None:
     """As a user types it: `accelerate launch scripts/train_ppo.py …`."""
     script, *arguments = command(tmp_path / "two", "total_steps=3", *smoke_keys)
-    finished = run_process(*LAUNCH, str(ROOT / f"scripts/{script}.py"), *arguments)
+    finished = run_process(*LAUNCH, str(ROOT / f"scripts/{script}.py"), *arguments, preloaded=preloaded)
     assert finished.returncode == 0, finished.stderr
     start, one, two = weights(smoke, 0), weights(smoke, 3), weights(tmp_path / "two", 3)
     assert read_jsonl(tmp_path / "two" / "metrics.jsonl")[-1]["processes"] == 2
@@ -117,16 +118,15 @@ def test_prompts_that_do_not_divide_by_the_processes(smoke_keys: list[str], tmp_
 
 def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tmp_path: Path) -> None:
     output = tmp_path / "killed"
-    for lines in (1, 3):
-        process = start_script(*command(output, *smoke_keys))
-        deadline = time.monotonic() + 600
-        while time.monotonic() < deadline:
-            metrics = output / "metrics.jsonl"
-            if metrics.is_file() and metrics.read_bytes().count(b"\n") >= lines:
-                break
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait().returncode == -signal.SIGKILL
+    process = start_script(*command(output, *smoke_keys))
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        metrics = output / "metrics.jsonl"
+        if metrics.is_file() and metrics.read_bytes().count(b"\n") >= 3:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait().returncode == -signal.SIGKILL
     finished = run_script(*command(output, *smoke_keys))
     assert finished.returncode == 0, finished.stderr
     assert "resuming from" in finished.stderr
