@@ -3,7 +3,7 @@
 Who asks connects to the socket and sends the three standard streams as descriptors, then one JSON object on a line:
 `{"argv", "cwd", "environment"}`, where argv is what stands behind `python` on a command line. The answers are lines
 too: the process id, and when the process has ended its exit status and the seconds of processor time it used. A process
-whose asker has gone is killed with its group, and all of them are when the server is ended.
+whose asker has gone is killed with its group, and all of them are when the server is ended or its standard input is.
 
 A forked process runs as `python ARGV` would: `sys.path`, `__main__`, exit status, exception hook and exit handlers.
 Nothing but modules and what libraries cache is there before: no thread of ours, no CUDA context, no random number
@@ -113,6 +113,7 @@ class Server:
         signal.set_wakeup_fd(wakes)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(woken, selectors.EVENT_READ)
+        self._selector.register(0, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -126,6 +127,8 @@ class Server:
                 elif key.fileobj == woken:
                     os.read(woken, 4096)
                     self._say_who_ended()
+                elif key.fileobj == 0:  # nothing is ever written to it: who started the server has gone
+                    self.end()
                 elif isinstance(key.fileobj, socket.socket):  # nobody writes a second time: the asker has gone
                     self._forget(key.fileobj)
 
@@ -180,8 +183,9 @@ class Server:
 
 def kill_group(leader: int) -> None:
     """`kill -9` a process and those that it started, where they still run."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+    for kill in (os.kill, os.killpg):  # where it was forked just now it leads no group yet
+        with contextlib.suppress(ProcessLookupError):
+            kill(leader, signal.SIGKILL)
 
 
 def become(request: dict[str, Any]) -> None:

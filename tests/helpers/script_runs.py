@@ -54,7 +54,7 @@ def fork_server() -> str:
         os.environ[_SOCKET] = str(Path(_outputs.name) / "fork_server")
         program = Path(__file__).with_name("fork_server.py")
         command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT)]
-        process = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
         atexit.register(process.wait)
         atexit.register(process.terminate)
         while not Path(os.environ[_SOCKET]).exists():
