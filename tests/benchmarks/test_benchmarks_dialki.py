@@ -18,7 +18,7 @@ from transformers import BertConfig, BertModel
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.dialki import PHASES, check_equality, run_rounds, table  # noqa: E402
+from benchmarks.dialki import PHASES, check_equality, main, run_rounds, table  # noqa: E402
 from benchmarks.dialki_plain import PlainDialki  # noqa: E402
 from benchmarks.dialki_workload import (  # noqa: E402
     PROFILES,
@@ -126,8 +126,15 @@ def test_rounds_are_counted_after_the_warm_up(examples: list[DialogueExample], m
 
 
 @pytest.mark.scripts
-def test_a_tiny_run_without_what_a_bare_machine_lacks(tmp_path: Path) -> None:
-    shown = run_on_a_bare_machine("dialki", ["profile=tiny", "rounds=1", "out=tiny.json"], tmp_path)
+@pytest.mark.parametrize("bare", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], bare: bool) -> None:
+    """Bare: where packages are missing that a bare machine lacks."""
+    words = ["profile=tiny", "rounds=1", f"out={tmp_path}/tiny.json"]
+    if bare:
+        shown = run_on_a_bare_machine("dialki", words, tmp_path)
+    else:
+        main(words)
+        shown = capsys.readouterr().out
     document = json.loads((tmp_path / "tiny.json").read_text(encoding="utf-8"))
     assert document["profile"] == "tiny" and document["attention"] == "sdpa"
     for phase, found in document["phases"].items():

@@ -39,7 +39,7 @@ RUNS = {
         "ppo.score_sampling_distribution=true",
     ),
 }
-PARTS = ("t5, shared value", "t5, lora", "gpt2")
+PARTS = ("t5", "t5, shared value", "t5, lora", "gpt2")
 """Each of their settings is in another of the runs too."""
 
 

@@ -118,7 +118,9 @@ def test_disk(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.check == "disk" and "output_dir" in found.mend and "keep_checkpoints" in found.mend
 
 
-@pytest.mark.parametrize("overrides", [[], ["policy=lora"], ["value=shared", "value.path=null"]])
+@pytest.mark.parametrize(
+    "overrides", [pytest.param([], marks=pytest.mark.slow), ["policy=lora"], ["value=shared", "value.path=null"]]
+)
 def test_the_size_of_a_checkpoint(case: CaseMaker, tmp_path: Path, overrides: list[str]) -> None:
     examined = case(*overrides)
     diagnose(examined, *CHEAP)

@@ -196,6 +196,7 @@ def test_two_processes_that_fail_or_differ(case: CaseMaker, monkeypatch: pytest.
     assert found.check == "two processes" and "gradient_norm" in found.measured
 
 
+@pytest.mark.slow
 def test_in_bf16_the_comparison_is_made_in_fp32(case: CaseMaker) -> None:
     examined = case("processes.precision=bf16")
     assert examined.exact is not None

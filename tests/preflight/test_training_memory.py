@@ -42,9 +42,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "variant", ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adapters", "causal"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_estimated_and_measured_peak_differ_by_less_than_a_fifth(models: Path, variant: str) -> None:
     settings = dict(VARIANTS[variant])
     if settings.pop("lora", False):

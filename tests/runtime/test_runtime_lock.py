@@ -56,7 +56,7 @@ def test_of_processes_that_start_together_one_gets_the_directory(tmp_path: Path)
     path = tmp_path / "run"
     path.mkdir()
     race = "import os, sys, time\nfrom finegrained_rlhf.runtime.directory.lock import locked_directory\n"
-    race += "while time.time() < float(sys.argv[2]): pass\n"
+    race += "time.sleep(float(sys.argv[2]) - time.time())\n"
     race += "with locked_directory(sys.argv[1]):\n    time.sleep(1)\n"
     start = str(time.time() + 3)
     started = [

@@ -6,13 +6,12 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from runtime_toy import Toy, rows, weights
-from script_runs import run_in_two_processes, run_script
+from script_runs import run_in_two_processes, run_process, run_script
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -285,15 +284,11 @@ def test_a_really_full_disk_is_one_clear_error(tmp_path: Path, whole: Path) -> N
     """A file-size limit stands in for a full disk: the system refuses the write, and safetensors says so in words."""
     limited = (
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)); "
-        f"sys.argv = ['toy', sys.argv[1]]; runpy.run_path({str(TOY)!r}, run_name='__main__')"
+        f"sys.argv = ['toy', sys.argv[1]]; sys.path.append({str(TOY.parent)!r}); "
+        f"runpy.run_path({str(TOY)!r}, run_name='__main__')"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", limited, json.dumps({"output": str(tmp_path / "run")})],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(TOY.parent)},
-    )
+    toy = {"output": str(tmp_path / "run")}
+    result = run_process("-c", limited, json.dumps(toy), preloaded=True, timeout=120)
     assert result.returncode != 0
     assert "DiskFullError: the disk is full: could not write" in result.stderr
     done = run_toy({"output": str(tmp_path / "run")})

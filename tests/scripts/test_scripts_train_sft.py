@@ -172,6 +172,7 @@ def test_every_script_explains_itself_in_at_most_40_lines(script: str, real: boo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_tracking_by_wandb_offline(world: Path, tmp_path: Path) -> None:
     done = run(*sft(world, tmp_path / "run", "tracking=wandb", "tracking.mode=offline", "total_steps=1"))
     assert done.returncode == 0, done.stderr
