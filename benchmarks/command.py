@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 
 
-def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+def read_arguments(arguments: Sequence[str], known: Sequence[str], needed: Sequence[str] = ()) -> dict[str, str]:
     """`key=value` words as a dictionary.
 
     Raises:
-        ConfigError: a word is not `key=value`, or its key is unknown or given twice.
+        ConfigError: a word is not `key=value`, its key is unknown or given twice, or one that is needed is missing.
     """
     found: dict[str, str] = {}
     for word in arguments:
@@ -25,6 +25,9 @@ def read_arguments(arguments: Sequence[str], known: Sequence[str]) -> dict[str, 
         if key in found:
             raise ConfigError(f"{key}: given twice")
         found[key] = value
+    for key in needed:
+        if key not in found:
+            raise ConfigError(f"{key}=… is missing")
     return found
 
 

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine, peak_memory
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.text.tables import markdown_table
@@ -62,9 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: a wrong argument.
     """
-    given = read_arguments(arguments, ("out",))
-    if "out" not in given:
-        raise ConfigError("out=FILE is missing")
+    given = read_arguments(arguments, ("out",), needed=("out",))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ours, gradient = measure(chunked, device)
     plain, expected = measure(stored, device)

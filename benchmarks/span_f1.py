@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.command import read_arguments, run_main
 from benchmarks.machine import describe_machine
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.text.scores import bag_f1
 from finegrained_rlhf.text.span_f1 import SpanMatcher
@@ -114,9 +113,7 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: a wrong argument.
     """
-    given = read_arguments(arguments, ("out",))
-    if "out" not in given:
-        raise ConfigError("out=FILE is missing")
+    given = read_arguments(arguments, ("out",), needed=("out",))
     found = measure(TOKENS, CASES)
     times = {name: value / found["ours"] for name, value in found.items()}
     rows = [{"search": name, "ms a passage": found[name], "times ours": times[name]} for name in found]

@@ -14,7 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from cpu_times import CpuTimes
-from hydra_once import parsed_once
+from hydra_once import merged_once
 from hypothesis import HealthCheck, settings
 from script_runs import PRELOADED_PYTHON, fork_server
 from smoke import keys_of, made_once, run_smoke
@@ -57,9 +57,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_yaml() -> Iterator[None]:
-    """Every configuration file is parsed once in a worker."""
-    with parsed_once():
+def configurations_once() -> Iterator[None]:
+    """Every configuration file is parsed once in a worker, and the same groups are merged once."""
+    with merged_once():
         yield
 
 

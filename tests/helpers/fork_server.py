@@ -80,7 +80,7 @@ def import_everything() -> None:
 
 def fill_caches(conf: Path) -> None:
     """What every script does first and libraries keep: YAML parsed, regular expressions compiled, registries built."""
-    with hydra_once.parsed_once(), initialize_config_dir(str(conf), version_base=None):
+    with hydra_once.merged_once(), initialize_config_dir(str(conf), version_base=None):
         for path in conf.rglob("*.yaml"):
             OmegaConf.load(path)
         for script, *groups in _OFTEN:
@@ -220,7 +220,7 @@ def run(argv: list[str]) -> None:
     else:
         sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
         multirun = "sweep" in argv[0] or any(word in ("-m", "--multirun") or "hydra.mode" in word for word in argv)
-        with hydra_once.parsed_once() if multirun else hydra_once.composed_once():
+        with hydra_once.merged_once() if multirun else hydra_once.composed_once():
             runpy.run_path(argv[0], run_name="__main__")
 
 

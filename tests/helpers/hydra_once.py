@@ -35,7 +35,7 @@ _MERGED: dict[Any, DictConfig] = {}
 
 
 @contextmanager
-def parsed_once() -> Iterator[None]:
+def merged_once() -> Iterator[None]:
     """A file of the same text is parsed once in the life of the process, and the same groups are merged once."""
 
     def load(stream: Any, Loader: Any) -> Any:
@@ -65,7 +65,7 @@ def parsed_once() -> Iterator[None]:
 
 @contextmanager
 def plain_hydra() -> Iterator[None]:
-    """Hydra as it comes, within `parsed_once`."""
+    """Hydra as it comes, within `merged_once`."""
     with _hydra_with(_parse, _choose, _merge):
         yield
 
@@ -87,7 +87,7 @@ def _places(repo: Any) -> tuple[str, ...]:
 @contextmanager
 def composed_once() -> Iterator[None]:
     """`hydra.main` composes a command line to learn whether it is a multirun, and again to run it: here it is none."""
-    with parsed_once(), pytest.MonkeyPatch.context() as patch:
+    with merged_once(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: RunMode.RUN)
         yield
 

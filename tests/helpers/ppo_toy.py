@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rl_toy import CAUSAL, policy, prompts
 from torch import Tensor, nn
@@ -177,3 +178,25 @@ def run_together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
     if errors:
         raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
     return results
+
+
+def save_checkpoint(trainer: Any, directory: Path) -> Path:
+    """What a run's loop saves of a trainer: the policy as exported, and its state."""
+    (directory / "policy").mkdir(parents=True)
+    trainer.save_model(directory / "policy")
+    trainer.save_state(directory)
+    return directory
+
+
+def assert_alike(
+    one: tuple[list[dict[str, float]], dict[str, Tensor]], several: Sequence[tuple[list[dict[str, float]], Any]]
+) -> None:
+    """Metrics of steps and parameters of each of several processes are those of one."""
+    expected, parameters = one
+    for metrics, moved in several:
+        for alone, together in zip(expected, metrics, strict=True):
+            assert together["processes"] == len(several) and alone["processes"] == 1
+            same = {**alone, "processes": len(several)}
+            assert together == pytest.approx(same, abs=2e-4)
+        for key, parameter in parameters.items():
+            torch.testing.assert_close(moved[key], parameter, atol=2e-5, rtol=0)

@@ -35,7 +35,7 @@ LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 
 
 PRELOADED_PYTHON = Path(__file__).with_name("preloaded_python")
 """Stands for `sys.executable` where the imports of a process are not what a test is about."""
-_SOCKET = "PRELOADED_PYTHON"
+_SOCKET = "FORK_SERVER"
 
 Done = subprocess.CompletedProcess[str]
 _spent = 0.0

@@ -8,7 +8,7 @@ import hydra
 import pytest
 from hydra import initialize_config_dir
 from hydra.errors import ConfigCompositionException
-from hydra_once import parsed_once, plain_hydra
+from hydra_once import merged_once, plain_hydra
 from omegaconf import OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -31,7 +31,7 @@ def test_it_composes_what_plain_hydra_does(script: str, overrides: list[str]) ->
     with initialize_config_dir(str(CONF), version_base=None):
         with plain_hydra():
             expected = hydra.compose(script, overrides, return_hydra_config=True)
-        with parsed_once():
+        with merged_once():
             first, second = (hydra.compose(script, overrides, return_hydra_config=True) for _ in range(2))
     assert first == expected and second == expected
     for found in (first, second):
@@ -45,7 +45,7 @@ def test_it_composes_what_plain_hydra_does(script: str, overrides: list[str]) ->
 def test_it_refuses_what_plain_hydra_does(wrong: str) -> None:
     said = []
     with initialize_config_dir(str(CONF), version_base=None):
-        for way in (plain_hydra, parsed_once, parsed_once):
+        for way in (plain_hydra, merged_once, merged_once):
             with way(), pytest.raises(ConfigCompositionException) as refused:
                 hydra.compose("train_ppo", [SMOKE, wrong])
             said.append(str(refused.value))

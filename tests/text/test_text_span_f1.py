@@ -82,7 +82,7 @@ def test_the_benchmark_times_every_side(tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads((tmp_path / "times.json").read_text())
     assert set(found["milliseconds"]) == {"every_span", "growing_spans", "ours", "bound"}
     assert found["times_ours"]["ours"] == 1.0 and found["passage_tokens"] == 30
-    with pytest.raises(ConfigError, match="out=FILE is missing"):
+    with pytest.raises(ConfigError, match="out=… is missing"):
         benchmark.main([])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from ppo_toy import LengthScorer, WordScorer, make_trainer, run_together
+from ppo_toy import LengthScorer, WordScorer, assert_alike, make_trainer, run_together, save_checkpoint
 from rl_toy import policy
 from script_runs import ROOT
 from torch import Tensor
@@ -57,12 +57,6 @@ def weights(trainer: PPOTrainer) -> dict[str, Tensor]:
 def steps(trainer: PPOTrainer, first: int, last: int) -> list[dict[str, float]]:
     done = [trainer.train_step(step) for step in range(first, last + 1)]
     return [{name: x for name, x in metrics.items() if not name.startswith("time/")} for metrics in done]
-
-
-def save_checkpoint(trainer: PPOTrainer, directory: Path) -> Path:
-    trainer.save_model(directory / "policy")
-    trainer.save_state(directory)
-    return directory
 
 
 @pytest.mark.parametrize(
@@ -173,14 +167,9 @@ def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
         return steps(trainer, 1, 2), weights(trainer)
 
     owners = [policy("t5")]
-    expected, parameters = work(Processes())
+    one = work(Processes())
     owners = [copy.deepcopy(policy("t5")) for _ in range(3)]
-    for metrics, moved in run_together(3, work):
-        for one, other in zip(expected, metrics, strict=True):
-            assert other.pop("processes") == 3
-            assert other == pytest.approx({k: v for k, v in one.items() if k != "processes"}, abs=2e-4)
-        for key, parameter in parameters.items():
-            torch.testing.assert_close(moved[key], parameter, atol=2e-5, rtol=0)
+    assert_alike(one, run_together(3, work))
 
 
 @pytest.mark.parametrize("name", ["gdpo_returns", "dr_grpo", "heads"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from families_toy import family_policy
-from ppo_toy import make_trainer, run_together
+from ppo_toy import make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
 from torch import Tensor
 
@@ -170,10 +170,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole, stopped, resumed = fresh("a"), fresh("b"), fresh("b")
     expected = steps(whole, 1, 2)
     steps(stopped, 1, 1)
-    checkpoint = tmp_path / "checkpoint"
-    (checkpoint / "policy").mkdir(parents=True)
-    stopped.save_model(checkpoint / "policy")
-    stopped.save_state(checkpoint)
+    checkpoint = save_checkpoint(stopped, tmp_path / "checkpoint")
     torch.manual_seed(99)  # another process has other generators
     resumed.load_state(checkpoint)
     assert steps(resumed, 2, 2) == expected[1:]

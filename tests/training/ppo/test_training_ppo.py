@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_toy import LengthScorer, WordScorer, make_trainer, run_together
+from ppo_toy import LengthScorer, WordScorer, make_trainer, run_together, save_checkpoint
 from rl_toy import policy, prompts
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
@@ -382,13 +382,6 @@ def test_adaptive_beta_follows_the_kl_of_the_step(tmp_path: Path) -> None:
     first, second = steps(trainer, 1, 2)
     assert first["beta"] == 0.1
     assert second["beta"] == pytest.approx(0.1 * (1 - 0.2 * 12 / 120))  # KL 0: as far down as one step goes
-
-
-def save_checkpoint(trainer: PPOTrainer, path: Path) -> Path:
-    (path / "policy").mkdir(parents=True)
-    trainer.save_model(path / "policy")
-    trainer.save_state(path)
-    return path
 
 
 RESUMABLE: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_toy import run_together
+from ppo_toy import run_together, save_checkpoint
 from rl_toy import policy, prompts
 from self_critical_toy import WordReward, examples, make_trainer
 from torch import Tensor
@@ -288,10 +288,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, lora: bool) -> N
     expected = steps(whole, 1, 4)
     stopped = fresh("b")
     steps(stopped, 1, 2)
-    checkpoint = tmp_path / "checkpoint"
-    (checkpoint / "policy").mkdir(parents=True)
-    stopped.save_model(checkpoint / "policy")
-    stopped.save_state(checkpoint)
+    checkpoint = save_checkpoint(stopped, tmp_path / "checkpoint")
     resumed = fresh("b")
     resumed.load_state(checkpoint)
     assert steps(resumed, 3, 4) == expected[2:]
