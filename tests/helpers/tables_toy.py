@@ -21,20 +21,19 @@ SHORT = "The color of Arlo is blue."
 
 def write_seed(root: Path, seed: int, noise: float = 1.0) -> Path:
     """A seed's directory with what all tables share."""
-    write_json(root / "experiment.json", {"seed": seed, "settings": {"noise": noise}})
+    write_json(root / "experiment.json", {"seed": seed, "settings": {"noise": noise, "ppo_steps": 10}})
     for run in SHARED_RUNS:
         write_jsonl(root / run / "metrics.jsonl", [{"step": 1, "time/step_s": 3.0}])
     return root
 
 
 def write_run(root: Path, name: str, errors: Sequence[float], exported: int = -1, every: int = 5) -> None:
-    """A PPO run of 64 episodes a step, validated every 5 steps, with the given true error in all three rates."""
+    """A PPO run of 64 episodes and 1.5 processor seconds a step, validated every 5 steps, with the given true error in
+    all three rates."""
     run = root / name
     steps = (len(errors) - 1) * every
-    write_jsonl(
-        run / "metrics.jsonl",
-        [{"step": i, "episodes_per_step": 64.0, "kl": 0.1 * i, "time/step_s": 2.0} for i in range(1, steps + 1)],
-    )
+    row = {"episodes_per_step": 64.0, "time/step_s": 2.0, "time/processor_s": 1.5}
+    write_jsonl(run / "metrics.jsonl", [{"step": i, "kl": 0.1 * i, **row} for i in range(1, steps + 1)])
     rows = [validation(i * every, error) for i, error in enumerate(errors)]
     write_jsonl(run / "eval.jsonl", rows)
     write_json(run / "policy" / "export.json", {"step": rows[exported]["step"]})
@@ -46,7 +45,7 @@ def validation(step: int, error: float) -> dict[str, Any]:
     row |= {"completeness": 1.0 - error, "correct_share": 1.0 - error, "response_length": 20.0 + step}
     for name, segments in (("relevance", 4.0), ("factuality", 2.0), ("completeness", 1.0)):
         row |= {f"reward/{name}/raw": segments * (1.0 - 2.0 * error), f"segments/{name}": segments}
-    return row | {"reward/total": 3.0 - error, "time/validate_s": 1.0}
+    return row | {"reward/total": 3.0 - error, "score": 3.0 - error, "time/validate_s": 1.0}
 
 
 def write_evaluation(root: Path, system: str, answers: Mapping[str, str], **metrics: float) -> None:

@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "AblationTable": "tables.ablation",
         "AggregationTable": "tables.aggregation",
+        "AlgorithmsTable": "tables.algorithms",
         "BestOfTable": "tables.best_of",
         "CompatTable": "tables.compat",
         "DynamicsTable": "tables.dynamics",

@@ -132,10 +132,11 @@ class _Loop:
 
     def _step(self, state: LoopState, progress: TrainingProgress) -> LoopState:
         step, config = state.step, self.config
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         seed_everything(config.seed, "train", step, self.processes.rank)
         metrics = {**self.trainable.train_step(step), "processes": self.processes.count}
         metrics["time/step_s"] = time.perf_counter() - started
+        metrics["time/processor_s"] = time.process_time() - worked  # of all threads of this process
         if self.processes.is_main:
             with reporting_full_disk(f"metrics in {self.run_directory.metrics}"):
                 self.sinks.log(step, metrics)

@@ -26,6 +26,7 @@ from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_rlhf.experiments.factworld.tables import best_of, dynamics
 from finegrained_rlhf.experiments.factworld.tables.ablation import AblationTable
 from finegrained_rlhf.experiments.factworld.tables.aggregation import AggregationTable
+from finegrained_rlhf.experiments.factworld.tables.algorithms import AlgorithmsTable
 from finegrained_rlhf.experiments.factworld.tables.best_of import BestOfTable
 from finegrained_rlhf.experiments.factworld.tables.compat import CompatTable
 from finegrained_rlhf.experiments.factworld.tables.dynamics import DynamicsTable
@@ -43,6 +44,7 @@ TABLES: dict[str, type[Table]] = {
     "efficiency": EfficiencyTable,
     "dynamics": DynamicsTable,
     "aggregation": AggregationTable,
+    "algorithms": AlgorithmsTable,
     "compat": CompatTable,
     "best_of": BestOfTable,
 }
