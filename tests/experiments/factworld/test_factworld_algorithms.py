@@ -1,4 +1,4 @@
-"""The table of algorithms: equal processor time by hand, what it says of the numbers, the grid it takes settings from."""
+"""The table of algorithms: equal processor time by hand, what the page says of its numbers."""
 
 from __future__ import annotations
 
