@@ -94,8 +94,8 @@ class AlgorithmsTable(EvaluatedTable):
             "Dense against holistic, the rest of an algorithm alike (mean error on the test questions):\n\n"
             f"{dense_against_holistic(result['rows'])}\n{super().body(result)}\n"
             f"## Against {self.baseline}, question by question\n\nShare of the test questions on which the oracle "
-            "finds fewer, as many, more errors (sub-sentences with a relevance error, sentences with a factual error and "
-            f"missing facts) than in {self.baseline}'s answer; mean over seeds.\n\n"
+            "finds fewer, as many, more errors (sub-sentences with a relevance error, sentences with a factual error "
+            f"and missing facts) than in {self.baseline}'s answer; mean over seeds.\n\n"
             f"{markdown_table(pairs, ['system', *OUTCOMES])}"
         )
 
