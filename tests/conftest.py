@@ -44,8 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.tx = [f"popen//python={PRELOADED_PYTHON}" for _ in config.option.tx]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that run scripts: they take longest, and none should be left for one worker at the end."""
+    """Tests on published data are slow ones, before `-m` chooses; files that run scripts begin.
+
+    Those take longest, and no worker should be left with one at the end.
+    """
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     long = {item.path for item in items if item.get_closest_marker("scripts")}
     items.sort(key=lambda item: item.path not in long)
 

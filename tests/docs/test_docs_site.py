@@ -63,7 +63,7 @@ def test_the_architecture_page_shows_the_picture() -> None:
 
 @pytest.mark.scripts
 def test_the_site_builds_with_its_links_checked(tmp_path: Path) -> None:
-    assert load("build").build_site(tmp_path / "site", search=False) == 0
+    assert load("build").build_site(tmp_path / "site", whole=False) == 0
     index = (tmp_path / "site/index.html").read_text(encoding="utf-8")
     assert "Fine-grained RLHF" in index
     page = (tmp_path / "site/api/finegrained_rlhf.rl.html").read_text(encoding="utf-8")

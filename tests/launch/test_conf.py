@@ -333,7 +333,7 @@ def rlhf_steps() -> list[tuple[str, str]]:
         (pipeline, system)
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
-        and pipeline not in ("factworld/grid", "factworld/holes", "factworld/models")
+        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|models)", pipeline)
         for system in RLHF
         if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
     ]
