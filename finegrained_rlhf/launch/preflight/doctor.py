@@ -138,11 +138,10 @@ def case_of(
         small = first_step(config, options.prompts, scratch / "run")
         in_fp32 = {**small, "processes": {**small["processes"], "precision": "fp32"}}
         try:
-            job, sample, exact = build(config), build(small), build(in_fp32)
+            job, sample = build(config), build(small)
+            exact = sample if sample.processes.precision == "fp32" else build(in_fp32)
         except FineGrainedError as error:
             problems.append(Problem(str(error), "correct that key; --help and conf/ explain it"))
-        if sample is not None and sample.processes.precision == "fp32":
-            exact = sample
         if options.two_processes:
             launch = partial(_launch, in_fp32, scratch, options.timeout)
     scorers = {name.removeprefix(_COMPONENTS): part for name, part in built.items() if name.startswith(_COMPONENTS)}
