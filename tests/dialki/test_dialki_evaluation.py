@@ -218,6 +218,7 @@ def test_plots_name_their_numbers(tmp_path: Path) -> None:
 # The script -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_the_script_in_two_processes_measures_what_one_does(folder: Path, tmp_path: Path) -> None:
     """The 11 dialogues do not divide by 2."""

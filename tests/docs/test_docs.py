@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hydra import initialize_config_dir
 from hydra_once import compose
+from kinds import kind_of
 from omegaconf import OmegaConf
 from script_runs import run_script
 
@@ -182,14 +183,24 @@ def test_commands_are_found() -> None:
     assert sum(command.complete for command in COMMANDS) > 40
 
 
+def one_of_a_kind(commands: list[Command]) -> list[Command]:
+    """The first of the commands that differ in values of keys alone, a whole one where there is one."""
+    found = {kind_of(c.script, c.arguments): c for c in sorted(commands, key=lambda c: c.complete)}
+    return list(found.values())
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["kinds", "all"])
 @pytest.mark.parametrize("script", sorted({command.script for command in COMMANDS}))
-def test_documented_commands_compose(script: str, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_commands_compose(
+    script: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (ROOT / "scripts" / f"{script}.py").is_file()
+    commands = COMMANDS if every else one_of_a_kind(COMMANDS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
     from finegrained_rlhf.launch.steps import build, resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
-        for command in (command for command in COMMANDS if command.script == script and command.arguments):
+        for command in (command for command in commands if command.script == script and command.arguments):
             try:
                 config = compose(script, overrides=overrides(command, user_files))
                 if not command.complete or "--help" in command.arguments or _ELISION & set(command.arguments):

@@ -15,6 +15,7 @@ import pytest
 from hydra import initialize_config_dir
 from hydra.utils import get_object
 from hydra_once import compose
+from kinds import kind_of
 from omegaconf import DictConfig, OmegaConf
 
 ROOT = Path(__file__).parents[2]
@@ -132,11 +133,7 @@ def one_of_a_kind(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The first of the steps that give the same script the same keys and the same options of groups."""
     seen = set()
     for step in steps:
-        given = (str(arg).partition("=") for arg in step.get("args", []))
-        kind = (
-            step.get("script"),
-            *sorted(key + (value if key in (*GROUPS, "experiment") else "") for key, _, value in given),
-        )
+        kind = kind_of(step.get("script"), step.get("args", []))
         if "job" in step or kind not in seen:
             yield step
         seen.add(kind)

@@ -39,26 +39,43 @@ def test_no_page_and_no_message_names_a_package_that_is_on_no_index() -> None:
     assert told == []
 
 
-@pytest.mark.scripts
-def test_a_wheel_brings_the_command_and_its_configurations(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    source = tmp_path / "source"
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+CALL = {"capture_output": True, "text": True, "check": True, "timeout": 240}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the files that git knows or would take."""
+    directory = tmp_path_factory.mktemp("wheel")
+    source = directory / "source"
     tracked = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, **CALL)
     for name in tracked.stdout.split("\0"):
         if re.match(r"(finegrained_rlhf|reward_models|conf)/|[^/]+\.(toml|py|md|in)$|LICENSE$", name):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)]
+    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(directory), str(source)]
     subprocess.run(build, **CALL)
-    (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
+    (made,) = directory.glob("*.whl")
+    return made
+
+
+@pytest.mark.scripts
+def test_a_wheel_brings_the_configurations_and_the_command(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    held = set(archive.namelist())
     assert {"finegrained_rlhf/py.typed", "reward_models/py.typed"} <= held
     assert not any(name.startswith(("scripts/", "conf/", "tests/")) for name in held)
     yamls = {f"finegrained_rlhf/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert {name for name in held if name.startswith("finegrained_rlhf/conf/")} == yamls
+    (entries,) = [name for name in held if name.endswith("/entry_points.txt")]
+    assert "finegrained = finegrained_rlhf.launch" in archive.read(entries).decode()
 
+
+@pytest.mark.slow
+@pytest.mark.scripts
+def test_the_command_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)], **CALL)
+    subprocess.run([*PIP, "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)], **CALL)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     command = [sys.executable, str(target / "bin" / "finegrained")]
@@ -76,6 +93,3 @@ def test_a_wheel_brings_the_command_and_its_configurations(tmp_path: Path) -> No
     with pytest.raises(subprocess.CalledProcessError) as unknown:
         subprocess.run([*command, "train-pop"], **there)
     assert unknown.value.returncode == 2 and "did you mean train-ppo?" in unknown.value.stderr
-
-
-CALL = {"capture_output": True, "text": True, "check": True, "timeout": 240}

@@ -26,6 +26,7 @@ RUNS = {
     "gpt2": GPT2,
     "gpt2, lora": ("policy=lora", *GPT2),
     "gpt2, shared value": (GPT2[0], *SHARED),
+    "gpt2, lora, shared value": ("policy=lora", GPT2[0], *SHARED),
     "llama": ("policy=tiny_llama",),
     "llama, lora, shared value, continuous batching": (
         "policy=lora",
@@ -39,7 +40,7 @@ RUNS = {
         "ppo.score_sampling_distribution=true",
     ),
 }
-PARTS = ("t5", "t5, shared value", "t5, lora", "gpt2")
+PARTS = ("t5", "t5, shared value", "t5, lora", "gpt2", "gpt2, lora", "gpt2, shared value", "llama")
 """Each of their settings is in another of the runs too."""
 
 

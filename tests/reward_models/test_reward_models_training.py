@@ -82,7 +82,7 @@ def test_labels_of_other_texts_teach_nothing(folder: Path) -> None:
     assert 0.25 < made.validate(40)["accuracy"] < 0.75
 
 
-@pytest.mark.parametrize("base", ["encoder", "llama"])
+@pytest.mark.parametrize("base", ["encoder", pytest.param("llama", marks=pytest.mark.slow)])
 def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: Path, base: str) -> None:
     job(folder, tmp_path / "run", "preference", steps=60, base=base).run()
     results = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -121,7 +121,8 @@ def lines(path: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "base"), [("relevance", "encoder"), ("preference", "encoder"), ("relevance", "llama")]
+    ("kind", "base"),
+    [("relevance", "encoder"), pytest.param("preference", "encoder", marks=pytest.mark.slow), ("relevance", "llama")],
 )
 def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind: str, base: str) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

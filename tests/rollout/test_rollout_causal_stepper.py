@@ -190,7 +190,9 @@ def test_an_fp32_stepper_stays_fp32_under_autocast() -> None:
     close(logits, expected(ours, ASKED, ids))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "qwen3"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("gpt2", marks=pytest.mark.slow), "gemma2", pytest.param("qwen3", marks=pytest.mark.slow)]
+)
 def test_one_recording_serves_every_position(kind: str) -> None:
     """What a CUDA graph needs: the operations recorded at position 0, with nothing read back from a tensor, are right
     at all others."""

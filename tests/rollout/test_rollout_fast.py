@@ -58,7 +58,7 @@ def test_the_fast_engine_draws_what_generate_draws(kind: str, mixture: str) -> N
         assert len(set(found.lengths().tolist())) > 1
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_at_the_shape_of_t5_small_greedy_text_and_logprobs_are_transformers(gated: bool) -> None:
     """Widths of T5-small (and of T5 v1.1), ragged and padded prompts; transformers one prompt at a time."""
     torch.manual_seed(0)

@@ -25,6 +25,7 @@ MOVING = [
 TOO_LONG = "even without their passages; they are scored without the end"
 
 
+@pytest.mark.slow
 def test_moving_weights_go_on_where_a_run_stopped(smoke_keys: list[str], tmp_path: Path) -> None:
     """Two steps, then a third by a second start; the dual variable goes on from the checkpoint."""
     told: list[str] = []

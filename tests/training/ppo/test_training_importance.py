@@ -155,6 +155,7 @@ def steps(trainer: PPOTrainer, first: int, last: int) -> list[dict[str, float]]:
     return [{name: x for name, x in metrics.items() if not name.startswith("time/")} for metrics in done]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     """The sampler stands still here, so that a weight that is not the same would show."""
     save_policy(policy("llama"), tmp_path / "start")
@@ -178,6 +179,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     """One prompt a step: one of the two processes has none."""
     owners = [policy("llama") for _ in range(3)]

@@ -395,7 +395,7 @@ RESUMABLE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", RESUMABLE)
+@pytest.mark.parametrize("options", [pytest.param(RESUMABLE[0], marks=pytest.mark.slow), *RESUMABLE[1:]])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, options: dict[str, Any]) -> None:
     lora = options.get("lora", False)
     save_policy(policy("t5"), tmp_path / "start")
