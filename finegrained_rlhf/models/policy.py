@@ -180,8 +180,8 @@ def _require_rows(model: Any, tokens: Mapping[str, int]) -> None:
     for name, token in tokens.items():
         if not 0 <= token < rows:
             raise ModelError(
-                f"the {name} has id {token}, but the model has {rows} embeddings: resize them to the tokenizer, or name "
-                "another token in tokenizer_config.json"
+                f"the {name} has id {token}, but the model has {rows} embeddings: resize them to the tokenizer, or "
+                "name another token in tokenizer_config.json"
             )
 
 

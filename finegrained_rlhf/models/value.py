@@ -34,8 +34,8 @@ def _require_causal(config: Any) -> None:
     if config.model_type not in CAUSAL_FAMILIES or getattr(config, "use_bidirectional_attention", False):
         known = ", ".join(sorted(CAUSAL_FAMILIES))
         raise ModelError(
-            f"a value model of type {config.model_type!r} is not known to look back only: it could value a token by those "
-            f"that follow (known: {known})"
+            f"a value model of type {config.model_type!r} is not known to look back only: it could value a token by "
+            f"those that follow (known: {known})"
         )
 
 

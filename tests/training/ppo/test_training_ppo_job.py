@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2Model
 from doctor_toy import case_maker, make_smoke
 from torch import Tensor
+from transformers import GPT2Config, GPT2Model
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
