@@ -20,7 +20,7 @@ from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rollout import make_engine
 
 ROWS = 16
-TABLE = {"gpt2": {"n_positions": ROWS}, "gpt_neo": {"max_position_embeddings": ROWS}}
+TABLE: dict[str, dict[str, Any]] = {"gpt2": {"n_positions": ROWS}, "gpt_neo": {"max_position_embeddings": ROWS}}
 
 
 @pytest.mark.parametrize("samples", [1, 2])
@@ -95,7 +95,12 @@ def test_a_value_model_looks_back_only() -> None:
     from transformers import BertConfig, BertModel, OPTConfig, OPTModel
 
     ours: Policy = family_policy("llama")
-    sizes = {"vocab_size": len(ours.tokenizer), "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    sizes: dict[str, Any] = {
+        "vocab_size": len(ours.tokenizer),
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
     bert = BertModel(BertConfig(**sizes, intermediate_size=8))
     opt = OPTModel(OPTConfig(**sizes, word_embed_proj_dim=8, ffn_dim=8, bos_token_id=0, eos_token_id=1))
     gemma = family_model("gemma").base_model
