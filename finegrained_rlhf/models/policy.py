@@ -7,7 +7,7 @@ sampling loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq
-from finegrained_rlhf.models.families.causal import causal_family
+from finegrained_rlhf.models.families.causal import causal_family, check_columns, position_rows
 from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.text.chat import PromptConfig
@@ -41,6 +41,11 @@ class PromptMemory:
     prompt_ids: Tensor
     prompt_mask: Tensor
     states: Tensor | None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max((len(prompt.input_ids) for prompt in self.prompts), default=0)
 
 
 class Policy(nn.Module, ABC):
@@ -74,6 +79,7 @@ class Policy(nn.Module, ABC):
             )
         stand_in = self.eos_ids[0] if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self.pad_id: int = int(stand_in if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+        _require_rows(model, {"padding token": self.pad_id, "end-of-sequence token": self.eos_ids[0]})
 
     @property
     def device(self) -> torch.device:
@@ -169,6 +175,16 @@ class Policy(nn.Module, ABC):
         return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored, entropy=entropy)
 
 
+def _require_rows(model: Any, tokens: Mapping[str, int]) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    for name, token in tokens.items():
+        if not 0 <= token < rows:
+            raise ModelError(
+                f"the {name} has id {token}, but the model has {rows} embeddings: resize them to the tokenizer, or "
+                "name another token in tokenizer_config.json"
+            )
+
+
 def _as_ids(*sources: int | Sequence[int] | None) -> tuple[int, ...]:
     ids: list[int] = []
     for source in sources:
@@ -192,6 +208,7 @@ class Seq2SeqPolicy(Policy):
         seq2seq.freeze_unread(model)
         super().__init__(model, tokenizer, adapter)
         self.start_ids = seq2seq.start_ids(model)
+        _require_rows(model, {"token that the decoder starts with": max(self.start_ids)})
 
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         return seq2seq.encode(self.model, ids, mask)
@@ -235,10 +252,13 @@ def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, res
         rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1])
         if rows is not None:
             return packed_states(backbone, memory.prompt_ids, memory.prompt_mask, rows, response_ids, pad)
+    check_columns(backbone.config, memory.prompt_ids.shape[1] + response_ids.shape[1])
     prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
     ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
     mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    # Padding may lie behind the last row of a table of positions.
+    last = position_rows(backbone.config)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0, max=None if last is None else last - 1)
     output = backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     before = prompt_ids.shape[1] - 1
     return output.last_hidden_state[:, before : before + response_ids.shape[1]]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families import seq2seq
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy, causal_states
 
 
@@ -29,16 +30,26 @@ def _width(config: Any) -> int:
     return seq2seq.decoder_width(config) if config.is_encoder_decoder else int(config.hidden_size)
 
 
+def _require_causal(config: Any) -> None:
+    if config.model_type not in CAUSAL_FAMILIES or getattr(config, "use_bidirectional_attention", False):
+        known = ", ".join(sorted(CAUSAL_FAMILIES))
+        raise ModelError(
+            f"a value model of type {config.model_type!r} is not known to look back only: it could value a token by "
+            f"those that follow (known: {known})"
+        )
+
+
 class SeparateValueModel(nn.Module):
     """A language-model backbone of its own with a value head on the last decoder hidden state.
 
     Args:
-        backbone: an encoder–decoder of a family of `families/seq2seq.py` or a causal model, without its head.
+        backbone: an encoder–decoder of a family of `families/seq2seq.py` or a causal model of one of
+            `families/causal.py`, without its head.
         policy: only to check that the two fit (same kind of architecture, same vocabulary).
         heads: K, values of a token.
 
     Raises:
-        ModelError: the backbone cannot read the policy's tokens.
+        ModelError: the backbone cannot read the policy's tokens, or is of no family that is known here.
     """
 
     def __init__(self, backbone: Any, policy: Policy, heads: int = 1) -> None:
@@ -46,6 +57,8 @@ class SeparateValueModel(nn.Module):
         theirs, ours = policy.model.config, backbone.config
         if theirs.is_encoder_decoder != ours.is_encoder_decoder:
             raise ModelError("policy and value model must both be encoder-decoders or both be causal")
+        if not ours.is_encoder_decoder:
+            _require_causal(ours)
         vocabulary = seq2seq.decoder_vocabulary(ours) if ours.is_encoder_decoder else ours.vocab_size
         if vocabulary < len(policy.tokenizer):
             raise ModelError(

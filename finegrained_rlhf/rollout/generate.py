@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
+from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.families.seq2seq import check_response_length
 from finegrained_rlhf.models.policy import PromptMemory, Seq2SeqPolicy, left_pad
 from finegrained_rlhf.rollout.engine import PolicyEngine
@@ -84,6 +85,7 @@ class GenerateEngine(PolicyEngine):
             }
             start = len(policy.start_ids)
         else:
+            check_positions(policy.model.config, memory.longest + max_new_tokens)
             ids, mask = left_pad(memory.prompt_ids, memory.prompt_mask, policy.pad_id)
             inputs = {"input_ids": ids.repeat_interleave(n, dim=0), "attention_mask": mask.repeat_interleave(n, dim=0)}
             start = ids.shape[1]

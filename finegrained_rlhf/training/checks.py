@@ -159,8 +159,11 @@ def _forward_gap(policy: Policy, prompts: Sequence[Prompt]) -> tuple[float, floa
         if isinstance(policy, Seq2SeqPolicy):
             inputs = torch.tensor([[*policy.start_ids, *row[:-1]]], device=policy.device)
             encoded = torch.tensor([prompt], device=policy.device)
-            logits = policy.model(input_ids=encoded, decoder_input_ids=inputs, use_cache=False).logits[0]
-            logits = logits[len(policy.start_ids) - 1 :]
+            seen = torch.ones_like(inputs)  # T5Gemma would hide what looks like padding
+            output = policy.model(
+                input_ids=encoded, decoder_input_ids=inputs, decoder_attention_mask=seen, use_cache=False
+            )
+            logits = output.logits[0, len(policy.start_ids) - 1 :]
         else:
             whole = torch.tensor([[*prompt, *row]], device=policy.device)
             logits = policy.model(input_ids=whole, use_cache=False).logits[0, len(prompt) - 1 : -1]

@@ -217,10 +217,11 @@ def test_families_that_are_not_known_are_refused() -> None:
 
 def test_a_model_without_a_start_of_its_decoder_is_refused() -> None:
     model = seq2seq_model("mbart", decoder_start_token_id=None)
-    with pytest.raises(
-        ModelError, match="MBart.* does not say what its decoder starts with: set decoder_start_token_id"
-    ):
-        Seq2SeqPolicy(model, tokenizer())
+    words = "MBart.* does not say with which one token its decoder starts: set decoder_start_token_id"
+    for start in (None, [LANGUAGE, 3]):  # a list has one for each row of a batch
+        model.generation_config.decoder_start_token_id = start
+        with pytest.raises(ModelError, match=words):
+            Seq2SeqPolicy(model, tokenizer())
     model.generation_config.decoder_start_token_id = LANGUAGE
     assert Seq2SeqPolicy(model, tokenizer()).start_ids == (LANGUAGE,)
 

@@ -139,6 +139,8 @@ def test_what_it_cannot_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     for family in ("gpt_neo", "gemma2"):  # attention of its own; a soft cap that pages would leave out
         with pytest.raises(ConfigError, match="its attention is not transformers' SDPA"):
             make_engine(family_policy(family), "continuous")
+    with pytest.raises(ConfigError, match="its layers have one mask, and its layer_types name several"):
+        make_engine(family_policy("qwen3_moe"), "continuous")
     dynamic = family_policy("llama")
     dynamic.model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     with pytest.raises(ConfigError, match="rotary positions depend on the longest row"):

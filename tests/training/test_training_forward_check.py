@@ -9,6 +9,7 @@ import pytest
 import torch
 from families_toy import batch, family_policy
 from rl_toy import policy, prompts
+from seq2seq_toy import seq2seq_policy
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
@@ -64,6 +65,13 @@ def test_odd_prompts_are_no_fault() -> None:
     assert check_forward(ours, [], Processes()) == 0.0
     long = Prompt("long", "", tuple(3 + i % 20 for i in range(64)))
     assert check_forward(ours, [long, Prompt("short", "", (5,))], Processes()) < 1e-5
+
+
+def test_a_decoder_may_start_with_what_looks_like_padding() -> None:
+    """T5Gemma's forward without a mask would hide its start token, which generation does not."""
+    ours = seq2seq_policy("t5gemma", bos_token_id=0)
+    assert ours.start_ids == (ours.pad_id,) == (0,)
+    assert check_forward(ours, prompts(), Processes()) < 1e-5
 
 
 def test_weights_in_bf16_are_compared_in_bf16() -> None:

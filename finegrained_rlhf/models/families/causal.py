@@ -62,6 +62,8 @@ class CausalFamily:
         stepped: whether its layers hand queries, keys and values, and all that they do to the scores, to the attention
             function that their configuration names, and ask the device nothing between two steps; then responses are
             decoded by `rollout/steppers/causal.py`.
+        positions: whether positions are a table of `max_position_embeddings` rows, which prompt and response together
+            may not exceed.
         lora: linear layers that get an adapter where neither the user nor peft names any.
     """
 
@@ -70,6 +72,7 @@ class CausalFamily:
     windows: Literal["none", "all", "layers"] = "none"
     packed: bool = True
     stepped: bool = True
+    positions: bool = False
     lora: tuple[str, ...] = ("q_proj", "v_proj")
 
 
@@ -79,9 +82,9 @@ CAUSAL_FAMILIES = {
     "gemma": CausalFamily("Gemma"),
     "gemma2": CausalFamily("Gemma 2", softcapped_logits, "layers"),
     "gemma3_text": CausalFamily("Gemma 3 (text)", softcapped_logits, "layers"),
-    "gpt2": CausalFamily("GPT-2", lora=("c_attn",)),
+    "gpt2": CausalFamily("GPT-2", positions=True, lora=("c_attn",)),
     # local attention by a buffer of its own, in columns
-    "gpt_neo": CausalFamily("GPT-Neo", packed=False, stepped=False),
+    "gpt_neo": CausalFamily("GPT-Neo", packed=False, stepped=False, positions=True),
     "gpt_neox": CausalFamily("GPT-NeoX (Pythia)", lora=("query_key_value",)),
     "granite": CausalFamily("Granite", divided_logits),
     "llama": CausalFamily("Llama (SmolLM, SmolLM2)"),
@@ -117,3 +120,42 @@ def causal_family(config: Any) -> CausalFamily:
     if getattr(config, "use_bidirectional_attention", False):
         raise ModelError(f"this {family.name} model attends in both directions: it is no language model to train")
     return family
+
+
+def position_rows(config: Any) -> int | None:
+    """Rows of a decoder-only model's table of positions; None where its family has none (rotary positions)."""
+    family = CAUSAL_FAMILIES.get(config.model_type)
+    return int(config.max_position_embeddings) if family is not None and family.positions else None
+
+
+def check_columns(config: Any, columns: int) -> None:
+    """Require that a padded batch of so many columns fits a model whose attention is masked by columns (GPT-Neo).
+
+    Raises:
+        ModelError: it does not, though each row by itself may.
+    """
+    rows, family = position_rows(config), CAUSAL_FAMILIES.get(config.model_type)
+    if rows is not None and family is not None and not family.packed and columns > rows:
+        raise ModelError(
+            f"the longest prompt and the longest response of a batch have {columns} tokens together, but {family.name} "
+            f"masks by columns and has {rows} (max_position_embeddings): shorten them, or take fewer rows at once"
+        )
+
+
+def check_positions(config: Any, longest: int, what: str = "model") -> None:
+    """Require a row in a model's table of positions, if it has one, for each token of a prompt with its response.
+
+    Args:
+        config: the model's configuration; of an encoder–decoder nothing is required here.
+        longest: tokens of the longest prompt with its response.
+        what: what the error calls the model.
+
+    Raises:
+        ModelError: there are fewer rows.
+    """
+    rows = position_rows(config)
+    if rows is not None and longest > rows:
+        raise ModelError(
+            f"the longest prompt and its response have {longest} tokens together, but this {config.model_type} {what} "
+            f"has {rows} positions (max_position_embeddings): shorten one of them"
+        )

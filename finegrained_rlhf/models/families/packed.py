@@ -22,7 +22,7 @@ from transformers.integrations.flex_attention import BlockMask, flex_attention_f
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, position_rows
 
 FLEX_OR_SDPA = "flex_or_sdpa"
 Visible = Callable[[Any, Any, Any, Any], Any]
@@ -101,6 +101,8 @@ def packed_states(
     lengths = prompt_mask.sum(dim=1)
     own = lengths.unsqueeze(1) + torch.arange(read, device=device).repeat(slots)
     positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
+    last = position_rows(backbone.config)  # padding may lie behind the last row of a table of positions
+    positions = positions if last is None else positions.clamp(max=last - 1)
     owner = torch.arange(-1, slots, device=device).repeat_interleave(
         torch.tensor([length, *[read] * slots], device=device)
     )

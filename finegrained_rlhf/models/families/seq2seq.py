@@ -148,15 +148,15 @@ def start_ids(model: Any) -> tuple[int, ...]:
         model: with its generation settings; those of the directory that it was read from.
 
     Raises:
-        ModelError: neither the configuration nor the generation settings name a start token.
+        ModelError: neither the configuration nor the generation settings name one start token.
     """
     settings = model.generation_config
     start = seq2seq_family(model.config).start(model.config)
     start = settings.decoder_start_token_id if start is None else start
-    if start is None:
+    if not isinstance(start, int):  # a list: one for each row of a batch
         raise ModelError(
-            f"this {type(model).__name__} does not say what its decoder starts with: set decoder_start_token_id in "
-            "config.json (for mBART the id of the answer's language)"
+            f"this {type(model).__name__} does not say with which one token its decoder starts: set "
+            f"decoder_start_token_id in config.json (for mBART the id of the answer's language), which gives {start}"
         )
     forced = settings.forced_bos_token_id
     return (int(start),) if forced is None else (int(start), int(forced))

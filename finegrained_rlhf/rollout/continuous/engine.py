@@ -29,6 +29,7 @@ from transformers.masking_utils import sdpa_mask
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.records import Decoding
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.continuous.draws import NamedDraws, request_name, request_row
@@ -84,6 +85,8 @@ def check_continuous(policy: Policy) -> None:
     config = policy.model.config
     if not getattr(policy.model, "_supports_sdpa", False) or config._attn_implementation == "eager":
         raise ConfigError(refused + "its attention is not transformers' SDPA, which reads the pages; take engine=auto")
+    if CAUSAL_FAMILIES[config.model_type].windows == "all" and len({*(getattr(config, "layer_types", None) or ())}) > 1:
+        raise ConfigError(refused + "its layers have one mask, and its layer_types name several; take engine=auto")
     if not looks_back_only(config) or not rotates_rows_alike(config):
         raise ConfigError(
             refused + "its attention looks ahead, or its rotary positions depend on the longest row; take engine=auto"
@@ -110,6 +113,7 @@ class ContinuousEngine(PolicyEngine):
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
     ) -> tuple[Tensor, Tensor]:
+        check_positions(self.policy.model.config, memory.longest + limit)
         device = self.policy.device
         _, _, which = row_order(len(memory.prompts), decodings, device)
         noise = torch.from_numpy(row_noise(memory.prompts, decodings, limit, seed, step))

@@ -78,7 +78,7 @@ def open_causal(policy: Policy, memory: PromptMemory, samples: int, max_new_toke
 
 
 def _check_positions(positions: int | None, memory: PromptMemory, max_new_tokens: int) -> None:
-    longest = max(len(prompt.input_ids) for prompt in memory.prompts)
+    longest = memory.longest
     if positions is not None and longest + max_new_tokens > positions:
         raise ModelError(
             f"the longest prompt has {longest} tokens and a response may have {max_new_tokens}, together "

@@ -11,8 +11,10 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import prompts_for
+from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.engine import RolloutConfig
@@ -130,6 +132,9 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)
         models = PPOModels(policy, self.value.load(policy, self.value_heads), self.optimizer, self.total_steps)
+        if isinstance(models.value, SeparateValueModel):
+            longest = max(len(prompt.input_ids) for prompt in data.train) + self.rollout.max_new_tokens
+            check_positions(models.value.backbone.config, longest, "value model")
         composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
         composer.setup(processes.device)
         composer.check_prompts([*data.train, *data.validation])

@@ -21,6 +21,8 @@ from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.models.dropout import set_dropout
+from finegrained_rlhf.models.families.causal import check_positions
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -56,6 +58,7 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
 
     Raises:
         DataError: there is no prompt, or one has no reference.
+        ModelError: an answer has an id that the model has no embedding for, or the model has no position for its end.
     """
     if not prompts:
         raise DataError("expected at least one training example, got none", field="data")
@@ -70,9 +73,12 @@ def demonstrations(prompts: Sequence[Prompt], policy: Policy, max_answer_tokens:
             "%d of %d answers are longer than %d tokens and lose their end", too_long, len(rows), max_answer_tokens
         )
     end = policy.eos_ids[0]
-    return [
+    found = [
         Demonstration(prompt, (*row[: max_answer_tokens - 1], end)) for prompt, row in zip(prompts, rows, strict=True)
     ]
+    check_vocabulary(policy, [item.answer_ids for item in found])
+    check_positions(policy.model.config, max(map(_length, found)))
+    return found
 
 
 def backward_cross_entropy(

@@ -8,7 +8,9 @@ import pytest
 import torch
 from doctor_toy import case_maker, make_smoke
 from torch import Tensor
+from transformers import GPT2Config, GPT2Model
 
+from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -37,3 +39,12 @@ def test_new_adapters_and_heads_follow_from_the_seed_alone(smoke: Path, tmp_path
     for name in first:
         assert torch.equal(first[name], second[name]), name
     assert all(not torch.equal(first[name], other[name]) for name in adapters)
+
+
+def test_a_value_model_has_positions_for_what_it_values(smoke: Path, tmp_path: Path) -> None:
+    policy, value = smoke / "prepared/models/gpt2", tmp_path / "value"
+    config = GPT2Config.from_pretrained(policy)
+    config.n_positions = 40
+    GPT2Model(config).save_pretrained(value)
+    with pytest.raises(ModelError, match=r"this gpt2 value model has 40 positions \(max_position_embeddings\)"):
+        trained(smoke, tmp_path, 1, f"policy.path={policy}", f"value.path={value}")
