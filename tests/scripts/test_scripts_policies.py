@@ -84,7 +84,9 @@ def llama_chats_by_grpo(world: World) -> list[str]:
     reward = [f"~reward.{group}.{name}" for group in GROUPS for name in ("factuality", "completeness")]
     chat = ["policy=lora", f"prompt.chat_template={world.own}/chat.jinja", "prompt.system=be brief"]
     frozen = ["policy.frozen_dtype=bfloat16", "processes.precision=bf16", "optimizer.lr=1e-2"]
-    return [*keys, *data, *reward, *chat, *frozen, "algorithm=grpo", "algorithm.credit=process"]
+    alone = ["rollout.prompts_per_batch=1", "ppo.micro_batch_prompts=1"]  # in bf16 a batch's size changes its rounding
+    alone += ["rollout.samples_per_prompt=4"]  # two would be paid alike in most steps
+    return [*keys, *data, *reward, *chat, *frozen, *alone, "algorithm=grpo", "algorithm.credit=process"]
 
 
 def bart_by_ppo(world: World) -> list[str]:

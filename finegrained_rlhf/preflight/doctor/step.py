@@ -168,7 +168,7 @@ def start(case: Case) -> Iterator[Finding]:
 
 def training_step(case: Case) -> Iterator[Finding]:
     """One training step runs, everything it measures is finite, and there is a gradient."""
-    assert case.trainer is not None
+    assert case.trainer is not None and case.sample is not None
     try:
         case.metrics = case.trainer.train_step(1)
     finally:
@@ -179,6 +179,9 @@ def training_step(case: Case) -> Iterator[Finding]:
     what += f", {case.metrics['time/total_s']:.1f} s for {case.metrics['episodes_per_step']:.0f} responses"
     if odd:
         yield Finding("fail", f"not finite: {', '.join(odd)}; {what}", "processes.precision=fp32; a lower optimizer.lr")
+    elif norm <= 0 and not case.sample.algorithm.critic and any(case.sample.reward.all_weights.values()):
+        alike = "no gradient: all responses to a prompt were paid alike, so that comparing them teaches nothing"
+        yield Finding("warn", f"{alike}; {what}", "rollout.samples_per_prompt; or more prompts, doctor.prompts=null")
     elif norm <= 0:
         yield Finding("fail", f"no gradient; {what}", "reward.weights, policy: what is rewarded, and what is trained")
     else:
