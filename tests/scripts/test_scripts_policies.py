@@ -195,12 +195,13 @@ def test_ppo_on_reward_models_with_a_decoder_only_backbone(smoke: Path, smoke_ke
     """A score a segment, and a score a response with the moments of its training outputs."""
     save_llama(tmp_path / "llama", max_length=512)
     write_feedback(tmp_path / "feedback.json", cue_records(24))
-    for kind in ("relevance", "completeness"):
+    for kind in ("relevance", "preference"):
         words = [f"reward_model={kind}", f"data={tmp_path}/feedback.json", f"model={tmp_path}/llama", "total_steps=2"]
         few = ["validate_every=2", "checkpoint_every=2", "processes.precision=fp32"]
         done = run_script("train_reward_model", *words, *few, f"output_dir={tmp_path}/{kind}")
         assert done.returncode == 0, done.stderr
-    paths = [f"reward.components.{kind}.path={tmp_path}/{kind}" for kind in ("relevance", "completeness")]
+    places = {"relevance": "relevance", "completeness": "preference"}
+    paths = [f"reward.components.{name}.path={tmp_path}/{kind}" for name, kind in places.items()]
     command = ["experiment=smoke", *smoke_keys, *paths, "total_steps=2", f"output_dir={tmp_path}/run"]
     done = run_script("train_ppo", *command)
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,9 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """How far a metric of two processes may lie from that of one: the same sums in another order, and Adam divides by
 gradients that may be small."""
 _SHOWN_METRICS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm")
+_OF_SIGNS = ("clip_fraction/policy", "satisfied/", "suppressed/")
+"""They count by the sign of an advantage. Where a prompt's responses are paid alike and compared with each other, that
+is the sign of a rounding error."""
 _OF_THE_UPDATE = ("loss/", "clip_fraction/", "ratio", "gradient_norm", "logprob_gap")
 
 
@@ -214,6 +217,7 @@ def two_processes(case: Case) -> Iterator[Finding]:
         one = _exact_step(case.exact, case)
     keep = case.exact.ppo.compat
     left_out = _OF_THE_UPDATE if keep.update_dropout or keep.micro_batch_sums else ()
+    left_out += () if case.exact.algorithm.critic else _OF_SIGNS
     yield compare_metrics(one, case.launch(), left_out)
 
 
