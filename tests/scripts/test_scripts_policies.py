@@ -27,9 +27,11 @@ pytestmark = [pytest.mark.scripts, pytest.mark.slow]
 STEPS, EVERY = 4, 2
 """Training steps of a run, and those between two checkpoints."""
 TEMPLATE = (
-    "{% for message in messages %}{{ message.role + ': ' + message.content + '</s>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+    "{% set names = {'system': ' context: ', 'user': ' question: ', 'assistant': ' answer: '} %}"
+    "{% for message in messages %}{{ names[message.role] + message.content + '</s>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' answer: ' }}{% endif %}"
 )
+"""Of words that the tiny tokenizers know."""
 GROUPS = ("components", "weights", "settings", "schedule", "gates", "constraints")
 
 
@@ -74,7 +76,9 @@ def llama_chats_by_grpo(world: World) -> list[str]:
         said = []
         for number, record in enumerate(read_json(world.prepared / f"world/{name}.json")):
             turns = [("user", record["question"]), ("assistant", record["answer"][0])]
-            before = [("user", "who is it?"), ("assistant", "the job")] if number % 2 else []
+            before = (
+                [("user", "What are the job and the city?"), ("assistant", "The job is singer.")] if number % 2 else []
+            )
             messages = [{"role": role, "content": text} for role, text in (*before, *turns)]
             said.append({"id": record["id"], "messages": messages})
         write_jsonl(world.own / f"{name}.jsonl", said)
@@ -82,7 +86,7 @@ def llama_chats_by_grpo(world: World) -> list[str]:
     keys = [key for key in world.with_model(world.prepared / "models/llama") if not key.startswith(unread)]
     data = [f"data={world.own}/train.jsonl", f"validation_data={world.own}/dev.jsonl"]
     reward = [f"~reward.{group}.{name}" for group in GROUPS for name in ("factuality", "completeness")]
-    chat = ["policy=lora", f"prompt.chat_template={world.own}/chat.jinja", "prompt.system=be brief"]
+    chat = ["policy=lora", f"prompt.chat_template={world.own}/chat.jinja", "prompt.system=The color is pink."]
     frozen = ["policy.frozen_dtype=bfloat16", "processes.precision=bf16", "optimizer.lr=1e-2"]
     alone = ["rollout.prompts_per_batch=1", "ppo.micro_batch_prompts=1"]  # in bf16 a batch's size changes its rounding
     alone += ["rollout.samples_per_prompt=4"]  # two would be paid alike in most steps
