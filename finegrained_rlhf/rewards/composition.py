@@ -146,7 +146,7 @@ class RewardComposer:
 
     def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
         """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
-        return self._weights.missed(means)
+        return self._weights.missed_constraints(means)
 
     def unmet_constraints(self) -> list[str]:
         """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
