@@ -169,8 +169,7 @@ class _Loop:
                 self.sinks.log_eval(state.step, metrics)
         missed = int(metrics.get("constraints_missed", 0))
         if state.beaten_by(score, missed):
-            best = {"best_step": state.step, "best_score": score, "best_missed": missed}
-            state = replace(state, **best, stale_validations=0)
+            state = replace(state, best_step=state.step, best_score=score, best_missed=missed, stale_validations=0)
             self._export(state, self.trainable.save_model)
         else:
             state = replace(state, stale_validations=state.stale_validations + 1)
