@@ -66,5 +66,5 @@ def print_comparison(runs: Mapping[str, RunRecord], stream: TextIO | None = None
 def _remarks(record: RunRecord) -> list[str]:
     lines = [f"stopped early: {record.state.stop_reason}"] if record.state.stop_reason else []
     if record.is_initial:
-        lines.append("exported the initial policy: no later validation scored higher")
+        lines.append(f"exported the initial policy: {record.found_nothing_better}")
     return lines + [f"{w.kind} hacking? step {step}: {w.message}" for step, w in found_warnings(record)]

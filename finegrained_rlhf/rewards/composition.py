@@ -144,6 +144,10 @@ class RewardComposer:
         """Of every constraint `constraint/NAME/value`: its sum over responses with these raw scores, their number."""
         return self._weights.sums(scores)
 
+    def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
+        """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
+        return self._weights.missed_constraints(means)
+
     def unmet_constraints(self) -> list[str]:
         """A sentence a constraint that training missed in its last steps: by how much, and for how long."""
         return self._weights.unmet()

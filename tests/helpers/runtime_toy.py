@@ -21,13 +21,19 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 class Toy:
     """A two-layer regression on noise drawn anew each step: what it learns depends on every seed and every moment."""
 
-    def __init__(self, processes: Processes, total_steps: int = 12, scores: dict[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        total_steps: int = 12,
+        scores: dict[int, float] | None = None,
+        missed: dict[int, int] | None = None,
+    ) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         config = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
         self.optimizer = config.build(self.model.named_parameters(), total_steps)
         self.processes = processes
-        self.scores = scores
+        self.scores, self.missed = scores, missed
         self.stop_reason: str | None = None
         self.fail_at: tuple[int, str] | None = None
         self.seconds = 0.0
@@ -62,7 +68,8 @@ class Toy:
     def validate(self, step: int) -> dict[str, float]:
         if self.scores is None:
             return {}
-        return {"score": self.scores.get(step, -1.0)}
+        missed = {} if self.missed is None else {"constraints_missed": self.missed[step]}
+        return {"score": self.scores.get(step, -1.0), **missed}
 
     def save_model(self, directory: Path) -> None:
         save_file({k: v.contiguous() for k, v in self.model.state_dict().items()}, directory / "model.safetensors")

@@ -63,6 +63,25 @@ def test_a_constant_component(case: CaseMaker) -> None:
     assert "reward.components.odd" in found[0].mend
 
 
+WEIGHTLESS = tuple(f"reward.weights.{name}=0" for name in ("relevance", "factuality", "completeness"))
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (("algorithm=grpo", *odd("constant")), "warn"),
+        (("algorithm=grpo",), "fail"),
+        (odd("constant"), "pass"),  # PPO
+    ],
+)
+def test_a_step_without_a_gradient(case: CaseMaker, given: tuple[str, ...], status: str) -> None:
+    """A group method learns nothing from responses that are paid alike, which the next prompts need not be."""
+    found = diagnose(case(*WEIGHTLESS, *given), *STEP)[-1]
+    assert (found.check, found.status) == ("training step", status)
+    assert ("no gradient" in found.measured) == (status != "pass")
+    assert ("paid alike" in found.measured) == (status == "warn")
+
+
 def test_a_budget_for_whole_responses(case: CaseMaker) -> None:
     budget = "+reward.settings.completeness={_target_: finegrained_rlhf.rewards.ComponentConfig, aggregation: budget}"
     found = failed(diagnose(case(budget), *STEP))
@@ -200,6 +219,14 @@ def test_two_processes_that_fail_or_differ(case: CaseMaker, monkeypatch: pytest.
 
 
 @pytest.mark.slow
+def test_frozen_weights_in_bf16_are_compared_in_fp32_too(case: CaseMaker) -> None:
+    examined = case("policy=lora", "policy.frozen_dtype=bfloat16", "processes.precision=bf16")
+    assert not examined.problems and examined.sample is not None and examined.exact is not None
+    assert examined.sample.policy.frozen_dtype == "bfloat16"
+    assert (examined.exact.policy.frozen_dtype, examined.exact.processes.precision) == ("float32", "fp32")
+    assert not [finding for finding in diagnose(examined, "configuration") if finding.status == "fail"]
+
+
 def test_in_bf16_the_comparison_is_made_in_fp32(case: CaseMaker) -> None:
     examined = case("processes.precision=bf16")
     assert examined.exact is not None

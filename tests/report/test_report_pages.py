@@ -84,6 +84,26 @@ def test_the_first_screen_answers_three_questions(toy: Path) -> None:
     assert "length, step 6: relevance rose from 0.167 to 1.000" in text and "eos, step 6" in text
 
 
+def test_constraints_are_no_truth_and_come_before_the_score(tmp_path: Path) -> None:
+    """Step 6 has the highest score; while nothing is exported, the run's own rule says which step is the best."""
+    run = write_toy_run(tmp_path / "run")
+    truths = [m.name for m in true_measures(read_run(run))]
+    missed = {0: 1, 2: 0, 4: 0, 6: 1}
+    rows = [
+        {**row, "constraint/relevance/value": 0.5, "constraints_missed": missed[row["step"]]}
+        for row in read_jsonl(run / "eval.jsonl")
+    ]
+    write_lines(run / "eval.jsonl", rows)
+    shutil.rmtree(run / "policy")
+    record = read_run(run)
+    assert [m.name for m in true_measures(record)] == truths
+    assert record.best is not None and record.best["step"] == 4
+    write_json(run / "policy" / "export.json", {"step": 0})
+    assert "No later validation missed fewer constraints, or as few and scored higher than" in text_of(
+        header(read_run(run))
+    )
+
+
 def test_a_run_that_exported_its_initial_policy_says_so(tmp_path: Path) -> None:
     """Its values are those of step 0, not of the last validation; the last one has a column of its own."""
     run = write_toy_run(tmp_path / "run")

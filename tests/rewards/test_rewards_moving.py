@@ -191,6 +191,14 @@ def test_a_multiplier_stops_at_its_limit_and_the_end_says_what_is_missing() -> N
     ]
 
 
+def test_means_below_their_thresholds_are_counted() -> None:
+    composer = RewardComposer(reward(constraints={"a": RewardConstraint(-2.0), "b": RewardConstraint(0.5)}))
+    for a, b, missed in ((-2.0, 0.5, 0), (9.0, 0.49, 1), (-2.1, 0.5, 1), (-2.1, 0.0, 2)):
+        means = {"constraint/a/value": a, "constraint/b/value": b, "reward/total": 7.0}
+        assert composer.missed_constraints(means) == {"constraints_missed": missed}
+    assert RewardComposer(reward()).missed_constraints({"reward/total": 7.0}) == {}
+
+
 def test_a_constraint_counts_the_responses_of_all_processes() -> None:
     config = reward(constraints={"b": RewardConstraint(0.5, rate=0.6)})
     one = RewardComposer(config)
@@ -301,6 +309,7 @@ def test_metrics_and_samples_keep_the_weights_of_the_step(tmp_path: Path) -> Non
     for found in scores:  # on one scale throughout: the configured weights
         assert found["reward/words/weighted"] == pytest.approx(found["reward/words/raw"], abs=1e-6)
         assert "reward/words/weight" not in found and "constraint/words/multiplier" not in found
+        assert found["constraint/words/value"] < 0.5 and found["constraints_missed"] == 1
     kept = read_jsonl(trainer.run.validation_samples_path(3))
     raw = [[s["raw"] for s in row["segments"] if s["component"] == "words"] for row in kept]
     assert len(raw) == scores[-1]["examples"] == 3

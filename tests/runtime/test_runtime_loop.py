@@ -23,9 +23,15 @@ TOY = Path(__file__).parents[2] / "tests/helpers/runtime_toy.py"
 SCORES = {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5}
 
 
-def train(path: Path, fail_at: tuple[int, str] | None = None, total: int = 12, **options: object) -> LoopResult:
+def train(
+    path: Path,
+    fail_at: tuple[int, str] | None = None,
+    total: int = 12,
+    missed: dict[int, int] | None = None,
+    **options: object,
+) -> LoopResult:
     settings = {"seed": 3, "checkpoint_every": 4, "validate_every": 3} | options
-    toy = Toy(Processes(), 12, SCORES)
+    toy = Toy(Processes(), 12, SCORES, missed)
     toy.fail_at = fail_at
     return run_loop(toy, RunDirectory(path), LoopConfig(total_steps=total, **settings), Processes())  # type: ignore[arg-type]
 
@@ -227,6 +233,36 @@ def test_patience_and_stop_reason_end_a_run_for_good(tmp_path: Path) -> None:
     assert (result.step, result.stop_reason) == (9, "no better validation for 1 validations")
     assert (tmp_path / "b/checkpoints/step_9").is_dir()
     assert train(tmp_path / "b", patience=1).already_done
+
+
+@pytest.mark.parametrize(
+    ("missed", "best"),
+    [
+        ((1, 1, 1, 0, 0), 12),  # 9 meets them with 2, 12 with 2.5; 6 had 3
+        ((2, 2, 1, 0, 1), 9),
+        ((1, 0, 1, 1, 1), 3),
+        ((2, 2, 2, 2, 2), 6),  # all miss as many: the score
+        ((0, 0, 0, 0, 0), 6),
+        ((0, 1, 1, 1, 1), 0),
+    ],
+)
+def test_the_best_model_misses_fewest_constraints(tmp_path: Path, missed: tuple[int, ...], best: int) -> None:
+    """Whatever the score; with a run that stops and goes on, too."""
+    asked = dict(zip(SCORES, missed, strict=True))
+    with pytest.raises(KeyboardInterrupt):  # 6 was the best at the checkpoint of step 8 in the first three
+        train(tmp_path / "resumed", fail_at=(11, "interrupt"), missed=asked)
+    ways = {"whole": train(tmp_path / "whole", missed=asked), "resumed": train(tmp_path / "resumed", missed=asked)}
+    for name, result in ways.items():
+        assert (result.best_step, result.best_score, result.best_missed) == (best, SCORES[best], asked[best])
+        assert json.loads((tmp_path / name / "policy/export.json").read_text())["step"] == best
+        assert [row["constraints_missed"] for row in rows(tmp_path / name / "eval.jsonl")] == list(missed)
+    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+    assert train(tmp_path / "whole", missed=asked).best_missed == asked[best]
+
+
+def test_a_validation_that_misses_fewer_constraints_is_waited_for_like_a_better_score(tmp_path: Path) -> None:
+    result = train(tmp_path, patience=1, missed={0: 2, 3: 2, 6: 1, 9: 0, 12: 1})
+    assert (result.step, result.best_step, result.stop_reason) == (12, 9, "no better validation for 1 validations")
 
 
 def test_a_kill_between_the_last_checkpoint_and_the_removal_of_old_ones_leaves_none_too_many(

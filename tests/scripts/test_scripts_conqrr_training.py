@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from conqrr_toy import make_files, questions
 from safetensors.torch import load_file
 from script_runs import rows, run_in_two_processes, run_script
+from seq2seq_toy import seq2seq_config
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 pytestmark = pytest.mark.scripts
 
@@ -77,6 +80,29 @@ def test_two_processes_train_what_one_does(files: Path, trained: Path, tmp_path:
     )
     assert max(float((one[name] - start[name]).abs().max()) for name in one) > 1e-3
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_beside_t5_is_trained_and_rewrites(files: Path, tmp_path: Path) -> None:
+    """BART: its start token is given, and its positions are a table; one process and two."""
+    words = AutoTokenizer.from_pretrained(files / "t5")
+    torch.manual_seed(0)
+    config = seq2seq_config("bart", size=len(words), max_position_embeddings=128, init_std=0.3)
+    for saved in (AutoModelForSeq2SeqLM.from_config(config), words):
+        saved.save_pretrained(tmp_path / "bart")
+    for name, start in (("one", run_script), ("two", run_in_two_processes)):
+        done = start(*train(files, tmp_path / name, f"policy.path={tmp_path}/bart"))
+        assert done.returncode == 0, done.stderr
+    start_weights, one, two = (
+        load_file(tmp_path / name / f"checkpoints/step_{step}/policy/model.safetensors")
+        for name, step in (("one", 0), ("one", 2), ("two", 2))
+    )
+    assert max(float((one[name] - start_weights[name]).abs().max()) for name in one) > 1e-3
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+    given = [f"checkpoint={tmp_path}/one", f"index={files}/index", "rewriting.max_new_tokens=10", "k=2"]
+    done = run_script("rewrite", *given, f"input={files}/questions.jsonl", f"output={tmp_path}/rewrites.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "rewrites.jsonl").read_text().splitlines()) == len(questions())
 
 
 def test_rewrites_and_passages(files: Path, trained: Path, tmp_path: Path) -> None:

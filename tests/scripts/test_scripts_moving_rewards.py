@@ -48,7 +48,9 @@ def test_moving_weights_go_on_where_a_run_stopped(smoke_keys: list[str], tmp_pat
     assert (
         "reward.constraints.relevance.at_least=0.9 was not reached" in told[1] and "missed in 3 of 3 steps" in told[1]
     )
+    assert "no validation met all of reward.constraints: that of step" in told[1]
     for row in read_jsonl(tmp_path / "run" / "eval.jsonl"):  # one scale for the run: the configured weights
+        assert row["constraint/relevance/value"] < 0.9 and row["constraints_missed"] == 1
         weighted = [0.3 * row["reward/relevance/raw"], 0.5 * row["reward/factuality/raw"]]
         assert row["score"] == pytest.approx(sum(weighted) + row["reward/completeness/weighted"], abs=1e-5)
     reweighed = run_script("reweigh", f"run={tmp_path}/run", f"output={tmp_path}/reweighed.json")

@@ -136,7 +136,11 @@ def case_of(
     job = sample = exact = launch = None
     if not problems:
         small = first_step(config, options.prompts, scratch / "run")
-        in_fp32 = {**small, "processes": {**small["processes"], "precision": "fp32"}}
+        in_fp32 = {
+            **small,
+            "processes": {**small["processes"], "precision": "fp32"},
+            "policy": {**small["policy"], "frozen_dtype": "float32"},  # bfloat16 needs precision=bf16
+        }
         try:
             job, sample = build(config), build(small)
             exact = sample if sample.processes.precision == "fp32" else build(in_fp32)

@@ -41,6 +41,9 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """How far a metric of two processes may lie from that of one: the same sums in another order, and Adam divides by
 gradients that may be small."""
 _SHOWN_METRICS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm")
+_OF_SIGNS = ("clip_fraction/policy", "satisfied/", "suppressed/")
+"""They count by the sign of an advantage. Where a prompt's responses are paid alike and compared with each other, that
+is the sign of a rounding error."""
 _OF_THE_UPDATE = ("loss/", "clip_fraction/", "ratio", "gradient_norm", "logprob_gap")
 
 
@@ -168,7 +171,7 @@ def start(case: Case) -> Iterator[Finding]:
 
 def training_step(case: Case) -> Iterator[Finding]:
     """One training step runs, everything it measures is finite, and there is a gradient."""
-    assert case.trainer is not None
+    assert case.trainer is not None and case.sample is not None
     try:
         case.metrics = case.trainer.train_step(1)
     finally:
@@ -179,6 +182,9 @@ def training_step(case: Case) -> Iterator[Finding]:
     what += f", {case.metrics['time/total_s']:.1f} s for {case.metrics['episodes_per_step']:.0f} responses"
     if odd:
         yield Finding("fail", f"not finite: {', '.join(odd)}; {what}", "processes.precision=fp32; a lower optimizer.lr")
+    elif norm <= 0 and not case.sample.algorithm.critic and any(case.sample.reward.all_weights.values()):
+        alike = "no gradient: all responses to a prompt were paid alike, so that comparing them teaches nothing"
+        yield Finding("warn", f"{alike}; {what}", "rollout.samples_per_prompt; or more prompts, doctor.prompts=null")
     elif norm <= 0:
         yield Finding("fail", f"no gradient; {what}", "reward.weights, policy: what is rewarded, and what is trained")
     else:
@@ -211,6 +217,7 @@ def two_processes(case: Case) -> Iterator[Finding]:
         one = _exact_step(case.exact, case)
     keep = case.exact.ppo.compat
     left_out = _OF_THE_UPDATE if keep.update_dropout or keep.micro_batch_sums else ()
+    left_out += () if case.exact.algorithm.critic else _OF_SIGNS
     yield compare_metrics(one, case.launch(), left_out)
 
 

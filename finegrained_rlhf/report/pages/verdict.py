@@ -104,7 +104,8 @@ def _better(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
     shown: list[list[Any]] = [[join("Step ", record.validations[0]["step"], " → ", policy_name(record), ".")]]
     if record.is_initial:
         word, kind = "No", "bad"
-        text = "No later validation scored higher than the first, so the exported policy is the initial one."
+        why = record.found_nothing_better.capitalize()
+        text = f"{why} than the first, so the exported policy is the initial one."
         shown = [[text], *([_at_last(judge, record)] if judge.last is not None else [])]
     else:
         word, kind = {"better": ("Yes", "good"), "worse": ("No, worse", "bad")}.get(

@@ -15,8 +15,9 @@ from finegrained_rlhf.report.runs.noise import Values, of_component, of_segments
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 
 Point = tuple[float, float]
-_OURS = {"step", "score", "examples", "response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
-_PREFIXES = ("reward/", "segments/", "time/")
+_ANSWERS = {"response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
+_OURS = {"step", "score", "constraints_missed", "examples", *_ANSWERS}
+_PREFIXES = ("reward/", "segments/", "constraint/", "time/")
 SEGMENT, LENGTH, KL = "a segment", "tokens", "KL"
 REPETITION, ENDED = "repeated 3-grams", "answers that end"
 

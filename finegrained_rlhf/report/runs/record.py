@@ -80,13 +80,19 @@ class RunRecord:
 
     @property
     def best(self) -> Row | None:
-        """The validation of the exported policy; where none was exported, the one with the highest score."""
+        """The validation of the exported policy; where none was exported, the best one as a run would choose it."""
         return _best(self.validations, self.exported)
 
     @property
     def is_initial(self) -> bool:
         """True where the exported policy (or, while none is, the best one) is the one that the run started with."""
         return self.best is not None and self.best["step"] == 0
+
+    @property
+    def found_nothing_better(self) -> str:
+        """What no later validation did where the initial policy was exported, in words."""
+        fewer = any("constraints_missed" in row for row in self.validations[:1])
+        return f"no later validation {'missed fewer constraints, or as few and ' if fewer else ''}scored higher"
 
     @property
     def shown_answers(self) -> dict[int, Sequence[SampleRecord]]:
@@ -170,7 +176,8 @@ def _best(validations: Sequence[Row], exported: int | None) -> Row | None:
     for row in validations:
         if row.get("step") == exported:
             return row
-    return max((r for r in validations if is_number(r.get("score"))), key=lambda r: r["score"], default=None)
+    scored = [row for row in validations if is_number(row.get("score"))]
+    return max(scored, key=lambda row: (-row.get("constraints_missed", 0), row["score"]), default=None)
 
 
 def _read_optional(path: Path) -> Row | None:

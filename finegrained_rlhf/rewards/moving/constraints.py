@@ -30,8 +30,10 @@ class RewardConstraint:
     the Lagrangian of constrained RL (Ray et al., 2019, section 5; for RLHF Moskovitz et al., 2023, arXiv 2310.04373,
     section 4), without their rescaling of the other rewards, since advantages are whitened.
 
-    The best checkpoint of a run is the one with the highest score of validation, which knows no λ and does not ask
-    whether the threshold is met; validations give the mean that they reached as `constraint/NAME/value`.
+    Validations give the mean that they reached as `constraint/NAME/value`, and how many constraints lie above it as
+    `constraints_missed`. The best checkpoint of a run is one that misses fewest, among these the one with the highest
+    score, which knows no λ: the rules of Deb (2000), but that of two that miss as many the better score wins, not the
+    smaller distance, since components have different units.
 
     Attributes:
         at_least: threshold in the component's unit, for what the scorer gives (raw).
@@ -95,7 +97,7 @@ class DualVariable:
         moved = max(0.0, self.multiplier + config.rate * (config.at_least - mean))
         self.multiplier = moved if config.max_multiplier is None else min(config.max_multiplier, moved)
         self.steps += 1
-        self.missed += mean < config.at_least
+        self.missed += self.missed_by(mean)
         self.recent = [*self.recent, mean][-_RECENT:]
         return mean
 
@@ -103,6 +105,11 @@ class DualVariable:
         """What the responses with these raw values add up to, in the unit of the threshold, and how many they are."""
         values = [response_value(row, self._constraint.of) for row in rows]
         return math.fsum(values), float(len(values))
+
+    def missed_by(self, mean: float) -> bool:
+        """Whether a mean lies below the threshold."""
+        assert self._constraint.at_least is not None
+        return mean < self._constraint.at_least
 
     def shortfall(self) -> str | None:
         """By how much the last steps missed the threshold, and for how long, in words; None where they did not."""

@@ -50,6 +50,11 @@ class TrainedWeights:
         """Of every constraint `constraint/NAME/value`: its sum over these responses, their number. Moves nothing."""
         return {f"constraint/{name}/value": dual.sums(scores[name].values) for name, dual in self._duals.items()}
 
+    def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
+        """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""
+        found = [dual.missed_by(means[f"constraint/{name}/value"]) for name, dual in self._duals.items()]
+        return {"constraints_missed": sum(found)} if found else {}
+
     def unmet(self) -> list[str]:
         """A sentence a constraint that the last steps missed."""
         found = {name: dual.shortfall() for name, dual in self._duals.items()}

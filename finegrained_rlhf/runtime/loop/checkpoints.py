@@ -40,6 +40,7 @@ class LoopState:
         step: the last finished step.
         best_step: the step of the best validation so far; None before the first.
         best_score: its score.
+        best_missed: how many constraints it missed.
         stale_validations: validations since the best one.
         stop_reason: why training ended before `total_steps`; None when it did not.
     """
@@ -49,6 +50,11 @@ class LoopState:
     best_score: float | None = None
     stale_validations: int = 0
     stop_reason: str | None = None
+    best_missed: int = 0
+
+    def beaten_by(self, score: float, missed: int) -> bool:
+        """Whether a validation is the best so far: it misses fewer constraints, or as many with a higher score."""
+        return self.best_score is None or (-missed, score) > (-self.best_missed, self.best_score)
 
     def to_json(self, total_steps: int) -> dict[str, Any]:
         """What `run.json` says of a run that stands here.
@@ -161,7 +167,7 @@ def read_checkpoint(path: Path) -> LoopState:
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
             if file.stat().st_size != entry["bytes"] or _sha256(file) != entry["sha256"]:
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its checksum")
-        raw = read_json(path / LOOP_STATE)
+        raw = {"best_missed": 0, **read_json(path / LOOP_STATE)}  # version 0.1 had no constraints
         return LoopState(**{field.name: raw[field.name] for field in fields(LoopState)})
     except CheckpointError:
         raise

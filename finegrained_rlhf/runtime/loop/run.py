@@ -167,8 +167,9 @@ class _Loop:
         if self.processes.is_main:
             with reporting_full_disk(f"metrics in {self.run_directory.eval}"):
                 self.sinks.log_eval(state.step, metrics)
-        if state.best_score is None or score > state.best_score:
-            state = replace(state, best_step=state.step, best_score=score, stale_validations=0)
+        missed = int(metrics.get("constraints_missed", 0))
+        if state.beaten_by(score, missed):
+            state = replace(state, best_step=state.step, best_score=score, best_missed=missed, stale_validations=0)
             self._export(state, self.trainable.save_model)
         else:
             state = replace(state, stale_validations=state.stale_validations + 1)
@@ -227,7 +228,7 @@ class _Loop:
 
     def _result(self, state: LoopState) -> LoopResult:
         best = state.step if state.best_step is None else state.best_step
-        return LoopResult(state.step, best, state.best_score, state.stop_reason)
+        return LoopResult(state.step, best, state.best_score, state.stop_reason, best_missed=state.best_missed)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

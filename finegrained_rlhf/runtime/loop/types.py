@@ -71,7 +71,10 @@ class Trainable(Protocol):
         """Do training step `step` (from 1) and return its metrics, alike in all processes."""
 
     def validate(self, step: int) -> Mapping[str, float]:
-        """Metrics with "score" (higher is better), alike in all processes; {} when there is nothing to validate on."""
+        """Metrics with "score" (higher is better), alike in all processes; {} when there is nothing to validate on.
+
+        With `constraints_missed`, a validation that misses fewer is better than any that misses more.
+        """
 
     def save_model(self, directory: Path) -> None:
         """Write the model in the Hugging Face layout into an existing directory (main process only)."""
@@ -93,6 +96,7 @@ class LoopResult:
         best_score: its validation score; None without validation.
         stop_reason: why it ended early, or None.
         already_done: True when there was nothing left to do.
+        best_missed: how many constraints that validation missed.
     """
 
     step: int
@@ -100,3 +104,4 @@ class LoopResult:
     best_score: float | None
     stop_reason: str | None
     already_done: bool = False
+    best_missed: int = 0

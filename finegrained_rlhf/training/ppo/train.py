@@ -121,6 +121,14 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             logger.info(self.outcome(result, run))
             for sentence in built.composer.unmet_constraints():
                 logger.warning(sentence)
+            if result.best_missed:
+                logger.warning(
+                    "no validation met all of reward.constraints: that of step %d misses %d, which is fewest; see "
+                    "constraint/NAME/value in %s",
+                    result.best_step,
+                    result.best_missed,
+                    run.eval,
+                )
         return result
 
     def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:

@@ -253,7 +253,8 @@ class PPOTrainer:
         means = metrics.reduce(self.processes)
         self._keep_validation(step)
         self._hacking.warn(means)
-        return {"score": means["reward/total"], "examples": len(prompts), **means}
+        missed = self.composer.missed_constraints(means)
+        return {"score": means["reward/total"], **missed, "examples": len(prompts), **means}
 
     def _keep_validation(self, step: int) -> None:
         """Write the first validation prompts' greedy responses like a training step's."""
