@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import plain, plain_rewards, ppo_step, sampling, scaling
 from benchmarks.equality import check_equality
-from benchmarks.families import FAMILIES, CausalShape, build_causal, causal_config
+from benchmarks.families import CAUSAL, FAMILIES, CausalShape, T5Shape, build_causal, causal_config
 from benchmarks.limits import (
     Work,
     cross_flops,
@@ -33,7 +33,7 @@ from benchmarks.limits import (
     update_flops,
 )
 from benchmarks.machine import Rates, memory_at_rest, peak_memory
-from benchmarks.profiles import PHASES, PROFILES, LongformerShape, T5Shape, choose_profile
+from benchmarks.profiles import PHASES, PROFILES, LongformerShape, choose_profile
 from benchmarks.rounds import Side
 from benchmarks.workload import (
     EOS,
@@ -66,7 +66,7 @@ SHAPE = T5Shape(width=2, inner=4, layers=3, heads=1)
         (["profil=cpu"], "profil: no such key"),
         (["profile=tpu"], "profile: expected one of cpu, gpu, tiny"),
         (["load=yes"], "load: expected true or false"),
-        (["family=bert"], "family: expected one of t5, gpt2, llama, qwen3"),
+        (["family=bert"], "family: expected one of t5, gpt2, llama, qwen3, t5gemma"),
         (["profile"], "expected key=value"),
         (["profile=tiny", "rounds=2", "rounds=3"], "rounds: given twice"),
         (["profile=tiny", "rounds=two"], "rounds: expected a whole number"),
@@ -126,7 +126,7 @@ def test_operations_are_those_that_torch_counts() -> None:
     assert forward_flops(shape, Work([7], [[1]], []), 100) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(CAUSAL))
 def test_operations_of_decoder_only_models_are_those_that_torch_counts(family: str) -> None:
     shape = CausalShape(
         family, width=32, inner=48, layers=2, heads=4, key_heads=4 if family == "gpt2" else 2, head_width=8
@@ -297,8 +297,8 @@ def test_a_decoder_only_family_end_to_end(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("family", ["gpt2", "qwen3"])
-def test_both_sides_of_a_decoder_only_family_compute_the_same(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "t5gemma"])
+def test_both_sides_of_a_family_compute_the_same(family: str, tmp_path: Path) -> None:
     found = check_equality(choose_profile({"family": family, "profile": "tiny"}), tmp_path)
     assert all(line["ok"] for line in found.values())
 
