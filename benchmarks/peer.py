@@ -25,7 +25,6 @@ from benchmarks.profiles import PHASES, Profile
 from benchmarks.workload import Workload
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.order import items_of_step
@@ -90,8 +89,8 @@ def compare(name: str, python: str, profile: Profile, models: Path, say: Say) ->
     check = replace(timing, **sizes, rounds=CHECK_STEPS, warmup=0, precision="fp32")
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        workload = Workload(timing, models)
-        checked, responses = learn_from_ours(Workload(check, models), directory)
+        workload, small = Workload(timing, models), Workload(check, models)
+        checked, responses = learn_from_ours(small, directory)
         workload.policy.save_pretrained(directory / "model")
         workload.tokenizer.save_pretrained(directory / "model")
         weights = directory / "weights.safetensors"
@@ -105,14 +104,9 @@ def compare(name: str, python: str, profile: Profile, models: Path, say: Say) ->
             "top_k": TOP_K,
             "beta": BETA,
             "clip": CLIP,
-            "check": {**_part(check, "spread", CHECK_ADAM), "responses": responses, "weights": str(weights)},
-            "timing": _part(timing, "fixed", ADAM),
+            "check": {**_part(small, "spread", CHECK_ADAM), "responses": responses, "weights": str(weights)},
+            "timing": _part(workload, "fixed", ADAM),
         }
-        for part, lengths, shape in (("check", "spread", check), ("timing", "fixed", timing)):
-            task[part]["data"] = [
-                {"text": prompt.text, "ids": list(prompt.input_ids)}
-                for prompt in _prompts_in_order(Workload(shape, models).prompts(lengths), shape)
-            ]
         write_json(directory / "task.json", {**task, "rewards": token_rewards(profile.vocabulary)})
         with PeerProcess(name, python, directory) as peer:
             versions = peer.answer()["versions"]
@@ -134,8 +128,11 @@ def compare(name: str, python: str, profile: Profile, models: Path, say: Say) ->
     }
 
 
-def _part(profile: Profile, lengths: str, adam: OptimizerConfig) -> dict[str, Any]:
-    """Sizes of the check or of the measured steps, as the other process reads them."""
+def _part(workload: Workload, lengths: str, adam: OptimizerConfig) -> dict[str, Any]:
+    """Sizes of the check or of the measured steps and their prompts, in the order in which ours takes them."""
+    profile, prompts = workload.profile, workload.prompts(lengths)
+    steps = range(1, profile.warmup + profile.rounds + 1)
+    ordered = [prompt for step in steps for prompt in items_of_step(prompts, step, profile.prompts, profile.seed)]
     return {
         "lengths": lengths,
         "prompts": profile.prompts,
@@ -143,13 +140,8 @@ def _part(profile: Profile, lengths: str, adam: OptimizerConfig) -> dict[str, An
         "micro_batch": profile.micro_batch_prompts * profile.samples,
         "steps": profile.warmup + profile.rounds,
         "adam": asdict(adam),
+        "data": [{"text": prompt.text, "ids": list(prompt.input_ids)} for prompt in ordered],
     }
-
-
-def _prompts_in_order(prompts: list[Prompt], profile: Profile) -> list[Prompt]:
-    """The prompts of all steps in the order in which ours takes them."""
-    steps = range(1, profile.warmup + profile.rounds + 1)
-    return [prompt for step in steps for prompt in items_of_step(prompts, step, profile.prompts, profile.seed)]
 
 
 def learn_from_ours(workload: Workload, directory: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
