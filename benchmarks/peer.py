@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +29,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.text.tables import markdown_table
 from finegrained_rlhf.training.order import items_of_step
 
-KEYS = ("peer", "peer_python")
+KEYS = ("peer", "peer_python", "peer_head")
+HEADS = ("installed", "responses")
 CHECK_ADAM = OptimizerConfig(lr=1e-3, eps=1e-5, schedule="constant", max_grad_norm=1.0)
 """A large step, as in `equality.py`, so that the second step's loss has a KL that shows."""
 ADAM = OptimizerConfig(lr=1e-5, schedule="constant", max_grad_norm=1.0)
@@ -39,15 +40,32 @@ TOLERANCE = 1e-4
 Say = Callable[[str], None]
 
 
-def choose_peer(given: Mapping[str, str], profile: Profile) -> tuple[str, str] | None:
-    """Name and Python of the other trainer; None where the command line asks for none.
+@dataclass(frozen=True)
+class Peer:
+    """Another trainer.
+
+    Attributes:
+        name: of its framework.
+        python: that runs it.
+        head: over which positions its updates compute logits: `installed`, what it does by itself on the device;
+            `responses`, those that predict a response token alone.
+    """
+
+    name: str
+    python: str = sys.executable
+    head: str = "installed"
+
+
+def choose_peer(given: Mapping[str, str], profile: Profile) -> Peer | None:
+    """The other trainer; None where the command line asks for none.
 
     Raises:
-        ConfigError: a peer that is none, or a profile that cannot be compared.
+        ConfigError: a peer or a head that is none, or a profile that cannot be compared.
     """
     if "peer" not in given:
-        if "peer_python" in given:
-            raise ConfigError("peer_python is the Python that runs a peer; it needs peer=trl")
+        for key in KEYS[1:]:
+            if key in given:
+                raise ConfigError(f"{key} says how a peer is run; it needs peer=trl")
         return None
     name = given["peer"]
     if name not in SCRIPTS:
@@ -63,15 +81,17 @@ def choose_peer(given: Mapping[str, str], profile: Profile) -> tuple[str, str] |
             f"micro_batch_prompts: with peer={name} it must divide prompts={profile.prompts}, got "
             f"{profile.micro_batch_prompts}"
         )
-    return name, given.get("peer_python", sys.executable)
+    peer = Peer(name, given.get("peer_python", sys.executable), given.get("peer_head", "installed"))
+    if peer.head not in HEADS:
+        raise ConfigError(f"peer_head: expected {' or '.join(HEADS)}, got {peer.head!r}")
+    return peer
 
 
-def compare(name: str, python: str, profile: Profile, models: Path, say: Say) -> dict[str, Any]:
+def compare(peer: Peer, profile: Profile, models: Path, say: Say) -> dict[str, Any]:
     """Both trainers on the same weights: first on the same responses, then each on its own, in turn.
 
     Args:
-        name: of the peer.
-        python: that runs it.
+        peer: the other one.
         profile: shapes and sizes; one epoch is run whatever it says, and one step is not counted.
         models: directory with the profile's reward models, which are written where they are missing.
         say: gets a line for everything that is done.
@@ -104,21 +124,22 @@ def compare(name: str, python: str, profile: Profile, models: Path, say: Say) ->
             "top_k": TOP_K,
             "beta": BETA,
             "clip": CLIP,
+            "head": peer.head,
             "check": {**_part(small, "spread", CHECK_ADAM), "responses": responses, "weights": str(weights)},
             "timing": _part(workload, "fixed", ADAM),
         }
         write_json(directory / "task.json", {**task, "rewards": token_rewards(profile.vocabulary)})
-        with PeerProcess(name, python, directory) as peer:
-            versions = peer.answer()["versions"]
-            say(f"{name} {versions[name]}: both learn from the same {len(responses)} batches of responses")
-            theirs = peer.ask("check")
+        with PeerProcess(peer.name, peer.python, directory) as process:
+            versions = process.answer()["versions"]
+            say(f"{peer.name} {versions[peer.name]}: both learn from the same {len(responses)} batches of responses")
+            theirs = process.ask("check")
             equal = _differences(checked, theirs, load_file(weights), 10 * FP32_TOLERANCE[profile.device])
             for key, found in equal.items():
                 say(f"equal: {key} {found['value']:.3g} (at most {found['tolerance']:.3g})")
-            rounds = _rounds(peer, workload, directory / "ours", say)
-    settings = {key: task[key] for key in ("temperature", "top_k", "beta", "clip")}
+            rounds = _rounds(process, workload, directory / "ours", say)
+    settings = {key: task[key] for key in ("temperature", "top_k", "beta", "clip", "head")}
     return {
-        "name": name,
+        "name": peer.name,
         "versions": versions,
         **_report(timing, rounds),
         "loss": {"ours": checked["losses"], "peer": theirs["losses"]},
@@ -210,16 +231,17 @@ def _rounds(peer: PeerProcess, workload: Workload, run: Path, say: Say) -> dict[
 
 
 def _report(profile: Profile, rounds: Mapping[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Medians over rounds."""
+    """Medians over rounds; `processor` counts the processor time of a step, which other programs disturb less."""
     episodes = profile.prompts * profile.samples
     phases = {}
-    for phase in PHASES:
+    for phase in (*PHASES, "processor"):
         ours, theirs = (median(step[phase] for step in rounds[side]) for side in ("ours", "peer"))
         phases[phase] = {"peer_s": theirs, "ours_s": ours, "ratio": theirs / max(ours, 1e-12)}
     total = phases["total"]
     return {
         "episodes_per_s": {"ours": episodes / total["ours_s"], "peer": episodes / total["peer_s"]},
         "ratio": total["ratio"],
+        "processor": phases.pop("processor"),
         "phases": phases,
         "rounds": dict(rounds),
     }
@@ -235,7 +257,7 @@ def peer_table(report: Mapping[str, Any]) -> str:
             "ours s": line["ours_s"],
             f"{name} / ours": line["ratio"],
         }
-        for phase, line in report["phases"].items()
+        for phase, line in {**report["phases"], "processor time": report["processor"]}.items()
     ]
     loss, rate = report["loss"], report["episodes_per_s"]
     return (

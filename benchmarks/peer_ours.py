@@ -98,12 +98,14 @@ class GroupSide:
     def step(self) -> Step:
         """One training step; `total` is all of it, what is measured and written beside its phases included.
 
-        `loss` is then that of the whole step (its policy's part and β · KL), `gradient_norm` before it is clipped.
+        `processor` is the processor time of all threads. `loss` is then that of the whole step (its policy's part and
+        β · KL), `gradient_norm` before it is clipped.
         """
         self.steps += 1
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         metrics = self.trainer.train_step(self.steps)
-        seconds = {phase: metrics[f"time/{phase}_s"] for phase in PHASES} | {"total": time.perf_counter() - start}
+        total = {"total": time.perf_counter() - start, "processor": time.process_time() - processor}
+        seconds = {phase: metrics[f"time/{phase}_s"] for phase in PHASES} | total
         self.loss = metrics["loss/policy"] + BETA * metrics["loss/kl"]
         self.gradient_norm = metrics["gradient_norm"]
         return Step(seconds, int(self.rollout.lengths().sum()))

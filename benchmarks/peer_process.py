@@ -4,7 +4,7 @@
 of its output an answer, both JSON objects. Without a request it says `{"versions": {…}}`; then, one after the other:
 
     {"do": "check"}     {"losses": [a step], "gradient_norms": [a step]}, after it wrote `task["check"]["weights"]`
-    {"do": "step"}      {"seconds": {phase: …}, "lengths": [a response]}, `task["timing"]["steps"]` times
+    {"do": "step"}      {"seconds": {a phase or processor}, "lengths": [a response]}, `task["timing"]["steps"]` times
 
 Instead of any answer it may say `{"missing": "…"}`, a package that it lacks, or `{"error": "…"}`.
 """

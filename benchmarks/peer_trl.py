@@ -79,6 +79,15 @@ def trainer_class() -> Any:
     return Measured
 
 
+def head_over_responses() -> None:
+    """Let the head read responses alone on any device; without Triton, TRL 1.16 runs it over prompts as well."""
+    from trl.trainer import utils
+
+    if not hasattr(utils, "_use_triton"):
+        raise AttributeError("this TRL has no trainer.utils._use_triton; peer_trl.py was written for 1.16")
+    utils._use_triton = lambda device: True
+
+
 def wait() -> float:
     """The time when the device has done all its work."""
     import torch
@@ -213,16 +222,17 @@ class Side:
         class Turns(TrainerCallback):
             trainer: Any
             start: float
+            processor: float
 
             def on_step_begin(self, *_: Any, **__: Any) -> None:
                 hear()
                 self.trainer.begin()
-                self.start = wait()
+                self.start, self.processor = wait(), time.process_time()
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
-                seconds = {**self.trainer.seconds, "total": wait() - self.start}
-                seconds["update"] = 2 * seconds["total"] - sum(seconds.values())
-                say(seconds=seconds, lengths=side.lengths)
+                seconds, total = self.trainer.seconds, wait() - self.start
+                seconds |= {"update": total - sum(seconds.values()), "total": total}
+                say(seconds={**seconds, "processor": time.process_time() - self.processor}, lengths=side.lengths)
 
         self.trainer(self.task["timing"], self.task["precision"], Turns()).train()
 
@@ -237,6 +247,8 @@ def main() -> None:
 
         side = Side(Path(sys.argv[1]))
         torch.set_num_threads(side.task["threads"])
+        if side.task["head"] == "responses":
+            head_over_responses()
         say(versions={"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__})
         hear()
         side.check()

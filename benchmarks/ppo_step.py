@@ -33,7 +33,7 @@ from benchmarks.command import read_arguments, run_main
 from benchmarks.equality import check_equality
 from benchmarks.machine import busy_neighbour, describe_machine, measure_rates
 from benchmarks.peer import KEYS as PEER_KEYS
-from benchmarks.peer import choose_peer, compare, peer_table
+from benchmarks.peer import Peer, choose_peer, compare, peer_table
 from benchmarks.profiles import SETTABLE, Profile, choose_profile
 from benchmarks.rounds import run_rounds, table
 from benchmarks.workload import Workload
@@ -45,7 +45,7 @@ KEYS = ("profile", "family", "load", "out", *PEER_KEYS, *SETTABLE)
 
 
 def benchmark(
-    profile: Profile, say: Callable[[str], None], load: bool = False, peer: tuple[str, str] | None = None
+    profile: Profile, say: Callable[[str], None], load: bool = False, peer: Peer | None = None
 ) -> dict[str, Any]:
     """Everything of one profile as the JSON document that `out` names.
 
@@ -53,7 +53,7 @@ def benchmark(
         profile: what to run.
         say: gets a line for everything that is done.
         load: repeat the first run beside a busy process.
-        peer: name and Python of another trainer that is compared with ours as well.
+        peer: another trainer that is compared with ours as well.
     """
     device = torch.device(profile.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -75,7 +75,7 @@ def benchmark(
             say("once more, beside a process that keeps one core busy")
             with busy_neighbour():
                 under_load = run_rounds(workload, profile.lengths[0], rates, say)
-        beside = None if peer is None else compare(*peer, profile, Path(directory), say)
+        beside = None if peer is None else compare(peer, profile, Path(directory), say)
     main, *others = runs.values()
     return {
         "profile": profile.name,

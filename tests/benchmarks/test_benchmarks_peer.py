@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import peer_process, ppo_step
-from benchmarks.peer import compare, peer_table
+from benchmarks.peer import Peer, compare, peer_table
 from benchmarks.peer_ours import WordRewards, token_rewards
 from benchmarks.peer_process import PeerProcess
 from benchmarks.profiles import PHASES, choose_profile
@@ -38,7 +38,7 @@ for line in sys.stdin:
         shutil.copy(directory / "model/model.safetensors", task["check"]["weights"])
         say(losses=[0.5, 0.25], gradient_norms=[1.0, 2.0])
     elif json.loads(line) == {"do": "step"}:
-        seconds = {"rollout": 1.0, "scoring": 2.0, "rewards": 0.5, "update": 4.5, "total": 8.0}
+        seconds = {"rollout": 1.0, "scoring": 2.0, "rewards": 0.5, "update": 4.5, "total": 8.0, "processor": 9.0}
         say(seconds=seconds, lengths=LENGTHS)
 """
 
@@ -58,6 +58,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:
         (["profile=tiny", "peer=trl"], "decoder-only models alone: expected family=gpt2, llama, qwen3, got t5"),
         (["family=t5gemma", "peer=trl"], "decoder-only models alone"),
         (["family=llama", "peer_python=python3"], "peer_python .* needs peer=trl"),
+        (["family=llama", "peer_head=responses"], "peer_head .* needs peer=trl"),
+        (["family=llama", "peer=trl", "peer_head=all"], "peer_head: expected installed or responses, got 'all'"),
         (["family=llama", "profile=tiny", "samples=1", "peer=trl"], "samples: .* at least 2, got 1"),
         (["family=llama", "profile=tiny", "prompts=3", "micro_batch_prompts=2", "peer=trl"], "must divide prompts=3"),
     ],
@@ -80,10 +82,10 @@ def test_a_response_is_worth_what_its_tokens_are() -> None:
 def test_both_sides_by_turns_and_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, monkeypatch, FAKE.replace("LENGTHS", "[task['new_tokens']] * 6"))
     lines: list[str] = []
-    report = compare("trl", sys.executable, TINY, tmp_path / "models", lines.append)
+    report = compare(Peer("trl"), TINY, tmp_path / "models", lines.append)
     equal = report.pop("equal")
     assert set(report) == set(
-        "name versions episodes_per_s ratio phases rounds loss gradient_norm settings".split()
+        "name versions episodes_per_s ratio processor phases rounds loss gradient_norm settings".split()
     ) and json.loads(json.dumps(report))
     # The peer's 6 episodes took 8 seconds; ours what the only counted round took.
     assert report["versions"] == {"trl": "0.1"} and set(report["phases"]) == set(PHASES)
@@ -92,6 +94,7 @@ def test_both_sides_by_turns_and_what_is_reported(tmp_path: Path, monkeypatch: p
     assert report["episodes_per_s"] == {"ours": pytest.approx(6 / ours), "peer": 0.75}
     assert report["ratio"] == pytest.approx(8 / ours) and report["phases"]["update"]["peer_s"] == 4.5
     assert sum(report["rounds"]["ours"][0][phase] for phase in PHASES[:4]) < ours
+    assert report["processor"]["peer_s"] == 9 and 0 < report["processor"]["ours_s"]
     # It gave losses of its own, and weights that had not moved.
     assert report["loss"]["peer"] == [0.5, 0.25]
     assert equal["peer_first_loss"]["value"] == pytest.approx(abs(report["loss"]["ours"][0] - 0.5))
@@ -120,7 +123,7 @@ def check_what_was_asked(task: dict[str, Any]) -> None:
 def test_a_response_of_the_peer_that_is_too_short_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, monkeypatch, FAKE.replace("LENGTHS", "[3]"))
     with pytest.raises(ConsistencyError, match="has not 12 tokens"):
-        compare("trl", sys.executable, TINY, tmp_path / "models", lambda line: None)
+        compare(Peer("trl"), TINY, tmp_path / "models", lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +151,11 @@ def test_a_python_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.scripts
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is no dependency; see docs/benchmarks.md")
-def test_trl_learns_what_ours_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("head", ["installed", "responses"])
+def test_trl_learns_what_ours_does(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "peer.json"
-    ppo_step.main(["family=llama", "profile=tiny", "rounds=1", "lengths=fixed", "peer=trl", f"out={out}"])
+    short = ["profile=tiny", "rounds=1", "lengths=fixed", f"out={out}"]
+    ppo_step.main(["family=llama", *short, "peer=trl", f"peer_head={head}"])
     document = json.loads(out.read_text(encoding="utf-8"))
     assert len(document["equal"]) == 9 and all(found["ok"] for found in document["equal"].values())
     peer = document["peer"]
