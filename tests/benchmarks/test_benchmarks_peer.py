@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,20 @@ def check_what_was_asked(task: dict[str, Any]) -> None:
     assert len({prompt["text"] for prompt in timing["data"]}) == 2 * TINY.prompts
     assert (timing["micro_batch"], timing["adam"]["lr"]) == (TINY.micro_batch_prompts * TINY.samples, 1e-5)
     assert len(task["rewards"]) == TINY.vocabulary
+
+
+def test_the_result_file_holds_the_comparison_and_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    checks = {"peer_first_loss": {"value": 1.0, "tolerance": 1e-4, "ok": False}}
+    monkeypatch.setattr(ppo_step, "measure_rates", lambda *a, **k: SimpleNamespace(copy=1.0, matmul=1.0))
+    monkeypatch.setattr(ppo_step, "check_equality", lambda *a: {})
+    monkeypatch.setattr(ppo_step, "Workload", lambda *a: None)
+    monkeypatch.setattr(ppo_step, "run_rounds", lambda *a: {"lengths": "fixed"})
+    monkeypatch.setattr(ppo_step, "compare", lambda *a: asked.append(a) or {"name": "trl", "equal": checks})
+    document = ppo_step.benchmark(TINY, lambda line: None, peer=Peer("trl", "python", "responses"))
+    assert asked[0][:2] == (Peer("trl", "python", "responses"), TINY)
+    assert document["peer"] == {"name": "trl"} and document["equal"] == checks  # which the exit status follows
+    assert ppo_step.benchmark(TINY, lambda line: None)["peer"] is None and len(asked) == 1
 
 
 def test_a_response_of_the_peer_that_is_too_short_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
