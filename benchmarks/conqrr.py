@@ -30,8 +30,9 @@ import numpy as np
 import torch
 
 from benchmarks.command import read_arguments, run_main
+from benchmarks.families import T5Shape
 from benchmarks.machine import describe_machine
-from benchmarks.profiles import BASE, T5Shape, chosen_of
+from benchmarks.profiles import BASE, chosen_of
 from benchmarks.workload import FIRST_WORD, build_policy, build_tokenizer, word
 from finegrained_rlhf.conqrr.inputs import imitations
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample

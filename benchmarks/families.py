@@ -1,6 +1,6 @@
-"""Decoder-only families of the PPO benchmark: their shapes by profile, and random models of a shape.
+"""Families of the PPO benchmark beside T5: their shapes by profile, and random models of a shape.
 
-Knows numbers and transformers' configurations; no measurement. T5's shapes are in `profiles.py`.
+Knows numbers and transformers' configurations; no measurement. T5's own sizes are in `profiles.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig
+
+
+@dataclass(frozen=True)
+class T5Shape:
+    """An encoder–decoder with a tied head, a T5 or a T5Gemma; attention is as wide as the model.
+
+    Attributes:
+        width: d_model.
+        inner: d_ff.
+        layers: encoder layers, and as many decoder layers.
+        heads: attention heads.
+        gated: whether the feed-forward layers have three matrices (T5Gemma) instead of two.
+    """
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,7 @@ class CausalShape:
         return self.family != "gpt2"
 
 
-def _same(policy: CausalShape, note: str, vocabulary: int, **sizes: int) -> dict[str, Any]:
+def _same(policy: CausalShape | T5Shape, note: str, vocabulary: int, **sizes: int) -> dict[str, Any]:
     """What a profile has of a family: value model and policy alike."""
     return {"policy": policy, "value": policy, "note": note, "vocabulary": vocabulary, **sizes}
 
@@ -82,8 +101,19 @@ FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
         ),
         "gpu": _same(CausalShape("qwen3", 1024, 3072, 28, 16, 8, 128), "Qwen3-0.6B's shape", 151936),
     },
+    "t5gemma": {
+        "tiny": _same(T5Shape(32, 64, 2, 2, gated=True), _TINY_NOTE, 512),
+        "cpu": _same(
+            T5Shape(512, 1024, 8, 8, gated=True),
+            "T5Gemma with 8 + 8 layers of width 512, 32,128 of its 256,000 words",
+            32128,
+        ),
+        "gpu": _same(T5Shape(1024, 2816, 24, 16, gated=True), "T5Gemma with 24 + 24 layers of width 1,024", 256000),
+    },
 }
 """What the profiles of `profiles.py` become in other families than T5."""
+CAUSAL = tuple(name for name, profiles in FAMILIES.items() if isinstance(profiles["cpu"]["policy"], CausalShape))
+"""The decoder-only ones."""
 
 
 def causal_config(shape: CausalShape, vocabulary: int, positions: int, **ids: int) -> PretrainedConfig:
@@ -134,7 +164,45 @@ def build_causal(config: PretrainedConfig, device: torch.device, specials: int) 
     return model.eval()
 
 
-def build_causal_value(config: PretrainedConfig, device: torch.device) -> Any:
+def build_backbone(config: PretrainedConfig, device: torch.device) -> Any:
     """A random backbone for a value model."""
     with torch.device(device):
         return AutoModel.from_config(config).eval()
+
+
+def t5gemma_config(shape: T5Shape, vocabulary: int, start: int, **ids: int) -> PretrainedConfig:
+    """Configuration of a T5Gemma of this shape, tied, without dropout, whose decoder begins with the id `start`."""
+    part = {
+        "vocab_size": vocabulary,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "query_pre_attn_scalar": shape.width // shape.heads,
+        **ids,
+        "bos_token_id": start,
+    }
+    return AutoConfig.for_model(
+        "t5gemma", encoder=part, decoder=part, vocab_size=vocabulary, tie_word_embeddings=True, dropout_rate=0.0
+    )
+
+
+@torch.no_grad()
+def build_t5gemma(config: PretrainedConfig, device: torch.device, specials: int) -> Any:
+    """A random T5Gemma that writes as a trained one does, as `build_causal`.
+
+    Every sublayer adds a vector of root mean square 1, for it ends in a norm. The decoder multiplies its embeddings by
+    the root of the width; they are made as large as what its three sublayers a layer add together.
+    """
+    with torch.device(device):
+        model = AutoModelForSeq2SeqLM.from_config(config)
+        width, scale = config.decoder.hidden_size, (3 * config.decoder.num_hidden_layers) ** 0.5
+        signs = torch.randint(0, 2, (width,)) * 2.0 - 1.0
+        for stack in (model.get_encoder(), model.get_decoder()):
+            embeddings = stack.get_input_embeddings().weight
+            embeddings.normal_(std=scale / width**0.5)
+            embeddings[:specials].mul_(0.01)
+    model.get_decoder().norm.weight.copy_(signs / scale - 1.0)  # this norm multiplies by 1 + weight
+    return model.eval()

@@ -6,8 +6,8 @@ computed where its head reads. Norms, softmax, sampling, segmentation and the op
 shapes and lengths; measures nothing.
 
 In the formulas d is a width, f the inner width, V the vocabulary, Λ the number of layers, L a prompt's and T a
-response's length in tokens. A T5's attention is as wide as the model; a decoder-only model's queries are A wide (heads
-· head width), its keys and values K, and its feed-forward layers have g = 2 matrices or, gated, 3.
+response's length in tokens. Feed-forward layers have g = 2 matrices or, gated, 3. A T5's or T5Gemma's attention is
+as wide as the model; a decoder-only model's queries are A wide (heads · head width), its keys and values K.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.families import CausalShape
+from benchmarks.families import CausalShape, T5Shape
 from benchmarks.machine import Rates
-from benchmarks.profiles import LongformerShape, Profile, T5Shape
+from benchmarks.profiles import LongformerShape, Profile
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 BACKWARD = 2  # a backward pass has two products for each one of the forward pass
@@ -42,12 +42,17 @@ Shape = T5Shape | CausalShape
 
 
 def layer_weights(shape: Shape) -> int:
-    """Weights of one layer that a decoding step reads: 6d² + 2df of a T5, 2dA + 2dK + g·df of a decoder-only model."""
-    d, f = shape.width, shape.inner
+    """Weights of one layer that a decoding step reads: 6d² + g·df of a T5, 2dA + 2dK + g·df of a decoder-only model."""
+    d, inner = shape.width, feed_forward_weights(shape)
     if isinstance(shape, T5Shape):
-        return 6 * d * d + 2 * d * f
+        return 6 * d * d + inner
     queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-    return 2 * d * queries + 2 * d * keys + (3 if shape.gated else 2) * d * f
+    return 2 * d * queries + 2 * d * keys + inner
+
+
+def feed_forward_weights(shape: Shape) -> int:
+    """Weights of one layer's feed-forward part: g·df."""
+    return (3 if shape.gated else 2) * shape.width * shape.inner
 
 
 def query_width(shape: Shape) -> int:
@@ -61,11 +66,11 @@ def key_width(shape: Shape) -> int:
 
 
 def encoder_flops(shape: Shape, length: int) -> float:
-    """One prompt, through a T5's encoder Λ · L · (8d² + 4df + 4Ld), else Λ · (2L · weights + 4A · L(L + 1) / 2)."""
-    d, f = shape.width, shape.inner
+    """One prompt, through a T5's encoder Λ · L · (8d² + 2g·df + 4Ld), else Λ · (2L · weights + 4A · L(L + 1) / 2)."""
+    d = shape.width
     if isinstance(shape, CausalShape):
         return shape.layers * (2.0 * length * layer_weights(shape) + 2.0 * query_width(shape) * length * (length + 1))
-    return shape.layers * length * (8.0 * d * d + 4.0 * d * f + 4.0 * length * d)
+    return shape.layers * length * (8.0 * d * d + 2.0 * feed_forward_weights(shape) + 4.0 * length * d)
 
 
 def cross_flops(shape: Shape, length: int) -> float:
@@ -78,7 +83,7 @@ def cross_flops(shape: Shape, length: int) -> float:
 def token_flops(shape: Shape, prompt: int, position: int) -> float:
     """One response token, the `position`-th (from 1), through the decoder: Λ · (2 · weights + 4A · (position + L)).
 
-    A T5's 2 · weights are 12d² + 4df.
+    A T5's 2 · weights are 12d² + 2g·df.
     """
     return shape.layers * (2.0 * layer_weights(shape) + 4.0 * query_width(shape) * (position + prompt))
 

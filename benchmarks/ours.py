@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.families import CAUSAL
 from benchmarks.profiles import PHASES
 from benchmarks.workload import COMPONENTS, WEIGHTS, PlainSegmenter, Workload, end_ids
 from finegrained_rlhf.core.records import Decoding, Prompt, Rollout
@@ -67,7 +68,7 @@ class RecordingEngine:
 
 def open_policy(workload: Workload, lengths: str) -> Policy:
     """A copy of the workload's policy whose responses end as the run with these lengths wants."""
-    build = Seq2SeqPolicy if workload.profile.family == "t5" else CausalPolicy
+    build = CausalPolicy if workload.profile.family in CAUSAL else Seq2SeqPolicy
     policy = build(copy.deepcopy(workload.policy), workload.tokenizer)
     policy.eos_ids = end_ids(workload.profile, lengths)
     return policy

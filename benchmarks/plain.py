@@ -88,6 +88,7 @@ class Plain:
         self.profile, self.device, self.tokenizer = workload.profile, workload.device, workload.tokenizer
         self.lengths, self.config = lengths, PPOConfig(epochs=workload.profile.epochs)
         self.data, self.ends = workload.prompts(lengths), end_ids(workload.profile, lengths)
+        self.start = workload.start
         self._steps = 0
         self.policy = copy.deepcopy(workload.policy)
         self.reference = copy.deepcopy(workload.policy).requires_grad_(False)
@@ -143,7 +144,7 @@ class Plain:
             num_beams=1,
             eos_token_id=list(self.ends),
             pad_token_id=PAD,
-            decoder_start_token_id=PAD,
+            decoder_start_token_id=self.start,
             **settings,
         )
         with self.autocast():
@@ -208,7 +209,7 @@ class Plain:
         return {
             "input_ids": drawn.prompt_ids[rows],
             "attention_mask": drawn.prompt_mask[rows],
-            "decoder_input_ids": shift_right(drawn.ids[rows]),
+            "decoder_input_ids": shift_right(drawn.ids[rows], self.start),
         }
 
     def response_logits(self, model: Any, drawn: Drawn, rows: slice) -> Tensor:
@@ -265,6 +266,6 @@ class Plain:
             self.optimizer.zero_grad(set_to_none=True)
 
 
-def shift_right(ids: Tensor) -> Tensor:
+def shift_right(ids: Tensor, start: int) -> Tensor:
     """Decoder inputs [R, T]: the start token, then all but the last response token."""
-    return torch.cat([torch.full_like(ids[:, :1], PAD), ids[:, :-1]], dim=1)
+    return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)

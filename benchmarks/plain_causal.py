@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.families import CAUSAL
 from benchmarks.plain import Drawn, Plain
 from benchmarks.workload import PAD
 from finegrained_rlhf.core.records import Prompt
@@ -49,4 +50,4 @@ class PlainCausal(Plain):
 
 def plain_side(workload: Any, lengths: str, *adam: Any) -> Plain:
     """The plain side for the family of the workload's profile."""
-    return (Plain if workload.profile.family == "t5" else PlainCausal)(workload, lengths, *adam)
+    return (PlainCausal if workload.profile.family in CAUSAL else Plain)(workload, lengths, *adam)

@@ -4,6 +4,7 @@ Examples:
     python benchmarks/ppo_step.py profile=cpu out=cpu.json
     python benchmarks/ppo_step.py family=llama profile=cpu out=llama.json
     python benchmarks/ppo_step.py profile=gpu rounds=5 out=gpu.json
+    python benchmarks/ppo_step.py family=llama profile=cpu peer=trl peer_python=trl-env/bin/python
 
 Needs torch, transformers, accelerate, numpy and safetensors, and no network. Knows the command line;
 the sides are in `plain.py` and `ours.py`, the
@@ -31,6 +32,8 @@ import torch
 from benchmarks.command import read_arguments, run_main
 from benchmarks.equality import check_equality
 from benchmarks.machine import busy_neighbour, describe_machine, measure_rates
+from benchmarks.peer import KEYS as PEER_KEYS
+from benchmarks.peer import Peer, choose_peer, compare, peer_table
 from benchmarks.profiles import SETTABLE, Profile, choose_profile
 from benchmarks.rounds import run_rounds, table
 from benchmarks.workload import Workload
@@ -38,16 +41,19 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
 
-KEYS = ("profile", "family", "load", "out", *SETTABLE)
+KEYS = ("profile", "family", "load", "out", *PEER_KEYS, *SETTABLE)
 
 
-def benchmark(profile: Profile, say: Callable[[str], None], load: bool = False) -> dict[str, Any]:
+def benchmark(
+    profile: Profile, say: Callable[[str], None], load: bool = False, peer: Peer | None = None
+) -> dict[str, Any]:
     """Everything of one profile as the JSON document that `out` names.
 
     Args:
         profile: what to run.
         say: gets a line for everything that is done.
         load: repeat the first run beside a busy process.
+        peer: another trainer that is compared with ours as well.
     """
     device = torch.device(profile.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -69,6 +75,7 @@ def benchmark(profile: Profile, say: Callable[[str], None], load: bool = False) 
             say("once more, beside a process that keeps one core busy")
             with busy_neighbour():
                 under_load = run_rounds(workload, profile.lengths[0], rates, say)
+        beside = None if peer is None else compare(peer, profile, Path(directory), say)
     main, *others = runs.values()
     return {
         "profile": profile.name,
@@ -80,7 +87,8 @@ def benchmark(profile: Profile, say: Callable[[str], None], load: bool = False) 
             "matmul_flops_per_s": rates.matmul,
         },
         **main,
-        "equal": equal,
+        "equal": equal | ({} if beside is None else beside.pop("equal")),
+        "peer": beside,
         "under_load": under_load,
         "other_runs": {run["lengths"]: run for run in others},
         "settings": asdict(profile),
@@ -97,10 +105,13 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     if given.get("load", "false") not in ("true", "false"):
         raise ConfigError(f"load: expected true or false, got {given['load']!r}")
     profile, load = choose_profile(given), given.get("load") == "true"
-    document = benchmark(profile, lambda line: print(line, file=sys.stderr, flush=True), load)
+    peer = choose_peer(given, profile)
+    document = benchmark(profile, lambda line: print(line, file=sys.stderr, flush=True), load, peer)
     print(table(document, document["under_load"]))
     for run in document["other_runs"].values():
         print(table(run))
+    if document["peer"] is not None:
+        print(peer_table(document["peer"]))
     if "out" in given:
         write_json(given["out"], document)
     return document

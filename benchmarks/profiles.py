@@ -9,30 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from benchmarks.families import FAMILIES, CausalShape
+from benchmarks.families import FAMILIES, CausalShape, T5Shape
 from finegrained_rlhf.core.errors import ConfigError
 
 PHASES = ("rollout", "scoring", "rewards", "update", "total")
 LENGTHS = ("fixed", "spread")
 
 P = TypeVar("P", bound=Any)  # a frozen dataclass of settings
-
-
-@dataclass(frozen=True)
-class T5Shape:
-    """A T5 with ReLU feed-forward layers and a tied head; attention is as wide as the model.
-
-    Attributes:
-        width: d_model.
-        inner: d_ff.
-        layers: encoder layers, and as many decoder layers.
-        heads: attention heads.
-    """
-
-    width: int
-    inner: int
-    layers: int
-    heads: int
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,16 @@ from transformers import (
     T5Model,
 )
 
-from benchmarks.families import CausalShape, build_causal, build_causal_value, causal_config
-from benchmarks.profiles import LongformerShape, Profile, T5Shape
+from benchmarks.families import (
+    CausalShape,
+    T5Shape,
+    build_backbone,
+    build_causal,
+    build_t5gemma,
+    causal_config,
+    t5gemma_config,
+)
+from benchmarks.profiles import LongformerShape, Profile
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
 from finegrained_rlhf.models.value import ValueHead
@@ -226,6 +234,7 @@ class Workload:
         policy: random model of the profile's family; sides copy it.
         value: random backbone; sides copy it.
         value_head: random head; sides copy it.
+        start: what an encoder–decoder's decoder begins with.
     """
 
     def __init__(self, profile: Profile, directory: Path) -> None:
@@ -233,15 +242,20 @@ class Workload:
         self.device = torch.device(profile.device)
         self.tokenizer = build_tokenizer(profile.vocabulary)
         seed_everything(profile.seed, "weights")
+        self.start = CLS if profile.family == "t5gemma" else PAD
         self.policy: Any
         self.value: Any
-        if isinstance(profile.policy, T5Shape) and isinstance(profile.value, T5Shape):
+        if isinstance(profile.policy, CausalShape):
+            self.policy = build_causal(self._config(profile.policy), self.device, FIRST_WORD)
+            self.value = build_backbone(self._config(profile.value), self.device)
+        elif profile.family == "t5gemma":
+            self.policy = build_t5gemma(self._config(profile.policy), self.device, FIRST_WORD)
+            self.value = build_backbone(self._config(profile.value), self.device)
+        else:
+            assert isinstance(profile.value, T5Shape)
             self.policy = build_policy(profile.policy, profile.vocabulary, self.device)
             with self.device:
                 self.value = T5Model(t5_config(profile.value, profile.vocabulary)).eval()
-        else:
-            self.policy = build_causal(self._config(profile.policy), self.device, FIRST_WORD)
-            self.value = build_causal_value(self._config(profile.value), self.device)
         with self.device:
             self.value_head: nn.Module = ValueHead(profile.value.width)
         for name, kind in COMPONENTS.items():
@@ -249,11 +263,12 @@ class Workload:
                 write_reward_model(profile.reward, profile.vocabulary, kind, directory / name)
 
     def _config(self, shape: T5Shape | CausalShape) -> Any:
-        """Configuration of a decoder-only model with room for prompt and response."""
-        assert isinstance(shape, CausalShape)
+        """Configuration of a model of another family than T5, with room for prompt and response."""
+        vocabulary, ids = self.profile.vocabulary, {"pad_token_id": PAD, "eos_token_id": EOS}
+        if isinstance(shape, T5Shape):
+            return t5gemma_config(shape, vocabulary, self.start, **ids)
         positions = 512 * -(-(self.profile.prompt_tokens + self.profile.new_tokens) // 512)
-        ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": CLS}
-        return causal_config(shape, self.profile.vocabulary, positions, **ids)
+        return causal_config(shape, vocabulary, positions, **ids, bos_token_id=CLS)
 
     def prompts(self, lengths: str) -> list[Prompt]:
         """The prompts of all steps, none of which is used twice; every step's have the same lengths."""

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import plain, plain_rewards, ppo_step, sampling, scaling
 from benchmarks.equality import check_equality
-from benchmarks.families import FAMILIES, CausalShape, build_causal, causal_config
+from benchmarks.families import (
+    CAUSAL,
+    FAMILIES,
+    CausalShape,
+    T5Shape,
+    build_causal,
+    build_t5gemma,
+    causal_config,
+    t5gemma_config,
+)
 from benchmarks.limits import (
     Work,
     cross_flops,
@@ -33,7 +43,7 @@ from benchmarks.limits import (
     update_flops,
 )
 from benchmarks.machine import Rates, memory_at_rest, peak_memory
-from benchmarks.profiles import PHASES, PROFILES, LongformerShape, T5Shape, choose_profile
+from benchmarks.profiles import PHASES, PROFILES, LongformerShape, choose_profile
 from benchmarks.rounds import Side
 from benchmarks.workload import (
     EOS,
@@ -66,7 +76,7 @@ SHAPE = T5Shape(width=2, inner=4, layers=3, heads=1)
         (["profil=cpu"], "profil: no such key"),
         (["profile=tpu"], "profile: expected one of cpu, gpu, tiny"),
         (["load=yes"], "load: expected true or false"),
-        (["family=bert"], "family: expected one of t5, gpt2, llama, qwen3"),
+        (["family=bert"], "family: expected one of t5, gpt2, llama, qwen3, t5gemma"),
         (["profile"], "expected key=value"),
         (["profile=tiny", "rounds=2", "rounds=3"], "rounds: given twice"),
         (["profile=tiny", "rounds=two"], "rounds: expected a whole number"),
@@ -116,17 +126,21 @@ def test_operations_by_hand() -> None:
     assert longformer_flops(two_layers, 10, 3) == 10 * (32 + 32 + 40) + 4 * 10 * 4 + 3 * (16 + 32 + 40)
 
 
-def test_operations_are_those_that_torch_counts() -> None:
-    shape = T5Shape(width=32, inner=48, layers=2, heads=4)
-    model = T5ForConditionalGeneration(t5_config(shape, 100)).eval()
+@pytest.mark.parametrize("family", ["t5", "t5gemma"])
+def test_operations_are_those_that_torch_counts(family: str) -> None:
+    shape = T5Shape(width=32, inner=48, layers=2, heads=4, gated=family == "t5gemma")
+    model: Any = T5ForConditionalGeneration(t5_config(shape, 100)).eval()
+    if family == "t5gemma":
+        ids = {"pad_token_id": 0, "eos_token_id": 1}
+        model = build_t5gemma(t5gemma_config(shape, 100, 3, **ids), torch.device("cpu"), 4)
     model.set_attn_implementation("eager")  # the counter does not see the CPU's fused attention
-    ids = torch.randint(5, 100, (1, 7))
+    read = torch.randint(5, 100, (1, 7))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(input_ids=ids, decoder_input_ids=torch.zeros((1, 1), dtype=torch.long), use_cache=False)
+        model(input_ids=read, decoder_input_ids=torch.full((1, 1), 3), use_cache=False)
     assert forward_flops(shape, Work([7], [[1]], []), 100) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(CAUSAL))
 def test_operations_of_decoder_only_models_are_those_that_torch_counts(family: str) -> None:
     shape = CausalShape(
         family, width=32, inner=48, layers=2, heads=4, key_heads=4 if family == "gpt2" else 2, head_width=8
@@ -297,21 +311,26 @@ def test_a_decoder_only_family_end_to_end(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("family", ["gpt2", "qwen3"])
-def test_both_sides_of_a_decoder_only_family_compute_the_same(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "t5gemma"])
+def test_both_sides_of_a_family_compute_the_same(family: str, tmp_path: Path) -> None:
     found = check_equality(choose_profile({"family": family, "profile": "tiny"}), tmp_path)
     assert all(line["ok"] for line in found.values())
 
 
-def test_decoder_only_models_write_and_never_a_special_token() -> None:
-    profile = choose_profile({"family": "llama", "profile": "tiny"})
+@pytest.mark.parametrize("family", ["llama", "t5gemma"])
+def test_models_of_other_families_write_and_never_a_special_token(family: str) -> None:
+    shape = choose_profile({"family": family, "profile": "tiny"}).policy
     torch.manual_seed(0)
-    assert isinstance(profile.policy, CausalShape)
-    ids = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": 3}
-    model = build_causal(causal_config(profile.policy, 512, 512, **ids), torch.device("cpu"), FIRST_WORD)
+    ids, cpu = {"pad_token_id": 0, "eos_token_id": EOS}, torch.device("cpu")
     written = torch.randint(FIRST_WORD, 512, (4, 40))
+    if isinstance(shape, CausalShape):
+        model = build_causal(causal_config(shape, 512, 512, **ids, bos_token_id=3), cpu, FIRST_WORD)
+        inputs = {"input_ids": written}
+    else:
+        model = build_t5gemma(t5gemma_config(shape, 512, 3, **ids), cpu, FIRST_WORD)
+        inputs = {"input_ids": torch.randint(FIRST_WORD, 512, (4, 30)), "decoder_input_ids": written}
     with torch.no_grad():
-        logits = model(input_ids=written).logits
+        logits = model(**inputs).logits
     best = logits.topk(20).indices
     assert int(best.min()) >= FIRST_WORD and 0.5 < float(logits.std()) < 2
     assert float((best[..., 0] == written).double().mean()) < 0.2 and best[..., 0].unique().numel() > 40
