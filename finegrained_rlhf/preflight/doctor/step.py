@@ -216,7 +216,7 @@ def two_processes(case: Case) -> Iterator[Finding]:
     if case.exact is not case.sample:
         one = _exact_step(case.exact, case)
     keep = case.exact.ppo.compat
-    left_out = _OF_THE_UPDATE if keep.update_dropout or keep.micro_batch_sums else ()
+    left_out: tuple[str, ...] = _OF_THE_UPDATE if keep.update_dropout or keep.micro_batch_sums else ()
     left_out += () if case.exact.algorithm.critic else _OF_SIGNS
     yield compare_metrics(one, case.launch(), left_out)
 
