@@ -2,7 +2,7 @@
 # `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
 SEED ?= 0
-WORKERS ?= 3
+WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 

@@ -273,6 +273,16 @@ def test_peak_memory_sees_what_a_block_takes_and_gives_back() -> None:
 
 
 @pytest.mark.scripts
+def test_a_tiny_round_without_what_a_bare_machine_lacks(tmp_path: Path) -> None:
+    shown = run_on_a_bare_machine("ppo_step", ["profile=tiny", "rounds=1", "lengths=fixed", "out=t.json"], tmp_path)
+    document = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert set(document["phases"]) == set(PHASES) and document["other_runs"] == {}
+    assert all(found["ok"] and found["value"] <= found["tolerance"] for found in document["equal"].values())
+    assert all(f"| {phase} " in shown for phase in PHASES)
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
 def test_tiny_profile_end_to_end_without_what_a_bare_machine_lacks(tmp_path: Path) -> None:
     shown = run_on_a_bare_machine("ppo_step", ["profile=tiny", "out=tiny.json"], tmp_path)
     document = json.loads((tmp_path / "tiny.json").read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ SMALL = {
     "make_factworld": ["train=48", "dev=16", "test=24", "sft_train=600", "sft_dev=16", "world.max_asked=3"],
     "make_tiny_models": ["t5.structured=true"],  # learns to copy in two hundred steps
     "train_sft": ["total_steps=250", "validate_every=250", "validation_prompts=16"],
-    "train_reward_model": ["total_steps=20", "validate_every=10", "reward_model.batches.batch_size=16"],
+    "train_reward_model": ["total_steps=10", "validate_every=10", "reward_model.batches.batch_size=16"],
     "train_ppo": [
         "total_steps=3",
         "validate_every=1",

@@ -257,6 +257,7 @@ if __name__ == "__main__":
     fill_caches(Path(sys.argv[2]) / "conf")
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 1_000)  # of everything that is forked: see tests/conftest.py
     asked = server.serve()
     become(asked)
     leave(exit_status(asked["argv"]))

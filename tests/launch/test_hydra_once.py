@@ -18,12 +18,12 @@ SMOKE = "experiment=smoke"
 @pytest.mark.parametrize(
     ("script", "overrides"),
     [
-        ("train_ppo", [SMOKE, "seed=3"]),
+        pytest.param("train_ppo", [SMOKE, "seed=3"], marks=pytest.mark.slow),
         ("train_ppo", [SMOKE, "seed=4", "~reward.weights.relevance", "+reward.weights.style=1", "policy=lora"]),
-        ("train_ppo", ["policy=lora", "value=shared", "rollout={top_k: 3}", SMOKE]),
+        pytest.param("train_ppo", ["policy=lora", "value=shared", "rollout={top_k: 3}", SMOKE], marks=pytest.mark.slow),
         ("train_ppo", ["algorithm=rloo", "reward=preference", "~tracking", "output_dir=x", "data=${output_dir}"]),
         ("train_reward_model", ["reward_model=relevance", "output_dir=${data}", "data=x"]),
-        ("run_experiment", ["pipeline=factworld/demo", "seed=5", "steps.sft=null"]),
+        pytest.param("run_experiment", ["pipeline=factworld/demo", "seed=5", "steps.sft=null"], marks=pytest.mark.slow),
         ("sweep", [SMOKE, "seed=0"]),
     ],
 )

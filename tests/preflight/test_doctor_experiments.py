@@ -62,6 +62,7 @@ def test_every_check_passes(smoke: Path, tmp_path: Path, overrides: tuple[str, .
     assert by_status["start"] == by_status["training step"] == "pass"
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_with_a_configuration_for_each_half(smoke: Path, tmp_path: Path) -> None:
     """The memory plan reads the sizes of encoder and decoder where the family keeps them."""
     place, words = tmp_path / "t5gemma", load_tokenizer(smoke / "prepared" / "models" / "t5")

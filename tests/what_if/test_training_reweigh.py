@@ -97,13 +97,16 @@ def kept(run: Path, step: int = 1) -> KeptStep:
 @pytest.mark.parametrize(
     "given",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"lambda_": 0.5, "discount": 0.9, "value_target": "truncated"},
-        {"whiten_rewards": False, "whiten_advantages": False},
-        {"algorithm": GroupAdvantages(credit="returns")},
+        pytest.param({"whiten_rewards": False, "whiten_advantages": False}, marks=pytest.mark.slow),
+        pytest.param({"algorithm": GroupAdvantages(credit="returns")}, marks=pytest.mark.slow),
         {"algorithm": GroupAdvantages("group_mean", "std", by_component=True, whiten=True), "kl": KLConfig("loss")},
         {"compat": CompatConfig(whiten_by_root_std=True)},
-        {"settings": {"words": ComponentConfig("none", "mean"), "length": ComponentConfig()}},
+        pytest.param(
+            {"settings": {"words": ComponentConfig("none", "mean"), "length": ComponentConfig()}},
+            marks=pytest.mark.slow,
+        ),
         {"settings": {"words": ComponentConfig("none", "budget", 2.0, "response")}},
         {
             "settings": {
