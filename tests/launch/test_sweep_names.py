@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from script_runs import run_script
@@ -28,6 +28,7 @@ def test_names(own: dict[str, str], name: str) -> None:
     assert point_name(own) == name
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(st.text(min_size=1, max_size=60), st.text(max_size=60), min_size=1, max_size=4))
 def test_a_name_is_one_short_directory(own: list[str]) -> None:
     name = point_name(own)

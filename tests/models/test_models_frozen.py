@@ -108,7 +108,7 @@ def ppo(path: Path, **keys: Any) -> TrainPPO:
     )
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)], ids=["full", "lora"])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LoraConfig(rank=2)], ids=["full", "lora"])
 def test_ppo_learns_the_same_and_goes_on_bit_by_bit(tmp_path: Path, lora: LoraConfig | None) -> None:
     save_chat_model(tmp_path / "model")
     write_jsonl(tmp_path / "data.jsonl", [{"text": "the cat"}, {"text": "who ran far"}, {"text": "red"}])

@@ -122,7 +122,11 @@ def lines(path: Path) -> list[dict]:
 
 @pytest.mark.parametrize(
     ("kind", "base"),
-    [("relevance", "encoder"), pytest.param("preference", "encoder", marks=pytest.mark.slow), ("relevance", "llama")],
+    [
+        ("relevance", "encoder"),
+        pytest.param("preference", "encoder", marks=pytest.mark.slow),
+        pytest.param("relevance", "llama", marks=pytest.mark.slow),
+    ],
 )
 def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind: str, base: str) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -29,7 +29,7 @@ def trained(smoke: Path, scratch: Path, generator: int, *overrides: str) -> dict
     return {name: parameter.detach().clone() for name, parameter in trainer.optimizer.named.items()}
 
 
-@pytest.mark.parametrize("value", ["separate", "shared"])
+@pytest.mark.parametrize("value", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
 def test_new_adapters_and_heads_follow_from_the_seed_alone(smoke: Path, tmp_path: Path, value: str) -> None:
     words = ["policy=lora", "policy.lora.rank=4", f"value={value}", *["value.path=null"][: value == "shared"]]
     first, second = (trained(smoke, tmp_path, generator, *words) for generator in (1, 2))

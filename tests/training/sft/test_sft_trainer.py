@@ -147,7 +147,7 @@ def test_a_run_exports_its_best_policy_by_rouge_lsum(files: Path, tmp_path: Path
     assert rouge_lsum(answers, references) == pytest.approx(result.best_score, abs=1e-6)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2, dropout=0.1)])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LoraConfig(rank=2, dropout=0.1)])
 def test_a_resumed_run_is_bit_identical_with_dropout_on(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig | None
 ) -> None:
