@@ -26,9 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev,tracking,plots,sweeps,retrieval,docs]'
 	@touch $@
 
-# Lint first, because it is quick; then types beside the tests, because mypy uses one core and imports little.
-test: lint imports
-	$(MAKE) --jobs 2 types quick
+# Lint first, because it is quick; then types and import floors beside the tests, because they use one core.
+test: lint
+	$(MAKE) --jobs 3 quick types imports
 
 test-all: test slow
 

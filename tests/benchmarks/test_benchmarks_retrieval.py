@@ -40,6 +40,7 @@ def test_rewrites_of_a_batch() -> None:
     assert all(4 <= len(text.split()) <= 12 and set(text.split()) <= set("abcdefgh") for text in found)
 
 
+@pytest.mark.slow
 @pytest.mark.scripts
 def test_a_little_run(tmp_path: Path) -> None:
     arguments = [

@@ -129,7 +129,9 @@ def test_dense_credit_reaches_the_rewarded_token_alone(tmp_path: Path) -> None:
     assert not torch.allclose(outcome.advantages, returns.advantages, atol=0.1)
 
 
-@pytest.mark.parametrize(("name", "lora"), [("rloo_returns", True), ("gdpo", False), ("heads", False)])
+@pytest.mark.parametrize(
+    ("name", "lora"), [("rloo_returns", True), ("gdpo", False), pytest.param("heads", False, marks=pytest.mark.slow)]
+)
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora: bool) -> None:
     save_policy(policy("t5"), tmp_path / "start")
 

@@ -195,6 +195,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
             assert other == pytest.approx({k: v for k, v in one.items() if k != "processes"}, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_validation_weighs_nothing(tmp_path: Path) -> None:
     trainer = weighed_trainer(tmp_path, policy("llama"), validation=2)
     trainer.validate(0)
