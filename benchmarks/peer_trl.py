@@ -120,14 +120,30 @@ class Side:
         """
         from datasets import Dataset
         from transformers import AutoTokenizer
-        from trl import GRPOConfig
 
-        task, rows = self.task, part["prompts"] * part["samples"]
         tokenizer = AutoTokenizer.from_pretrained(self.directory / "model")
         texts = [prompt["text"] for prompt in part["data"]]
         if tokenizer(texts)["input_ids"] != [prompt["ids"] for prompt in part["data"]]:
             raise ValueError("the tokenizer gives other prompt ids here than in the benchmark's own process")
-        config = GRPOConfig(
+        made = trainer_class()(
+            str(self.directory / "model"),
+            [self.token_rewards],
+            args=self.configuration(part, precision),
+            train_dataset=Dataset.from_dict({"prompt": texts}),
+            processing_class=tokenizer,
+            callbacks=[callback],
+            rollout_func=rollout,
+        )
+        made.begin()
+        callback.trainer = made
+        return made
+
+    def configuration(self, part: dict[str, Any], precision: str) -> Any:
+        """TRL's settings for a part of the task: one update on all responses, with Adam and losses as ours."""
+        from trl import GRPOConfig
+
+        task, rows = self.task, part["prompts"] * part["samples"]
+        return GRPOConfig(
             output_dir=str(self.directory / "trl"),
             per_device_train_batch_size=part["micro_batch"],
             gradient_accumulation_steps=rows // part["micro_batch"],
@@ -162,18 +178,6 @@ class Side:
             logging_steps=1,
             disable_tqdm=True,
         )
-        made = trainer_class()(
-            str(self.directory / "model"),
-            [self.token_rewards],
-            args=config,
-            train_dataset=Dataset.from_dict({"prompt": texts}),
-            processing_class=tokenizer,
-            callbacks=[callback],
-            rollout_func=rollout,
-        )
-        made.begin()
-        callback.trainer = made
-        return made
 
     def token_rewards(self, completion_ids: list[list[int]], **_: Any) -> list[float]:
         """The sum of the rewards of a completion's tokens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from cpu_times import CpuTimes
+from garbage import collect_rarely
 from hydra_once import merged_once
 from hypothesis import HealthCheck, settings
 from script_runs import PRELOADED_PYTHON, fork_server
@@ -26,8 +26,6 @@ settings.register_profile(
 settings.load_profile("suite")
 
 ROOT = Path(__file__).parents[1]
-RARELY = (100_000, 50, 1_000)
-"""Thresholds of the garbage collector: with Python's own it takes a fifteenth of the tests' time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,9 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was imported stays to the end: garbage is looked for without it, and rarely."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*RARELY)
+    collect_rarely()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -85,9 +85,20 @@ def build_site(site: Path, *, whole: bool = True) -> int:
         copy_pages(pages)
         settings = Path(temporary) / "mkdocs.yml"
         settings.write_text(yaml.safe_dump(site_configuration(pages, site.resolve(), whole=whole)), encoding="utf-8")
-        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(settings)]
-        return subprocess.run(command, env=env).returncode
+        return run_mkdocs(settings)
+
+
+def run_mkdocs(settings: Path) -> int:
+    """Build from a settings file; print what is wrong. Returns mkdocs' exit code, 1 where it warns.
+
+    (With `--quiet` it would count no warning, and `--strict` would let everything pass.)
+    """
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(settings)]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wrong = [line for line in done.stdout.splitlines() if line.startswith(("WARNING", "ERROR", "Error"))]
+    print(*(wrong or [done.stdout] * bool(done.returncode)), sep="\n", end="\n" if done.returncode else "")
+    return done.returncode
 
 
 if __name__ == "__main__":

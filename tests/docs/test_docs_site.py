@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 ROOT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").is_file())
 
@@ -59,6 +60,19 @@ def test_no_arrow_of_the_picture_points_up(house: ModuleType) -> None:
 
 def test_the_architecture_page_shows_the_picture() -> None:
     assert "(images/house.svg)" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    build = load("build")
+    (tmp_path / "pages").mkdir()
+    settings = {"site_name": "x", "docs_dir": "pages", "site_dir": "site", "plugins": [], "theme": {"name": "mkdocs"}}
+    checked = yaml.safe_load((ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8"))["validation"]
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump({**settings, "validation": checked}), encoding="utf-8")
+    page = "# Title\n\n[there](nowhere.md) [here](index.md#nothing)\n"
+    (tmp_path / "pages/index.md").write_text(page, encoding="utf-8")
+    assert build.run_mkdocs(tmp_path / "mkdocs.yml") == 1
+    said = capfd.readouterr().out
+    assert "nowhere.md" in said and "#nothing" in said
 
 
 @pytest.mark.scripts

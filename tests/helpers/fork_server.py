@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -31,6 +30,7 @@ from typing import Any
 
 import hydra_once
 import spacy
+from garbage import collect_rarely
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
@@ -255,9 +255,7 @@ if __name__ == "__main__":
     sys.path.insert(1, sys.argv[2])
     import_everything()
     fill_caches(Path(sys.argv[2]) / "conf")
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 1_000)  # of everything that is forked: see tests/conftest.py
+    collect_rarely()
     asked = server.serve()
     become(asked)
     leave(exit_status(asked["argv"]))

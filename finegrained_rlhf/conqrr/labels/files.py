@@ -69,7 +69,7 @@ class LabelPassages:
         """The labels, their file in the cache, and whether they were made now.
 
         Raises:
-            as `run`.
+            FineGrainedError: as `run`.
         """
         record = read_index_record(self.index)
         inputs = self.inputs(record)

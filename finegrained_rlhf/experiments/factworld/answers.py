@@ -35,6 +35,8 @@ MEASURES: Mapping[str, Callable[[Judgement], int]] = {
 }
 """What two answers to a question are compared by; more is better. `completeness`: asked facts given; `errors`:
 sub-sentences with a C1 error, sentences with a C2 error and missing facts, fewer of them."""
+OUTCOMES = ("win", "tie", "lose")
+"""Of a comparison of two answers."""
 
 
 def evaluation_path(root: Path, system: str) -> Path:
@@ -92,8 +94,5 @@ def win_tie_lose(ours: Judged, theirs: Judged, measure: Callable[[Judgement], in
     if not ours or ours.keys() != theirs.keys():
         raise DataError(f"two systems to compare answered {len(ours)} and {len(theirs)} questions, not the same ones")
     gaps = [measure(ours[key]) - measure(theirs[key]) for key in ours]
-    return {
-        "win": sum(gap > 0 for gap in gaps) / len(gaps),
-        "tie": sum(gap == 0 for gap in gaps) / len(gaps),
-        "lose": sum(gap < 0 for gap in gaps) / len(gaps),
-    }
+    counts = (sum(gap > 0 for gap in gaps), sum(gap == 0 for gap in gaps), sum(gap < 0 for gap in gaps))
+    return {outcome: count / len(gaps) for outcome, count in zip(OUTCOMES, counts, strict=True)}

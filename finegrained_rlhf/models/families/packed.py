@@ -1,6 +1,6 @@
 """Decoder-only passes in which a prompt is computed once: its N responses are packed behind it in one row.
 
-A row is [prompt][response 1][response 2]…; a response sees its prompt and itself, and its positions go on from its
+A row is `prompt | response 1 | response 2 | …`; a response sees its prompt and itself, and its positions go on from its
 prompt's last one. The model's own backbone runs, under a mask of ours: `scaled_dot_product_attention` with a mask
 [P, 1, S, S], and on CUDA FlexAttention, which skips the blocks that nobody sees. P rows of S = L + N·(T − 1) columns
 stand for P·N rows of L + T.

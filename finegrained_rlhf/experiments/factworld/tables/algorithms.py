@@ -10,7 +10,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.experiments.factworld.answers import MEASURES, TRUTH, read_judged, win_tie_lose
+from finegrained_rlhf.experiments.factworld.answers import MEASURES, OUTCOMES, TRUTH, read_judged, win_tie_lose
 from finegrained_rlhf.experiments.factworld.base import trained_row
 from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_rlhf.experiments.factworld.results import mean_error
@@ -24,7 +24,6 @@ PAIRS = {"PPO": (PPO, "ppo_holistic"), "RLOO": ("rloo_dense", "rloo_holistic"),
 """By algorithm: its dense and its holistic system."""
 RUNS = (PPO, "ppo_heads", "ppo_holistic", *(system for name in ("RLOO", "GRPO", "GDPO") for system in PAIRS[name]))
 ON_DEV = ("error_during_training", "equal_time_error", "processor_s", "best_step", "steps", "kl")
-OUTCOMES = ("win", "tie", "lose")
 
 
 @dataclass(frozen=True)

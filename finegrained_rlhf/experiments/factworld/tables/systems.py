@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.experiments.comparison import Claim
 from finegrained_rlhf.experiments.factworld.answers import (
     MEASURES,
+    OUTCOMES,
     TEST_COLUMNS,
     factual_error_by_sub_sentence,
     read_judged,
@@ -24,7 +25,6 @@ OTHERS = ("sft", "sft_full", "preference_rlhf")
 FACT = "factual_error_by_sub_sentence"
 REL = "relevance_error_rate"
 NAMES = {"sft": "SFT", "sft_full": "SFT-Full", "preference_rlhf": "Pref. RLHF", OURS: "F.G. RLHF"}
-OUTCOMES = ("win", "tie", "lose")
 THESIS_WINS = {"sft": (0.23, 0.655, 0.115), "sft_full": (0.22, 0.61, 0.17), "preference_rlhf": (0.195, 0.71, 0.095)}
 """Table 6.2: win, tie, lose of fine-grained RLHF on completeness, 200 questions judged by people."""
 
