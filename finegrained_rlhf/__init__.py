@@ -12,8 +12,8 @@ __all__ = ["load_policy"]
 
 # Read when torch loads its OpenMP, so it has effect where this package is imported before torch, as all scripts do.
 # Threads that spin for long while they wait for each other take a busy machine's cores from the threads that they wait
-# for, many times in a step of decoding; threads that sleep at once cost an idle machine as much. A short spin does
-# neither; measured in docs/benchmarks.md ("Under load").
+# for. A short spin costs an idle machine a seventh of a step and saves a busy one a third of it or more; measured in
+# docs/benchmarks.md ("Under load").
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
