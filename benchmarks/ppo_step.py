@@ -40,6 +40,7 @@ from benchmarks.workload import Workload
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.runtime.processes import keep_freed_memory
 
 KEYS = ("profile", "family", "load", "out", *PEER_KEYS, *SETTABLE)
 
@@ -61,6 +62,8 @@ def benchmark(
     os.environ["ACCELERATE_USE_CPU"] = str(device.type == "cpu").lower()
     if profile.threads:
         torch.set_num_threads(profile.threads)
+    if device.type == "cpu":
+        keep_freed_memory()  # as trainers do; for both sides
     rates = measure_rates(device, profile.precision, small=profile.name == "tiny")
     say(f"copy {rates.copy / 1e9:.1f} GB/s, matmul {rates.matmul / 1e9:.0f} GFLOP/s ({profile.precision})")
     with tempfile.TemporaryDirectory() as directory, quiet_transformers():

@@ -6,6 +6,7 @@ over plain parameters, so no wrapper surrounds a model and one process does exac
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,8 @@ T = TypeVar("T")
 GRADIENT_BUCKET = 1 << 26
 """Gradients travel in flat buffers of at most so many elements (256 MiB in fp32): summing them does not double the
 memory of a large model."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Processes:
             threads = max(1, available_cores() // local)
         if threads is not None:
             torch.set_num_threads(threads)
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     @property
     def is_main(self) -> bool:
@@ -167,6 +172,21 @@ class Processes:
 
     def _backend_takes(self, tensor: Tensor) -> bool:
         return dist.get_backend() != "nccl" or tensor.is_cuda
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what this process frees for what it allocates next; no effect with another C library.
+
+    Otherwise every large tensor (logits, the gradient of a vocabulary) is given back to the system and comes again as
+    new pages that the kernel clears first. What a process holds then stays at its peak until it ends. An environment
+    that sets up malloc itself (`MALLOC_…`, `GLIBC_TUNABLES`) is left alone. Measured in docs/benchmarks.md ("Memory").
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    if hasattr(os, "confstr_names") and "CS_GNU_LIBC_VERSION" in os.confstr_names:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
 
 
 def available_cores() -> int:

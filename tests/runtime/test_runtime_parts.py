@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from script_runs import run_process
 from torch import Tensor, nn
 from transformers import Adafactor, get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
 
@@ -269,6 +271,30 @@ def test_a_single_process_needs_no_group() -> None:
     assert parameter.grad is not None and parameter.grad.tolist() == [0.0, 0.0, 0.0]
     processes.barrier()
     processes.close()
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="not glibc")
+@pytest.mark.parametrize(("environment", "kept"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_on_a_cpu_freed_memory_is_kept(environment: dict[str, str], kept: bool) -> None:
+    program = """
+import torch
+from pathlib import Path
+from finegrained_rlhf.runtime.processes import Processes
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+Processes()
+before = resident()
+tensor = torch.ones(1 << 24)
+taken = resident() - before
+del tensor
+print((resident() - before) / taken)
+"""
+    done = run_process("-c", program, preloaded=True, ACCELERATE_USE_CPU="true", **environment)
+    assert done.returncode == 0, done.stderr
+    share = float(done.stdout)
+    assert share > 0.9 if kept else share < 0.1
 
 
 def test_bf16_computes_in_bf16_and_fp32_does_not() -> None:
