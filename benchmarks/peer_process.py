@@ -12,6 +12,7 @@ Instead of any answer it may say `{"missing": "…"}`, a package that it lacks, 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 
 SCRIPTS = {"trl": Path(__file__).with_name("peer_trl.py")}
+_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 60)}  # as `keep_freed_memory`, for both sides
 
 
 class PeerProcess:
@@ -36,9 +38,8 @@ class PeerProcess:
         command = [python, str(SCRIPTS[name]), str(directory)]
         try:
             with self.log.open("w", encoding="utf-8") as log:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
-                )
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+                self._process = subprocess.Popen(command, **pipes, env=os.environ | _MALLOC, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"peer_python={python}: cannot be started ({error.strerror})") from None
 
