@@ -38,8 +38,10 @@ class PeerProcess:
         command = [python, str(SCRIPTS[name]), str(directory)]
         try:
             with self.log.open("w", encoding="utf-8") as log:
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
-                self._process = subprocess.Popen(command, **pipes, env=os.environ | _MALLOC, encoding="utf-8")
+                pipe, environment = subprocess.PIPE, os.environ | _MALLOC
+                self._process = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=log, env=environment, encoding="utf-8"
+                )
         except OSError as error:
             raise ConfigError(f"peer_python={python}: cannot be started ({error.strerror})") from None
 
