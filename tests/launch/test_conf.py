@@ -355,6 +355,12 @@ def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
     assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
 
 
+def test_algorithms_take_what_their_grid_chose() -> None:
+    chosen = read_json(ROOT / "docs/results/factworld/algorithms_grid.json")["summary"]
+    runs = ppo_steps("factworld/algorithms")
+    assert {name: {"lr": run["optimizer.lr"], "beta": run["ppo.kl.beta"]} for name, run in runs.items()} == chosen
+
+
 def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
     """Numbers that the committed tables were made with."""
     demo, table, grid = (ppo_steps(f"factworld/{name}") for name in ("demo", "systems", "grid"))
