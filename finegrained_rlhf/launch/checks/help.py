@@ -22,6 +22,7 @@ from finegrained_rlhf.launch.commands import conf_directory
 
 _WIDTH = 110
 _COLUMN = 46
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's in C, where it was built
 _AS_ONE = ("prepare", "steps", "settings")
 """Keys whose parts no job reads: they are named, not listed."""
 
@@ -67,7 +68,9 @@ def _bases(command: str) -> Iterator[str]:
 
 
 def _written(name: str) -> dict[str, Any]:
-    return yaml.safe_load((conf_directory() / f"{name}.yaml").read_text(encoding="utf-8"))
+    text = (conf_directory() / f"{name}.yaml").read_text(encoding="utf-8")
+    written: dict[str, Any] = yaml.load(text, Loader=_LOADER)
+    return written
 
 
 def _composed(command: str, overrides: Sequence[str]) -> dict[str, Any]:
