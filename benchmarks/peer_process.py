@@ -38,7 +38,7 @@ class PeerProcess:
         command = [python, str(SCRIPTS[name]), str(directory)]
         try:
             with self.log.open("w", encoding="utf-8") as log:
-                pipe, environment = subprocess.PIPE, os.environ | _MALLOC
+                pipe, environment = subprocess.PIPE, _MALLOC | dict(os.environ)
                 self._process = subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, stderr=log, env=environment, encoding="utf-8"
                 )

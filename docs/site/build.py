@@ -97,7 +97,8 @@ def run_mkdocs(settings: Path) -> int:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(settings)]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wrong = [line for line in done.stdout.splitlines() if line.startswith(("WARNING", "ERROR", "Error"))]
-    print(*(wrong or [done.stdout] * bool(done.returncode)), sep="\n", end="\n" if done.returncode else "")
+    if done.returncode:
+        print("\n".join(wrong) or done.stdout)
     return done.returncode
 
 
