@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra import initialize_config_dir
 from hydra.utils import get_object
 from hydra_once import compose
@@ -26,6 +27,7 @@ from finegrained_rlhf.core.files import read_json  # noqa: E402
 from finegrained_rlhf.experiments.results_table import Results  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
@@ -359,6 +361,11 @@ def test_algorithms_take_what_their_grid_chose() -> None:
     chosen = read_json(ROOT / "docs/results/factworld/algorithms_grid.json")["summary"]
     runs = ppo_steps("factworld/algorithms")
     assert {name: {"lr": run["optimizer.lr"], "beta": run["ppo.kl.beta"]} for name, run in runs.items()} == chosen
+
+
+def test_a_step_of_a_pipeline_waits_for_what_reward_model_training_writes_last() -> None:
+    steps = yaml.safe_load((CONF / "pipeline/factworld/models.yaml").read_text(encoding="utf-8"))["steps"]
+    assert Path(steps["reward_models"]["unless"]).name == RunDirectory("run").trust.name
 
 
 def test_the_demo_and_the_tables_train_as_they_always_did() -> None:

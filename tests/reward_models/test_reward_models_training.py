@@ -139,11 +139,22 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
             raise KeyboardInterrupt
         return trainer_step(self, step)
 
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RewardModelTrainer, "train_step", killed)
         with pytest.raises(KeyboardInterrupt):
             one.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reward_models.train.load_reward_model", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.run()
+    assert (parts / "metrics.json").is_file() and not (parts / "trust.json").exists()  # pipelines look at the latter
     one.run()
+    assert (parts / "trust.json").is_file()
+    for name in ("metrics.json", "model/reward_model.json"):
+        assert (parts / name).read_text(encoding="utf-8") == (whole / name).read_text(encoding="utf-8")
     for step in (0, 5, 10, 15, 20):
         assert weights(whole, step) == weights(parts, step)
     assert weights(whole, 0) != weights(whole, 20)
