@@ -277,4 +277,8 @@ def pad_rows(
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
     mask = np.arange(ids.shape[1]) < lengths[:, None]
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)
+    on_host = torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+    if torch.device(device).type != "cuda":
+        return on_host[0].to(device), on_host[1].to(device)
+    moved, seen = (tensor.pin_memory().to(device, non_blocking=True) for tensor in on_host)  # nobody waits for the GPU
+    return moved, seen

@@ -18,19 +18,41 @@ class StepMetrics:
     """Collects (sum, count) pairs by name and reduces them once. Every process must collect the same names."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._added: dict[str, list[Tensor | float]] = {}
 
     def add(self, name: str, total: Tensor | float, count: Tensor | float) -> None:
-        """Add `total`, a sum over `count` items, to the mean called `name`; tensors have one element, []."""
-        old_total, old_count = self._sums.get(name, (0.0, 0.0))
-        self._sums[name] = (old_total + float(total), old_count + float(count))
+        """Add `total`, a sum over `count` items, to the mean called `name`; tensors have one element, [].
+
+        Tensors stay where they are until `reduce`: adding waits for no device.
+        """
+        pair = (value.detach() if isinstance(value, Tensor) else value for value in (total, count))
+        self._added.setdefault(name, []).extend(pair)
 
     def reduce(self, processes: Processes) -> dict[str, float]:
         """Means over all processes, in order of first use; 0 where nothing was counted."""
-        if not self._sums:
+        if not self._added:
             return {}
-        pairs = processes.sum_(torch.tensor(list(self._sums.values()), dtype=torch.float64))
-        return {name: float(s / c) if c else 0.0 for name, (s, c) in zip(self._sums, pairs.tolist(), strict=True)}
+        numbers = iter(_read_once([value for values in self._added.values() for value in values]))
+        sums = []
+        for values in self._added.values():
+            mine = [next(numbers) for _ in values]
+            sums.append((sum(mine[::2]), sum(mine[1::2])))
+        pairs = processes.sum_(torch.tensor(sums, dtype=torch.float64))
+        return {name: float(s / c) if c else 0.0 for name, (s, c) in zip(self._added, pairs.tolist(), strict=True)}
+
+
+def _read_once(values: Sequence[Tensor | float]) -> list[float]:
+    """All values as numbers; tensors of a dtype and a device together, with one wait for the device."""
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, Tensor):
+            groups.setdefault((value.dtype, value.device), []).append(place)
+    numbers = [0.0 if isinstance(value, Tensor) else float(value) for value in values]
+    for places in groups.values():
+        together = torch.stack([torch.as_tensor(values[place]).reshape(()) for place in places]).tolist()
+        for place, number in zip(places, together, strict=True):
+            numbers[place] = float(number)
+    return numbers
 
 
 class ResponseMonitor(Protocol):

@@ -77,6 +77,7 @@ def token_logprobs(
     scored: Sample | None = None,
     entropy: bool = True,
     chunk_tokens: int = 512,
+    places: Tensor | None = None,
 ) -> TokenLogprobs:
     """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
 
@@ -89,14 +90,17 @@ def token_logprobs(
             truncated distribution that sampling uses.
         entropy: False leaves the entropy out, which saves a pass over the logits.
         chunk_tokens: how many tokens have their logits in memory at once.
+        places: int64 [n], where the mask's ones are among its R·T entries; None reads the mask, which waits for the
+            device.
 
     Returns:
         Log-probabilities and entropy.
     """
     if hidden.shape[:2] != tokens.shape or tokens.shape != mask.shape:
         raise ValueError(f"hidden {tuple(hidden.shape)}, tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} differ")
-    real = mask.bool()
-    states, chosen = hidden[real], tokens[real]
+    if places is None:
+        places = mask.flatten().nonzero().squeeze(1)
+    states, chosen = hidden.flatten(0, 1).index_select(0, places), tokens.flatten().index_select(0, places)
     pieces: list[tuple[Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
         arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored, entropy)
@@ -105,9 +109,8 @@ def token_logprobs(
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))
         else:
             pieces.append(_chunk(*arguments))
-    logprobs = torch.zeros(tokens.shape, dtype=torch.float32, device=hidden.device)
-    entropies = torch.zeros_like(logprobs)
+    logprobs, entropies = hidden.new_zeros((2, tokens.numel()), dtype=torch.float32)
     if pieces:
-        logprobs = logprobs.masked_scatter(real, torch.cat([piece[0] for piece in pieces]))
-        entropies = entropies.masked_scatter(real, torch.cat([piece[1] for piece in pieces]))
-    return TokenLogprobs(logprobs=logprobs, entropy=entropies)
+        logprobs = logprobs.index_copy(0, places, torch.cat([piece[0] for piece in pieces]))
+        entropies = entropies.index_copy(0, places, torch.cat([piece[1] for piece in pieces]))
+    return TokenLogprobs(logprobs=logprobs.view(tokens.shape), entropy=entropies.view(tokens.shape))

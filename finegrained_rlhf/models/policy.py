@@ -158,6 +158,7 @@ class Policy(nn.Module, ABC):
         response_mask: Tensor,
         *,
         entropy: bool = False,
+        places: Tensor | None = None,
     ) -> TokenLogprobs:
         """Teacher-forced log-probabilities of responses, with their entropy if asked (see `token_logprobs`).
 
@@ -167,12 +168,20 @@ class Policy(nn.Module, ABC):
             response_ids: int64 [R, T], right-padded.
             response_mask: int64 [R, T], 1 = real.
             entropy: False leaves the entropy at 0.
+            places: see `token_logprobs`.
 
         Returns:
             fp32 [R, T] each, 0 at padding.
         """
-        hidden = self.hidden(memory, prompt_index, response_ids)
-        return token_logprobs(hidden, response_ids, response_mask, self.head, scored=self.scored, entropy=entropy)
+        return token_logprobs(
+            self.hidden(memory, prompt_index, response_ids),
+            response_ids,
+            response_mask,
+            self.head,
+            scored=self.scored,
+            entropy=entropy,
+            places=places,
+        )
 
 
 def _require_rows(model: Any, tokens: Mapping[str, int]) -> None:
@@ -278,9 +287,13 @@ class CausalPolicy(Policy):
         self.family = causal_family(model.config)
         super().__init__(model, tokenizer, adapter)
 
-    def _encode(self, ids: Tensor, mask: Tensor) -> None:
-        if bool((mask.sum(dim=1) == 0).any()):
+    def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
+        """The prompts' ids; there is nothing to encode. Raises ModelError where a prompt has no token."""
+        if not all(len(prompt.input_ids) for prompt in prompts):
             raise ModelError("a causal policy needs at least one prompt token")
+        return super().encode(prompts)
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> None:
         return None
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:

@@ -42,9 +42,11 @@ class MicroBatch:
     Attributes:
         prompts: g prompts.
         rows: int64 [r], the rollout's rows that answer them, prompt by prompt.
-        index: int64 [r], the position of each row's prompt in `prompts`.
+        index: int64 [r], the position of each row's prompt in `prompts`; on the CPU, so that reading it waits for no
+            device.
         ids: int64 [r, t], the responses up to the longest of them.
         mask: int64 [r, t].
+        places: int64 [n], where the mask's ones are among its r·t entries.
     """
 
     prompts: Sequence[Prompt]
@@ -52,6 +54,7 @@ class MicroBatch:
     index: Tensor
     ids: Tensor
     mask: Tensor
+    places: Tensor
 
     def cut(self, tensor: Tensor) -> Tensor:
         """The part [r, t] of a rollout's tensor [R, T]."""
@@ -69,7 +72,8 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
     """
     widths = [1] * len(rollout.prompts)
     rows: list[list[int]] = [[] for _ in rollout.prompts]
-    owners, sizes = rollout.prompt_index.tolist(), rollout.response_mask.sum(dim=1).tolist()
+    real = rollout.response_mask.cpu().bool()
+    owners, sizes = rollout.prompt_index.tolist(), real.sum(dim=1).tolist()
     for row, (owner, length) in enumerate(zip(owners, sizes, strict=True)):
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
@@ -79,7 +83,7 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
     orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
     groups = min(cuts, key=lambda groups: (len(groups), sum(map(cost, groups))))
-    return [_batch(rollout, group, rows, max(widths[i] for i in group)) for group in groups]
+    return [_batch(rollout, real, group, rows, max(widths[i] for i in group)) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,18 @@ def _cut(order: Sequence[int], cost: _Cost, prompts: int, tokens: int | None) ->
     return groups
 
 
-def _batch(rollout: ResponseRows, group: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> MicroBatch:
+def _batch(
+    rollout: ResponseRows, real: Tensor, group: Sequence[int], rows: Sequence[Sequence[int]], width: int
+) -> MicroBatch:
     device = rollout.response_ids.device
-    chosen = torch.tensor([row for i in group for row in rows[i]], device=device)
-    index = torch.tensor([place for place, i in enumerate(group) for _ in rows[i]], device=device)
+    chosen = torch.tensor([row for i in group for row in rows[i]], dtype=torch.long)
+    places = real[chosen][:, :width].flatten().nonzero().squeeze(1)
+    chosen = chosen.to(device)
     return MicroBatch(
         prompts=[rollout.prompts[i] for i in group],
         rows=chosen,
-        index=index,
+        index=torch.tensor([place for place, i in enumerate(group) for _ in rows[i]], dtype=torch.long),
         ids=rollout.response_ids[chosen][:, :width],
         mask=rollout.response_mask[chosen][:, :width],
+        places=places.to(device),
     )

@@ -103,9 +103,7 @@ def packed_states(
     positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
     last = position_rows(backbone.config)  # padding may lie behind the last row of a table of positions
     positions = positions if last is None else positions.clamp(max=last - 1)
-    owner = torch.arange(-1, slots, device=device).repeat_interleave(
-        torch.tensor([length, *[read] * slots], device=device)
-    )
+    owner = torch.tensor([-1] * length + [slot for slot in range(slots) for _ in range(read)], device=device)
     real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
     hidden = backbone(
         input_ids=torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1),

@@ -100,8 +100,8 @@ def rows_are_shared(prompt_index: Tensor, prompts: int) -> bool:
     rows = prompt_index.shape[0]
     if prompts == 0 or rows % prompts:
         return False
-    expected = torch.arange(prompts, device=prompt_index.device).repeat_interleave(rows // prompts)
-    return bool(torch.equal(prompt_index, expected))
+    size = rows // prompts
+    return prompt_index.tolist() == [row // size for row in range(rows)]
 
 
 def relative_bias(attention: Any, length: int, bidirectional: bool) -> Tensor:

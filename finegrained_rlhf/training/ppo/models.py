@@ -50,10 +50,10 @@ class PPOModels:
         """fp32 [r, t] log-probabilities of a micro-batch under the reference."""
         if self._reference is not None:
             memory = self._reference.encode(batch.prompts)
-            return self._reference.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
+            return self._reference.logprobs(memory, batch.index, batch.ids, batch.mask, places=batch.places).logprobs
         with reference_adapter(self.policy.adapter):
             memory = self.policy.encode(batch.prompts)
-            return self.policy.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
+            return self.policy.logprobs(memory, batch.index, batch.ids, batch.mask, places=batch.places).logprobs
 
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:

@@ -75,7 +75,9 @@ def token_statistics(
     """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
-    scored = token_logprobs(hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy)
+    scored = token_logprobs(
+        hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy, places=batch.places
+    )
     if value_model is None:
         return TokenStatistics(scored.logprobs, scored.entropy, None)
     if isinstance(value_model, SharedTrunkValueModel):
@@ -143,10 +145,10 @@ class PPOUpdate:
         counts = self._counts(experience.rollout.response_mask)
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
-            largest = 0.0
-            for batch in batches:
-                largest = max(largest, self._backward(experience, batch, counts, metrics, beta, first=epoch == 0))
+            gaps = [self._backward(experience, batch, counts, metrics, beta, first=epoch == 0) for batch in batches]
             if epoch == 0 and check_ratio is not None:
+                largest = float(torch.stack(gaps).max()) if gaps else 0.0
+                largest = largest if math.isfinite(largest) else math.inf
                 check_ratio(max(self._processes.gather_objects([largest])))
             metrics.add("gradient_norm", self._optimizer_step(step), 1)
         self._train_mode(False)
@@ -169,8 +171,12 @@ class PPOUpdate:
         metrics: StepMetrics,
         beta: float,
         first: bool,
-    ) -> float:
-        """Accumulate the gradient of one micro-batch; returns its largest |log ratio|."""
+    ) -> Tensor:
+        """Accumulate the gradient of one micro-batch, without waiting for the device.
+
+        Returns:
+            fp32 [], the largest |log ratio|.
+        """
         config, mask, cut = self._config, batch.mask, batch.cut
         with self._processes.autocast():
             now = token_statistics(self.policy, self.value_model, batch, entropy=first)
@@ -215,8 +221,7 @@ class PPOUpdate:
         if first:
             metrics.add("entropy", now.entropy.sum(), tokens)
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
-        largest = float(gaps.max())
-        return largest if math.isfinite(largest) else math.inf
+        return gaps.max()
 
     def _value_loss(
         self, values: Tensor, experience: Experience, batch: MicroBatch, weights: Tensor | None

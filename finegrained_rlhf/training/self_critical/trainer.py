@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.files import write_jsonl
@@ -180,7 +181,7 @@ class SelfCriticalTrainer(PolicyTrainer):
             if alpha < 1 and example.answer_ids is not None:
                 rows[number].append(WeightedRow(example.answer_ids, (1 - alpha) / tokens, reference=True))
         measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
-        sums = {False: 0.0, True: 0.0}
+        sums: dict[bool, Tensor | float] = {False: 0.0, True: 0.0}
         prompts = {number: e.prompt for number, e in enumerate(mine)}
         for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
             for reference, value in self._backward(group, measured).items():
@@ -191,14 +192,16 @@ class SelfCriticalTrainer(PolicyTrainer):
             mine_tokens = sum(len(e.answer_ids) for e in mine if e.answer_ids is not None)
             metrics.add("loss/ce", sums[True] * tokens / (1 - alpha), mine_tokens)
 
-    def _backward(self, group: TrainedRows, measured: ImportanceMetrics | None) -> dict[bool, float]:
+    def _backward(self, group: TrainedRows, measured: ImportanceMetrics | None) -> dict[bool, Tensor]:
         """Accumulate the gradient of a group of rows; the value of its samples (False) and its references (True)."""
-        sums = {False: 0.0, True: 0.0}
+        sums = {which: torch.zeros((), dtype=torch.float64, device=self.policy.device) for which in (False, True)}
         config = self.config
         for batch, weights, references in batches_of(group, config.micro_batch_prompts, config.micro_batch_tokens):
             with self.processes.autocast():
                 memory = self.policy.encode(batch.prompts)
-                logprobs = self.policy.logprobs(memory, batch.index, batch.ids, batch.mask).logprobs
+                logprobs = self.policy.logprobs(
+                    memory, batch.index, batch.ids, batch.mask, places=batch.places
+                ).logprobs
             now, importance = logprobs.detach(), None
             if measured is not None and config.importance_cap is not None:
                 drawn, samples = batch.cut(group.sampler_logprobs), batch.mask * (~references[:, None])
@@ -207,8 +210,8 @@ class SelfCriticalTrainer(PolicyTrainer):
                 importance = found.weights
             weighted_likelihood_loss(logprobs, weights, batch.mask, importance).backward()
             values = -(weights * (now if importance is None else now * importance).sum(dim=1))
-            sums[True] += float(values[references].sum())
-            sums[False] += float(values[~references].sum())
+            for which in sums:
+                sums[which] += torch.where(references == which, values, 0.0).sum()
         return sums
 
     def _write_samples(self, scored: ComparedRollout, step: int) -> None:

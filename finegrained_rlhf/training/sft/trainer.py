@@ -97,17 +97,20 @@ def backward_cross_entropy(
         fp64 [1], the value.
     """
     ordered = sorted(items, key=_length, reverse=True)
-    total = torch.zeros(1, dtype=torch.float64)
+    total = torch.zeros(1, dtype=torch.float64, device=policy.device)
     for start in range(0, len(ordered), micro_batch_size):
         part = ordered[start : start + micro_batch_size]
-        ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id, policy.device)
+        ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id)
+        places = mask.flatten().nonzero().squeeze(1).to(policy.device)
+        ids = ids.to(policy.device)
         with processes.autocast():
             memory = policy.encode([item.prompt for item in part])
-            rows = torch.arange(len(part), device=policy.device)
-            logits = policy.head(policy.hidden(memory, rows, ids)[mask.bool()])
-        loss = nn.functional.cross_entropy(logits.float(), ids[mask.bool()], reduction="sum") / tokens
+            states = policy.hidden(memory, torch.arange(len(part)), ids)
+            logits = policy.head(states.flatten(0, 1).index_select(0, places))
+        answers = ids.flatten().index_select(0, places)
+        loss = nn.functional.cross_entropy(logits.float(), answers, reduction="sum") / tokens
         loss.backward()
-        total += float(loss.detach())
+        total += loss.detach()
     return total
 
 

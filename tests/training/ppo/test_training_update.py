@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from ppo_toy import make_trainer, value_model
 from rl_toy import CAUSAL, policy, prompts
 from seldom import seldom
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from finegrained_rlhf.core.records import Experience, Rollout, Sample
 from finegrained_rlhf.inference.measure import StepMetrics
@@ -23,6 +27,8 @@ from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.update import PPOUpdate, token_statistics
 
+_READS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "repeat_interleave", "unique", "is_nonzero"}
+"""Operations after which the host knows what the device computed, or how much of it there is."""
 SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coefficient": 0.7, "epochs": 1}
 
 
@@ -47,7 +53,11 @@ def experience(kind: str) -> Experience:
 
 
 def update_gradient(
-    kind: str, shared: bool, data: Experience, **config: object
+    kind: str,
+    shared: bool,
+    data: Experience,
+    watched: AbstractContextManager[Any] | None = None,
+    **config: object,
 ) -> tuple[dict[str, Tensor], dict[str, float], float]:
     """Gradients that reach the optimizer, metrics, and the largest |log ratio| that was reported."""
     owner, value = models(kind, shared)
@@ -63,7 +73,9 @@ def update_gradient(
     metrics = StepMetrics()
     settings = PPOConfig(**{**SETTINGS, **config})
     batches = micro_batches(data.rollout, settings.micro_batch_prompts, settings.micro_batch_tokens)
-    PPOUpdate(owner, value, step, Processes(), settings).run(7, data, batches, metrics, seen.append)
+    update = PPOUpdate(owner, value, step, Processes(), settings)
+    with watched or nullcontext():
+        update.run(7, data, batches, metrics, seen.append)
     return taken[0], metrics.reduce(Processes()), seen[0]
 
 
@@ -107,6 +119,31 @@ def reference_gradient(
     (policy_total + 0.7 * value_total).backward()
     gradients = {n: p.grad for n, p in both.named_parameters() if p.grad is not None}
     return gradients, float(policy_total.detach()), float(value_total.detach())
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operations for which a GPU would be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        self.counts.update([name] if name in _READS else [])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("loss", ["token", "sequence"])
+@pytest.mark.parametrize(("kind", "shared"), [("t5", False), ("gpt2", True), ("llama", False)])
+def test_micro_batches_wait_for_no_device(kind: str, shared: bool, loss: str) -> None:
+    data = experience(kind)
+    counts = []
+    for size in (5, 1):
+        update_gradient(kind, shared, data, reads := Reads(), micro_batch_prompts=size, loss_average=loss)
+        counts.append(dict(reads.counts))
+    whole, parts = counts
+    assert parts == whole and sum(whole.values()) > 0
 
 
 def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
