@@ -1,7 +1,8 @@
 """Where each sampled token ends in the decoded text, and which token ends a segment.
 
 The map is built from the sampled ids and never by tokenising the text again: a policy may sample ids that its tokenizer
-would not produce. Knows a tokenizer's `decode` only; does not know models, rewards or how segments are cut.
+would not produce. Knows a tokenizer's `decode`, and its streaming form where it has one; does not know models, rewards
+or how segments are cut.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from finegrained_rlhf.core.errors import AlignmentError
 from finegrained_rlhf.text.segmentation import Span
@@ -34,7 +39,8 @@ def token_ends(tokenizer: Decoder, ids: Sequence[int]) -> tuple[str, tuple[int, 
 
     Token t ends where the text of ids[: t + 1] stops agreeing with the whole text. That is the length of the former
     unless it ends inside a character (some of the bytes of "é" decode to U+FFFD until the rest comes: these tokens end
-    before the character, the one that completes it ends after it).
+    before the character, the one that completes it ends after it). Fast tokenizers are asked for one token after the
+    other, in time proportional to len(ids); prefixes are decoded where that could differ.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -48,14 +54,39 @@ def token_ends(tokenizer: Decoder, ids: Sequence[int]) -> tuple[str, tuple[int, 
         return "", ()
     ids = list(ids)
     text = decode_text(tokenizer, ids)
-    ends: list[int] = []
-    reached = 0
-    for stop in range(1, len(ids)):
-        prefix = decode_text(tokenizer, ids[:stop])
-        agreed = len(prefix) if text.startswith(prefix) else len(os.path.commonprefix([prefix, text]))
-        reached = max(reached, agreed)
-        ends.append(reached)
-    return text, (*ends, len(text))
+    return text, _streamed_ends(tokenizer, ids, text) or _ends_of_prefixes(tokenizer, ids, text)
+
+
+def _streamed_ends(tokenizer: Decoder, ids: Sequence[int], text: str) -> tuple[int, ...] | None:
+    """The ends from one pass over the ids; None where that may say something else than the prefixes do.
+
+    A stream holds back what ends with U+FFFD until more comes: a token after which it gives nothing ends where its
+    prefix says, and texts that have a U+FFFD of their own are left to the prefixes altogether.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer) or "\ufffd" in text:
+        return None
+    stream, ends, given = DecodeStream(skip_special_tokens=True), [0], ""
+    try:
+        for stop, token in enumerate(ids, start=1):
+            piece = stream.step(backend, token)
+            given += piece or ""
+            ends.append(max(ends[-1], len(given) if piece else _agreed(tokenizer, ids[:stop], text)))
+    except Exception:  # the library's own class, for a decoder whose texts do not continue each other
+        return None
+    return (*ends[1:-1], len(text)) if text.startswith(given) else None
+
+
+def _ends_of_prefixes(tokenizer: Decoder, ids: Sequence[int], text: str) -> tuple[int, ...]:
+    """The ends by their definition, which decodes every prefix."""
+    agreed = (_agreed(tokenizer, ids[:stop], text) for stop in range(1, len(ids)))
+    return (*accumulate(agreed, max), len(text))
+
+
+def _agreed(tokenizer: Decoder, ids: Sequence[int], text: str) -> int:
+    """How many characters the text of `ids` and `text` begin with in common."""
+    prefix = decode_text(tokenizer, ids)
+    return len(prefix) if text.startswith(prefix) else len(os.path.commonprefix([prefix, text]))
 
 
 def segment_end_tokens(ends: Sequence[int], spans: Sequence[Span]) -> tuple[int, ...]:

@@ -92,6 +92,38 @@ def test_awkward_texts(kind: str, text: str) -> None:
     check_row(kind, tokenizer(kind)(text, add_special_tokens=False).input_ids)
 
 
+class Counted:
+    """A tokenizer that counts the calls of its `decode`, with or without its streaming form."""
+
+    def __init__(self, kind: str, streams: bool) -> None:
+        self._tokenizer, self.calls = tokenizer(kind), 0
+        if streams:
+            self.backend_tokenizer = self._tokenizer.backend_tokenizer
+
+    def decode(self, token_ids: list[int], **options: bool) -> str:
+        self.calls += 1
+        return self._tokenizer.decode(token_ids, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=TEXTS, ids=IDS)
+def test_one_pass_gives_what_prefixes_give(kind: str, text: str, ids: list[int]) -> None:
+    size = len(tokenizer(kind)) + 3
+    for row in (tokenizer(kind)(text, add_special_tokens=False).input_ids, [i % size for i in ids]):
+        assert token_ends(Counted(kind, True), row) == token_ends(Counted(kind, False), row)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_with_characters_need_no_decoding_of_their_own(kind: str) -> None:
+    ids = tokenizer(kind)("a wide lake and a wide, wide sea", add_special_tokens=False).input_ids
+    calls = []
+    for streams in (True, False):
+        counted = Counted(kind, streams)
+        token_ends(counted, ids)
+        calls.append(counted.calls)
+    assert calls[0] <= 2 and calls[1] == len(ids) >= 9  # the text, and a token that has none
+
+
 def test_byte_level_by_hand() -> None:
     """One token a byte: é is two bytes; its first byte ends before it, its second after it."""
     tok = tokenizer("bpe")
