@@ -269,11 +269,18 @@ class Experience:
 
 
 def pad_rows(
-    rows: Sequence[Sequence[int] | NDArray[np.integer]], pad: int, device: torch.device | str = "cpu"
+    rows: Sequence[Sequence[int] | NDArray[np.integer]],
+    pad: int,
+    device: torch.device | str = "cpu",
+    multiple: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Right-pad ragged id lists or arrays to int64 ids [R, T] and mask [R, T] (1 = real); T is at least 1."""
+    """Right-pad ragged id lists or arrays to int64 ids [R, T] and mask [R, T] (1 = real).
+
+    T is at least 1 and a multiple of `multiple`.
+    """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    ids = np.full((len(rows), max(1, lengths.max(initial=0))), pad, dtype=np.int64)
+    width = max(1, int(lengths.max(initial=0)))
+    ids = np.full((len(rows), width + -width % multiple), pad, dtype=np.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
     mask = np.arange(ids.shape[1]) < lengths[:, None]

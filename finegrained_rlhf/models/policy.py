@@ -19,8 +19,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
-from finegrained_rlhf.models.families import seq2seq
+from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family, check_columns, position_rows
+from finegrained_rlhf.models.families.heads import head_logits
 from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.text.chat import PromptConfig
@@ -94,9 +95,18 @@ class Policy(nn.Module, ABC):
 
     def encode(self, prompts: Sequence[Prompt]) -> PromptMemory:
         """Encode each prompt once. Gradients flow unless the caller switched them off."""
-        ids, mask = pad_rows([prompt.input_ids for prompt in prompts], self.pad_id, self.device)
+        ids, mask = self.pad_prompts(prompts)
         with self._recomputing():
             return PromptMemory(prompts, ids, mask, self._encode(ids, mask))
+
+    def pad_prompts(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        """Ids and mask of prompts on the model's device, int64 [P, L], right-padded."""
+        return pad_rows([prompt.input_ids for prompt in prompts], self.pad_id, self.device, self.multiple)
+
+    @property
+    def multiple(self) -> int:
+        """Of how many tokens the padded length of prompts is a multiple."""
+        return 1
 
     def use_gradient_checkpointing(self) -> None:
         """Keep only the inputs of each layer for the backward pass and compute the rest again."""
@@ -219,6 +229,11 @@ class Seq2SeqPolicy(Policy):
         self.start_ids = seq2seq.start_ids(model)
         _require_rows(model, {"token that the decoder starts with": max(self.start_ids)})
 
+    @property
+    def multiple(self) -> int:
+        """See `Policy.multiple`: on CUDA, T5's attention copies its bias in every layer where it is not aligned."""
+        return t5.ALIGNED if self.device.type == "cuda" and t5.is_t5(self.model) else 1
+
     def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         return seq2seq.encode(self.model, ids, mask)
 
@@ -303,4 +318,4 @@ class CausalPolicy(Policy):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.family.head(self.model.lm_head(hidden), self.model.config)
+        return self.family.head(head_logits(self.model.lm_head, hidden), self.model.config)

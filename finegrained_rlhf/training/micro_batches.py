@@ -14,6 +14,9 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import Prompt
 
+_ALIGNED = {"cuda": 8}
+"""Lengths of responses are a multiple of so many tokens: fused attention copies masks of other lengths."""
+
 
 class ResponseRows(Protocol):
     """What is cut: a rollout, or any other responses to prompts (shapes as in `Rollout`)."""
@@ -83,7 +86,13 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
     orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
     groups = min(cuts, key=lambda groups: (len(groups), sum(map(cost, groups))))
-    return [_batch(rollout, real, group, rows, max(widths[i] for i in group)) for group in groups]
+    aligned = _ALIGNED.get(rollout.response_ids.device.type, 1)
+
+    def width(group: Sequence[int]) -> int:
+        longest = max(widths[i] for i in group)
+        return min(longest + -longest % aligned, rollout.response_ids.shape[1])
+
+    return [_batch(rollout, real, group, rows, width(group)) for group in groups]
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import softcapped_logits
+from finegrained_rlhf.models.families.heads import head_logits
 
 
 def biased_head(model: Any, hidden: Tensor) -> Tensor:
     """Logits [..., V] of states [..., D]: `lm_head` and `final_logits_bias`, a buffer [1, V] (BART)."""
-    logits: Tensor = model.lm_head(hidden)
-    return logits + model.final_logits_bias[0]
+    return head_logits(model.lm_head, hidden) + model.final_logits_bias[0]
 
 
 def capped_head(model: Any, hidden: Tensor) -> Tensor:
     """Logits [..., V] of states [..., D]: `lm_head` under the decoder's `final_logit_softcapping` (T5Gemma)."""
-    return softcapped_logits(model.lm_head(hidden), model.config.decoder)
+    return softcapped_logits(head_logits(model.lm_head, hidden), model.config.decoder)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from finegrained_rlhf.models.families.heads import head_logits
+
 _FAMILY = ("t5", "mt5", "umt5")
+ALIGNED = 8
+"""Length of which the fused kernels' masks are a multiple on CUDA; others are copied, in every layer and both ways."""
 
 
 def is_t5(model: Any) -> bool:
@@ -47,7 +51,7 @@ def t5_encode(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
         attention = block.layer[0].SelfAttention
         if attention.has_relative_attention_bias:
             bias = relative_bias(attention, ids.shape[1], bidirectional=True)
-            bias = bias.masked_fill(~mask.bool()[:, None, None, :], -torch.inf)
+            bias = _as_computed(bias.masked_fill(~mask.bool()[:, None, None, :], -torch.inf))
         hidden = _run(block, _encoder_block, block, hidden, bias)
     states: Tensor = stack.final_layer_norm(hidden)
     return states
@@ -73,7 +77,7 @@ def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Te
     for block in stack.block:
         attention = block.layer[0].SelfAttention
         if attention.has_relative_attention_bias:
-            bias = causal_bias(attention, inputs.shape[1])
+            bias = _as_computed(causal_bias(attention, inputs.shape[1]))
         hidden = _run(block, _decoder_block, block, hidden, bias, states, seen)
     last: Tensor = stack.final_layer_norm(hidden)
     return last
@@ -85,8 +89,7 @@ def head(model: Any, hidden: Tensor) -> Tensor:
     T5 and UMT5 scale the states by d_model^−½ first, T5 v1.1 and mT5 do not.
     """
     scale = head_scale(model.config)
-    logits: Tensor = model.lm_head(hidden if scale == 1.0 else hidden * scale)
-    return logits
+    return head_logits(model.lm_head, hidden if scale == 1.0 else hidden * scale)
 
 
 def head_scale(config: Any) -> float:
@@ -122,6 +125,12 @@ def causal_bias(attention: Any, length: int) -> Tensor:
     bias = relative_bias(attention, length, bidirectional=False)
     later = torch.ones(length, length, dtype=torch.bool, device=bias.device).triu(1)
     return bias.masked_fill(later, -torch.inf)
+
+
+def _as_computed(bias: Tensor) -> Tensor:
+    """The bias in the dtype of autocast, if any: cast and kept for the backward pass once, not in every layer."""
+    device = bias.device.type
+    return bias.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else bias
 
 
 def relative_buckets(distance: Tensor, bidirectional: bool, buckets: int, max_distance: int) -> Tensor:

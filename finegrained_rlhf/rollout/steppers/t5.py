@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.families import t5
+from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_weight, is_plain
 
@@ -158,10 +159,11 @@ class T5Stepper:
         if self.head is None:
             return self.policy.head(hidden)
         hidden = (hidden * t5.head_scale(self.model.config)).to(self.head.dtype)
+        multiply = bf16_product if hidden.dtype == torch.bfloat16 else torch.mm
         if self.head.is_cuda:
-            return F.linear(hidden, self.head)
+            return multiply(hidden, self.head.t())
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take two thirds of the time.
-        return torch.cat([F.linear(hidden, part) for part in self.head.split(_HEAD_ROWS)], dim=-1)
+        return torch.cat([multiply(hidden, part.t()) for part in self.head.split(_HEAD_ROWS)], dim=-1)
 
     def _attend_own(self, layer: _Layer, hidden: Tensor, position: Tensor, window: int) -> Tensor:
         normed = layer.block.layer[0].layer_norm(hidden).to(layer.qkv.dtype)

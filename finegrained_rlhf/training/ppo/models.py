@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
@@ -59,7 +58,7 @@ class PPOModels:
     def values(self, batch: MicroBatch) -> Tensor:
         """fp32 [r, t], or [r, t, K] of K heads: values of a micro-batch, of a value model of its own."""
         assert isinstance(self.value, SeparateValueModel)
-        ids, mask = pad_rows([prompt.input_ids for prompt in batch.prompts], self.policy.pad_id, batch.ids.device)
+        ids, mask = self.policy.pad_prompts(batch.prompts)
         values = self.value(PromptMemory(batch.prompts, ids, mask, None), batch.index, batch.ids)
         return masked_values(values, batch.mask)
 
