@@ -16,7 +16,7 @@ from benchmarks.families import CAUSAL
 from benchmarks.plain import Drawn, Plain
 from benchmarks.workload import PAD
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.policy import left_pad
+from finegrained_rlhf.models.families.packed import left_pad
 
 
 class PlainCausal(Plain):

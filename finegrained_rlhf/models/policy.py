@@ -20,9 +20,9 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
-from finegrained_rlhf.models.families.causal import causal_family, check_columns, position_rows
+from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import head_logits
-from finegrained_rlhf.models.families.packed import pack_rows, packed_states, takes_packed
+from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.text.chat import PromptConfig
 
@@ -249,45 +249,6 @@ class Seq2SeqPolicy(Policy):
         return self.family.head(self.model, hidden)
 
 
-def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Right-padded ids and mask, int64 [P, L], with their padding on the left, where causal generation needs it."""
-    width = ids.shape[1]
-    shift = width - mask.sum(dim=1, keepdim=True)
-    source = torch.arange(width, device=ids.device).unsqueeze(0) - shift
-    moved = ids.gather(1, source.clamp(min=0))
-    return torch.where(source >= 0, moved, pad), (source >= 0).long()
-
-
-def causal_states(backbone: Any, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor, pad: int) -> Tensor:
-    """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
-
-    Where a prompt has several rows and the model's family allows it, they are packed behind it (`families/packed.py`),
-    so that the prompt is computed once; else each row is prompt and response, padded on the left.
-
-    Args:
-        backbone: the causal model without its head.
-        memory: P prompts, right-padded.
-        prompt_index: int64 [R], the prompt of each row.
-        response_ids: int64 [R, T], right-padded.
-        pad: id of the padding token.
-    """
-    if takes_packed(backbone):
-        prompts, width = memory.prompt_ids.shape
-        rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1])
-        if rows is not None:
-            return packed_states(backbone, memory.prompt_ids, memory.prompt_mask, rows, response_ids, pad)
-    check_columns(backbone.config, memory.prompt_ids.shape[1] + response_ids.shape[1])
-    prompt_ids, prompt_mask = left_pad(memory.prompt_ids, memory.prompt_mask, pad)
-    ids = torch.cat([prompt_ids[prompt_index], response_ids], dim=1)
-    mask = torch.cat([prompt_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
-    # Padding may lie behind the last row of a table of positions.
-    last = position_rows(backbone.config)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0, max=None if last is None else last - 1)
-    output = backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    before = prompt_ids.shape[1] - 1
-    return output.last_hidden_state[:, before : before + response_ids.shape[1]]
-
-
 class CausalPolicy(Policy):
     """A decoder-only policy of a family that `families/causal.py` knows: a `lm_head` over one backbone.
 
@@ -314,7 +275,8 @@ class CausalPolicy(Policy):
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""
         with self._recomputing():
-            return causal_states(self.model.base_model, memory, prompt_index, response_ids, self.pad_id)
+            asked = memory.prompt_ids, memory.prompt_mask
+            return causal_states(self.model.base_model, *asked, prompt_index, response_ids, self.pad_id)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""

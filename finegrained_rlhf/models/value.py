@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
-from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy, causal_states
+from finegrained_rlhf.models.families.packed import causal_states
+from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 
 
 class ValueHead(nn.Module):
@@ -84,7 +85,8 @@ class SeparateValueModel(nn.Module):
             fp32 [R, T], or [R, T, K] of K heads, meaningful at real tokens.
         """
         if self.start_ids is None:
-            states = causal_states(self.backbone, memory, prompt_index, response_ids, self.pad_id)
+            asked = memory.prompt_ids, memory.prompt_mask
+            states = causal_states(self.backbone, *asked, prompt_index, response_ids, self.pad_id)
         else:
             mask = memory.prompt_mask
             encoded = seq2seq.encode(self.backbone, memory.prompt_ids, mask)

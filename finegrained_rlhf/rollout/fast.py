@@ -20,7 +20,7 @@ from finegrained_rlhf.models.logprobs import chosen_logprobs
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.assembly import row_order
 from finegrained_rlhf.rollout.engine import PolicyEngine
-from finegrained_rlhf.rollout.graphs import GraphedStep
+from finegrained_rlhf.rollout.graphs import GraphedStep, GraphPool
 from finegrained_rlhf.rollout.noise import row_noise
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, ReloadableStepper, Stepper
 
@@ -31,7 +31,10 @@ _STEPS_BETWEEN_CHECKS = 16
 PROMPT_BUCKET = 128
 """Prompt lengths are rounded up to a multiple of so many tokens where steps are recorded: batches of other prompts then
 use the same graph."""
-_RECORDED = 2
+MOST_RECORDED = 16
+KEPT_BYTES = 1 << 31
+"""The shapes used last stay recorded: two of them, and up to `MOST_RECORDED` while the caches of all take at most so
+many bytes. With few prompts a process, the shape changes nearly every step."""
 
 
 @dataclass
@@ -70,6 +73,7 @@ class FastEngine(PolicyEngine):
         self._open = open_stepper
         self._recorded: OrderedDict[tuple[object, ...], _Loop] = OrderedDict()
         self._records = policy.device.type == "cuda"
+        self._pool = GraphPool()
 
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
@@ -87,12 +91,19 @@ class FastEngine(PolicyEngine):
             self._recorded.move_to_end(key)
             self._recorded[key].reload(memory)
             return self._recorded[key]
-        while len(self._recorded) >= _RECORDED:
-            self._recorded.popitem(last=False)
+        self._forget(1)
         loop = self._new(memory, decodings, limit)
-        if loop.record():
+        if loop.record(self._pool):
             self._recorded[key] = loop
+            self._forget(0)
         return loop
+
+    def _forget(self, coming: int) -> None:
+        """Drop the recordings that were used longest ago, until they and some that come are few and small enough."""
+        while (count := len(self._recorded) + coming) > 2:
+            if count <= MOST_RECORDED and sum(loop.kept_bytes for loop in self._recorded.values()) <= KEPT_BYTES:
+                return
+            self._recorded.popitem(last=False)
 
     def _new(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         stepper = self._open(self.policy, memory, sum(decoding.samples for decoding in decodings), limit)
@@ -124,13 +135,19 @@ class _Loop:
         self._graph: GraphedStep | None = None
         self._between_checks = _STEPS_BETWEEN_CHECKS if device.type == "cuda" else 1
 
-    def record(self) -> bool:
+    def record(self, pool: GraphPool) -> bool:
         """Record the step as a CUDA graph from now on; False where the stepper cannot be filled anew."""
         if isinstance(self.stepper, ReloadableStepper):
             state = self.state
-            self._graph = GraphedStep(self._advance, [state.position, state.tokens, state.finished])
+            self._graph = GraphedStep(self._advance, [state.position, state.tokens, state.finished], pool)
             self._between_checks = _STEPS_BETWEEN_CHECKS
         return self._graph is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the caches that a recording keeps."""
+        assert isinstance(self.stepper, ReloadableStepper)
+        return self.stepper.kept_bytes
 
     def reload(self, memory: PromptMemory) -> None:
         """Read weights and prompts again."""

@@ -14,8 +14,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from finegrained_rlhf.core.records import Decoding, Greedy, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.families.causal import check_positions
+from finegrained_rlhf.models.families.packed import left_pad
 from finegrained_rlhf.models.families.seq2seq import check_response_length
-from finegrained_rlhf.models.policy import PromptMemory, Seq2SeqPolicy, left_pad
+from finegrained_rlhf.models.policy import PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.engine import PolicyEngine
 from finegrained_rlhf.rollout.noise import uniform_noise
 

@@ -6,6 +6,7 @@ Knows nothing of what the step computes, only that it reads and writes tensors t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +14,35 @@ from torch import Tensor
 _WARM_UPS = 3
 
 
+class GraphPool:
+    """Memory for what steps compute with between their first and last operation, shared by all recordings.
+
+    They may share it because they run one after the other, and none reads what another left there.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    @property
+    def handle(self) -> Any:
+        """What `torch.cuda.graph` takes as `pool`."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        return self._handle
+
+
 class GraphedStep:
     """Records a step the first time it is asked for with a window, and replays it from then on.
 
     Args:
-        step: does one step for a window; never waits for the device.
+        step: does one step for a window; never waits for the device, and leaves nothing but in tensors that were there
+            before.
         volatile: the tensors that must not have changed after recording, because a later step starts from them.
+        pool: where the step's other tensors lie.
     """
 
-    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor]) -> None:
-        self._step, self._volatile = step, volatile
+    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor], pool: GraphPool) -> None:
+        self._step, self._volatile, self._pool = step, volatile, pool
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def __call__(self, window: int) -> None:
@@ -43,6 +63,6 @@ class GraphedStep:
                     tensor.copy_(before)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool.handle):
             self._step(window)
         return graph

@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers.integrations import flex_attention as transformers_flex
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-from finegrained_rlhf.models import policy as policy_module
 from finegrained_rlhf.models.families import packed
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import FLEX_OR_SDPA, PackedRows, pack_rows, visible_columns
@@ -32,7 +31,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], An
 
     def run(work: Callable[[], Any]) -> Any:
         with monkeypatch.context() as changed:
-            changed.setattr(policy_module, "takes_packed", lambda backbone: False)
+            changed.setattr(packed, "takes_packed", lambda backbone: False)
             return work()
 
     return run

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy, left_pad
+from finegrained_rlhf.models.families.packed import left_pad
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 

@@ -142,10 +142,11 @@ def test_caches_of_the_steppers(kind: str) -> None:
         cache = CausalStepper(policy, encoded, samples=2, max_new_tokens=7)._cache
         tensors = [tensor for layer in cache.layers.values() for tensor in vars(layer).values()]
     else:
-        layers = T5Stepper(policy, encoded, samples=2, max_new_tokens=7).layers
+        stepper = T5Stepper(policy, encoded, samples=2, max_new_tokens=7)
+        layers = stepper.layers
         names = ("keys", "values", "cross_keys", "cross_values")
         tensors = [getattr(layer, name) for layer in layers for name in names]
-        assert memory.snapshot_bytes(plan) == sum(layer.qkv.nbytes for layer in layers)
+        assert memory.snapshot_bytes(plan) == sum(block.qkv.nbytes for block in stepper.weights.blocks)
     assert memory.cache_bytes(plan, 3, 2) == sum(tensor.nbytes for tensor in tensors)
 
 
@@ -217,8 +218,10 @@ def test_samples_that_share_nothing_need_more() -> None:
     recorded = replace(PLAN, cuda=True)
     causal = replace(recorded, bf16=True, policy=replace(PLAN.policy, encoder_layers=0))
     caches = 2 * 3 * 2 * (4 * 128 + 12 * 10) * 6 * 2
-    assert memory.kept_cache_bytes(causal) == caches + memory.snapshot_bytes(causal)  # one for both shapes
-    assert memory.kept_cache_bytes(recorded) == 2 * (3 * 2 * (4 * 128 + 12 * 10) * 6 * 4 + 4 * 3 * 3 * 8 * 6)
+    assert memory.kept_cache_bytes(causal) == 8 * caches + memory.snapshot_bytes(causal)  # sixteen shapes, one copy
+    assert memory.kept_cache_bytes(recorded) == 16 * 3 * 2 * (4 * 128 + 12 * 10) * 6 * 4 + 4 * 3 * 3 * 8 * 6
+    large = replace(recorded, samples=1_000_000)
+    assert memory.kept_cache_bytes(large) == 2 * memory.cache_bytes(large, 4, 1_000_000) + 4 * 3 * 3 * 8 * 6
 
 
 def test_verdict_says_what_to_change() -> None:

@@ -20,6 +20,8 @@ from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutEngine, make_engine
 from finegrained_rlhf.rollout import fast as fast_module
 from finegrained_rlhf.rollout.fast import FastEngine
+from finegrained_rlhf.rollout.graphs import GraphPool
+from finegrained_rlhf.rollout.steppers import snapshot
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 from finegrained_rlhf.rollout.steppers.causal import open_causal
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
@@ -177,7 +179,7 @@ def test_reloading_reads_weights_and_prompts_into_the_same_tensors() -> None:
 class Replayed:
     """A recorded step without CUDA: what a graph does, done by calling."""
 
-    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor]) -> None:
+    def __init__(self, step: Callable[[int], None], volatile: Sequence[Tensor], pool: GraphPool) -> None:
         self.step, self.volatile, self.windows = step, volatile, set[int]()
 
     def __call__(self, window: int) -> None:
@@ -190,11 +192,13 @@ class Replayed:
         self.step(window)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("kind", "open_stepper"), [("t5", T5Stepper), ("gpt2", open_causal)])
 def test_a_recorded_step_serves_later_rollouts_of_its_shape(
-    kind: str, open_stepper: OpenStepper, monkeypatch: pytest.MonkeyPatch
+    kind: str, open_stepper: OpenStepper, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_module, "GraphedStep", Replayed)
+    monkeypatch.setattr(snapshot, "shares_weights", lambda _: shared)
     opened: list[Stepper] = []
 
     def spy(*arguments: Any) -> Stepper:
@@ -212,7 +216,25 @@ def test_a_recorded_step_serves_later_rollouts_of_its_shape(
     assert len(opened) == 1
     for decodings in (MIXTURES["sample"], MIXTURES["paper"], MIXTURES["several"]):
         assert_same(roll(recording, asked[:2], decodings, 40), roll(plain, asked[:2], decodings, 40))
-    assert len(opened) == 4 and len(recording._recorded) == 2
+    assert len(opened) == len(recording._recorded) == 4
+    roll(recording, asked[:2], MIXTURES["sample"], 40)
+    assert len(opened) == 4
+    weights = {id(stepper.weights if kind == "t5" else stepper._copy) for stepper in opened}  # type: ignore[attr-defined]
+    assert len(weights) == (1 if shared else 4)
+    monkeypatch.setattr(fast_module, "KEPT_BYTES", 0)
+    roll(recording, asked[:2], MIXTURES["sample"], 40)
+    assert len(opened) == 4  # what is there is used
+    roll(recording, asked[:3], MIXTURES["sample"], 40)
+    assert len(opened) == 5 and len(recording._recorded) == 2
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_caches_of_a_recording_are_counted(kind: str) -> None:
+    ours = policy(kind)
+    few, more = (make_engine(ours)._loop(ours.encode(prompts(kind)[:2]), (Sample(n),), 8).kept_bytes for n in (1, 3))
+    config = ours.model.config
+    own = 2 * 2 * 8 * config.hidden_size * config.num_hidden_layers * 4  # keys and values of two rows, fp32
+    assert 0 < few < more and more - few == 2 * own
 
 
 def test_lora_is_in_the_decode_and_off_where_it_is_off() -> None:

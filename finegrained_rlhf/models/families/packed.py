@@ -22,10 +22,52 @@ from transformers.integrations.flex_attention import BlockMask, flex_attention_f
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, position_rows
+from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_columns, position_rows
 
 FLEX_OR_SDPA = "flex_or_sdpa"
 Visible = Callable[[Any, Any, Any, Any], Any]
+
+
+def left_pad(ids: Tensor, mask: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """Right-padded ids and mask, int64 [P, L], with their padding on the left, where causal generation needs it."""
+    width = ids.shape[1]
+    shift = width - mask.sum(dim=1, keepdim=True)
+    source = torch.arange(width, device=ids.device).unsqueeze(0) - shift
+    moved = ids.gather(1, source.clamp(min=0))
+    return torch.where(source >= 0, moved, pad), (source >= 0).long()
+
+
+def causal_states(
+    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, prompt_index: Tensor, response_ids: Tensor, pad: int
+) -> Tensor:
+    """Hidden states [R, T, D] that predict each response token, of a causal model over prompt + response.
+
+    Where a prompt has several rows and the model's family allows it, they are packed behind it, so that the prompt is
+    computed once; else each row is prompt and response, padded on the left.
+
+    Args:
+        backbone: the causal model without its head.
+        prompt_ids: int64 [P, L], right-padded.
+        prompt_mask: int64 [P, L].
+        prompt_index: int64 [R], the prompt of each row.
+        response_ids: int64 [R, T], right-padded.
+        pad: id of the padding token.
+    """
+    if takes_packed(backbone):
+        prompts, width = prompt_ids.shape
+        rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1])
+        if rows is not None:
+            return packed_states(backbone, prompt_ids, prompt_mask, rows, response_ids, pad)
+    check_columns(backbone.config, prompt_ids.shape[1] + response_ids.shape[1])
+    left_ids, left_mask = left_pad(prompt_ids, prompt_mask, pad)
+    ids = torch.cat([left_ids[prompt_index], response_ids], dim=1)
+    mask = torch.cat([left_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
+    # Padding may lie behind the last row of a table of positions.
+    last = position_rows(backbone.config)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0, max=None if last is None else last - 1)
+    output = backbone(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    before = prompt_ids.shape[1] - 1
+    return output.last_hidden_state[:, before : before + response_ids.shape[1]]
 
 
 @dataclass(frozen=True)

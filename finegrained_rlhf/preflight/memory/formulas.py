@@ -14,7 +14,7 @@ from inspect import signature
 
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
-from finegrained_rlhf.rollout.fast import PROMPT_BUCKET
+from finegrained_rlhf.rollout.fast import KEPT_BYTES, MOST_RECORDED, PROMPT_BUCKET
 from finegrained_rlhf.runtime.processes import GRADIENT_BUCKET
 
 GIB = 2**30
@@ -125,23 +125,23 @@ def snapshot_bytes(plan: Plan) -> int:
 
 
 def kept_cache_bytes(plan: Plan) -> int:
-    """Caches and snapshots that the fast engine keeps on a GPU with its recorded steps: those of two batch shapes.
-
-    A causal policy has one snapshot for both.
+    """What the fast engine keeps on a GPU with its recorded steps: the caches of two batch shapes, or of more while all
+    take at most `KEPT_BYTES`, and one copy of the weights.
     """
     if not plan.recorded:
         return 0
     training = cache_bytes(plan, plan.decoded, plan.samples)
     validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
-    return training + validation + (1 if plan.policy.causal else 2) * snapshot_bytes(plan)
+    more = min(KEPT_BYTES, MOST_RECORDED * max(training, validation))
+    return max(training + validation, more) + snapshot_bytes(plan)
 
 
 def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
     """Reading the prompts or decoding, whichever is larger, above what lasts; `generate` scores what it drew as well.
 
     A causal model fills its caches while it reads. See `cache_bytes`, `snapshot_bytes` and `SAMPLING_BYTES`.
-    On a GPU the prompts' part of the caches and the snapshot are made anew and copied into those that last; a causal
-    model writes into those that last.
+    On a GPU the prompts' part of the caches is made anew and copied into those that last; a causal model writes into
+    those that last, and so does a reading of the weights.
     """
     shape, rows = plan.policy, prompts * samples
     width = prompts if plan.fast else rows
@@ -153,9 +153,11 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
         read = encoding_bytes(plan, shape, prompts)
         states = 4 * (prompts if plan.fast else prompts + rows) * plan.prompt_tokens * shape.width
     made = prompt_cache_bytes if plan.recorded else cache_bytes
-    step = made(plan, prompts, samples) + snapshot_bytes(plan)
+    step = made(plan, prompts, samples)
     if plan.recorded and shape.causal:
         step = 0
+    if not plan.recorded:
+        step += snapshot_bytes(plan)
     step += rows * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
     if plan.fast and casts:

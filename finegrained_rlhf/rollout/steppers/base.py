@@ -50,7 +50,15 @@ class Stepper(Protocol):
 
 @runtime_checkable
 class ReloadableStepper(Stepper, Protocol):
-    """A stepper whose tensors can be filled anew, so that a recorded CUDA graph serves the next rollout too."""
+    """A stepper whose tensors can be filled anew, so that a recorded CUDA graph serves the next rollout too.
+
+    Attributes:
+        kept_bytes: of the caches that last with a recording.
+    """
+
+    @property
+    def kept_bytes(self) -> int:
+        """See above."""
 
     def reload(self, memory: PromptMemory) -> None:
         """Go back to position 0 with the policy's present weights and other prompts, in the same tensors.

@@ -7,8 +7,6 @@ every sample is fed at position 0. `FastEngine` owns the loop and the sampling (
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.steppers.decoding_copy import decoding_copy
 from finegrained_rlhf.rollout.steppers.shared_prefix import Attend, SharedPrefixCache
-from finegrained_rlhf.rollout.steppers.snapshot import is_plain
+from finegrained_rlhf.rollout.steppers.snapshot import autocast_of_now, is_plain
 
 _FIXED_ROTARY = {"default", "linear", "llama3", "yarn"}  # others change all positions with the longest row
 
@@ -101,7 +99,7 @@ class CausalStepper:
     def __init__(self, policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> None:
         self._positions: int | None = getattr(policy.model.config, "max_position_embeddings", None)
         _check_positions(self._positions, memory, max_new_tokens)
-        self._autocast = _autocast_of_now(policy.device.type)
+        self._autocast = autocast_of_now(policy.device.type)
         self._copy = decoding_copy(policy)
         lengths = memory.prompt_mask.sum(dim=1) - 1
         # Prompts of one token have no prefix: its one position is seen by nobody. Padding may exceed the positions.
@@ -110,6 +108,11 @@ class CausalStepper:
         self.first_tokens = _last(memory, lengths).repeat_interleave(samples)
         self._offsets = lengths.repeat_interleave(samples)
         self._prefill(memory)
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `ReloadableStepper.kept_bytes`."""
+        return sum(tensor.nbytes for layer in self._cache.layers.values() for tensor in vars(layer).values())
 
     @torch.no_grad()
     def reload(self, memory: PromptMemory) -> None:
@@ -153,12 +156,3 @@ class CausalStepper:
 def _last(memory: PromptMemory, lengths: Tensor) -> Tensor:
     """The last token of each prompt, int64 [P], whose prefix has `lengths` [P] tokens."""
     return memory.prompt_ids.gather(1, lengths.unsqueeze(1)).squeeze(1)
-
-
-def _autocast_of_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Opens the autocast (or its absence) that reigns now, so that steps compute alike wherever they are called.
-
-    Without the cache of casted weights: they are cast already, and what a CUDA graph records must not live in it.
-    """
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)

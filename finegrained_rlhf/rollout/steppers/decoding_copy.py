@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout.steppers import snapshot
 from finegrained_rlhf.rollout.steppers.shared_prefix import SHARED_PREFIX
 from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_bias, effective_weight, is_plain
 
@@ -67,6 +68,8 @@ class _PlainLinear(nn.Linear):
         dtype = compute_dtype(weight)
         if dtype != weight.dtype:  # a copy anyway, so lay it out for reading; otherwise share the module's memory
             weight = weight.to(dtype, memory_format=torch.contiguous_format)
+        elif hasattr(source, "base_layer"):  # adapters may be off now and on when it is read again
+            weight = weight.clone()
         self.out_features, self.in_features = weight.shape
         self.register_buffer("weight", weight)
         self.register_buffer("bias", None if bias is None else bias.detach().to(dtype))
@@ -126,10 +129,10 @@ _kept: WeakKeyDictionary[Policy, dict[torch.dtype, DecodingCopy]] = WeakKeyDicti
 def decoding_copy(policy: Policy) -> DecodingCopy:
     """A copy with the weights of now.
 
-    On CUDA there is one for a policy and a dtype, which all recorded steps share; elsewhere each is new and lives as
-    long as its stepper.
+    Where `shares_weights` there is one for a policy and a dtype, which all recorded steps read; elsewhere each is new
+    and lives as long as its stepper.
     """
-    if policy.device.type != "cuda":
+    if not snapshot.shares_weights(policy):
         return DecodingCopy(policy)
     copies = _kept.setdefault(policy, {})
     dtype = compute_dtype(next(policy.model.parameters()))

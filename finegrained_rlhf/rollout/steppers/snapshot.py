@@ -5,6 +5,8 @@ Knows torch's `Linear`, transformers' `Conv1D` and peft's LoRA layers (by their 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,6 +18,12 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     if torch.is_autocast_enabled(weight.device.type):
         return torch.get_autocast_dtype(weight.device.type)
     return weight.dtype
+
+
+def shares_weights(policy: Any) -> bool:
+    """Whether all steppers of a policy read one copy of its weights: on CUDA, where recorded steps stay alive."""
+    on_gpu: bool = policy.device.type == "cuda"
+    return on_gpu
 
 
 def is_plain(module: Any) -> bool:
@@ -47,3 +55,12 @@ def effective_bias(module: Any) -> Tensor | None:
     """Bias [out] of a linear layer, or None."""
     bias: Tensor | None = getattr(module, "base_layer", module).bias
     return bias
+
+
+def autocast_of_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Opens the autocast (or its absence) that reigns now, so that steps compute alike wherever they are called.
+
+    Without the cache of casted weights: they are cast already, and what a CUDA graph records must not live in it.
+    """
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)

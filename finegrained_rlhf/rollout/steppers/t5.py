@@ -1,8 +1,7 @@
 """One decoder step of a T5-family policy over static caches; see `Stepper` for the contract.
 
-Weights are read once a rollout: adapters added in, in the dtype of the forward pass, query, key and value of the
-self-attention as one matrix. The cross-attention's keys and values belong to a prompt, its N rows attend as N query
-rows.
+Weights are read once a rollout (see `t5_weights.py`). The cross-attention's keys and values belong to a prompt, its N
+rows attend as N query rows.
 """
 
 from __future__ import annotations
@@ -18,35 +17,22 @@ from torch.nn import functional as F
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.heads import bf16_product
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
-from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_weight, is_plain
+from finegrained_rlhf.rollout.steppers.snapshot import autocast_of_now, is_plain
+from finegrained_rlhf.rollout.steppers.t5_weights import BlockWeights, inner_names, t5_weights
 
 _HEAD_ROWS = 1024
 
 
 @dataclass
-class _Layer:
-    """Weights and caches of one decoder block.
+class _Caches:
+    """What one decoder block reads besides weights.
 
     Attributes:
-        block: the module, for its norms and its activation.
-        qkv: [3·H·d, D], self-attention.
-        out: [D, H·d].
-        cross_query: [H·d, D].
-        cross_out: [D, H·d].
-        inner: [F, D], or [2·F, D] where the feed-forward part is gated (gate first).
-        outer: [D, F].
         bias: [T, H, T], the row of each query position, −inf at later keys.
         keys, values: [R, H, T, d], self-attention cache.
         cross_keys, cross_values: [P, H, L, d].
     """
 
-    block: Any
-    qkv: Tensor
-    out: Tensor
-    cross_query: Tensor
-    cross_out: Tensor
-    inner: Tensor
-    outer: Tensor
     bias: Tensor
     keys: Tensor
     values: Tensor
@@ -65,7 +51,7 @@ def supports_t5(policy: Policy) -> bool:
     linear = [getattr(attention, name) for attention in attentions for name in "qkvo"]
     for block in model.decoder.block:
         dense = block.layer[-1].DenseReluDense
-        linear += [*(getattr(dense, name) for name in _inner_names(dense)), dense.wo]
+        linear += [*(getattr(dense, name) for name in inner_names(dense)), dense.wo]
     return all(is_plain(module) for module in linear)
 
 
@@ -75,10 +61,6 @@ def _self(block: Any) -> Any:
 
 def _cross(block: Any) -> Any:
     return block.layer[1].EncDecAttention
-
-
-def _inner_names(dense: Any) -> tuple[str, ...]:
-    return ("wi_0", "wi_1") if hasattr(dense, "wi_0") else ("wi",)
 
 
 class T5Stepper:
@@ -98,98 +80,101 @@ class T5Stepper:
         device = memory.states.device
         self.first_tokens = torch.full((prompts * samples,), policy.start_ids[0], dtype=torch.long, device=device)
         self._width: int = _self(self.model.decoder.block[0]).key_value_proj_dim
-        self.layers, self.seen, self.head = self._read(memory, samples)
+        self._autocast = autocast_of_now(policy.device.type)
+        self.weights = t5_weights(policy)
+        self.layers, self.seen = self._read(memory, samples)
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `ReloadableStepper.kept_bytes`."""
+        return sum(tensor.nbytes for layer in self.layers for name, tensor in vars(layer).items() if name != "bias")
+
+    @torch.no_grad()
     def reload(self, memory: PromptMemory) -> None:
-        """See `Stepper.reload`. What lies in the self-attention's caches is masked until it is written again."""
-        layers, seen, head = self._read(memory, self.first_tokens.shape[0] // memory.prompt_ids.shape[0], self.layers)
+        """See `ReloadableStepper.reload`. What lies in the self-attention's caches is masked until it is written."""
+        self.weights.refresh()
+        layers, seen = self._read(memory, self.first_tokens.shape[0] // memory.prompt_ids.shape[0], self.layers)
         for old, new in zip(self.layers, layers, strict=True):
             for name, tensor in vars(old).items():
-                if isinstance(tensor, Tensor):
-                    tensor.copy_(getattr(new, name))
+                tensor.copy_(getattr(new, name))
         self.seen.copy_(seen)
-        if self.head is not None and head is not None:
-            self.head.copy_(head)
 
     def _read(
-        self, memory: PromptMemory, samples: int, old: Sequence[_Layer] | None = None
-    ) -> tuple[list[_Layer], Tensor, Tensor | None]:
-        """Layers, the prompts' mask (0 or −inf, [P, 1, 1, L]) and the head's weight; caches are those of `old`."""
+        self, memory: PromptMemory, samples: int, old: Sequence[_Caches] | None = None
+    ) -> tuple[list[_Caches], Tensor]:
+        """Caches, the self-attention's those of `old`, and the prompts' mask (0 or −inf, [P, 1, 1, L])."""
         assert memory.states is not None
-        layers: list[_Layer] = []
+        caches: list[_Caches] = []
         bias: Tensor | None = None
-        for number, block in enumerate(self.model.decoder.block):
-            own, cross, dense = _self(block), _cross(block), block.layer[-1].DenseReluDense
+        for number, weights in enumerate(self.weights.blocks):
+            own = _self(weights.block)
             if own.has_relative_attention_bias:
                 bias = t5.causal_bias(own, self.limit)[0].transpose(0, 1).contiguous()
             assert bias is not None
-            qkv = _weight(own.q, own.k, own.v)
-            states = memory.states.to(qkv.dtype)
+            states = memory.states.to(weights.qkv.dtype)
             shape = (states.shape[0] * samples, own.n_heads, self.limit, self._width)
-            layers.append(
-                _Layer(
-                    block=block,
-                    qkv=qkv,
-                    out=_weight(own.o),
-                    cross_query=_weight(cross.q),
-                    cross_out=_weight(cross.o),
-                    inner=_weight(*(getattr(dense, name) for name in _inner_names(dense))),
-                    outer=_weight(dense.wo),
-                    bias=bias.to(qkv.dtype),
+            caches.append(
+                _Caches(
+                    bias=bias.to(states.dtype),
                     keys=old[number].keys if old else states.new_zeros(shape),
                     values=old[number].values if old else states.new_zeros(shape),
-                    cross_keys=t5.heads(F.linear(states, _weight(cross.k)), self._width).contiguous(),
-                    cross_values=t5.heads(F.linear(states, _weight(cross.v)), self._width).contiguous(),
+                    cross_keys=t5.heads(F.linear(states, weights.cross_key), self._width).contiguous(),
+                    cross_values=t5.heads(F.linear(states, weights.cross_value), self._width).contiguous(),
                 )
             )
         mask = memory.prompt_mask.bool()[:, None, None, :]
-        seen = torch.zeros(mask.shape, dtype=layers[0].qkv.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-        lm_head = self.model.lm_head
-        return layers, seen, _weight(lm_head) if is_plain(lm_head) else None
+        seen = torch.zeros(mask.shape, dtype=caches[0].keys.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        return caches, seen
 
     def logits(self, tokens: Tensor, position: Tensor, window: int) -> Tensor:
         """See `Stepper.logits`: tokens int64 [P·N] at position int64 [1] → float [P·N, V]."""
-        decoder = self.model.decoder
-        hidden: Tensor = decoder.embed_tokens(tokens)
-        for layer in self.layers:
-            hidden = hidden + self._attend_own(layer, hidden, position, window)
-            hidden = hidden + self._attend_prompt(layer, hidden)
-            hidden = hidden + self._feed_forward(layer, hidden)
-        hidden = decoder.final_layer_norm(hidden)
-        if self.head is None:
+        with self._autocast():
+            decoder = self.model.decoder
+            hidden: Tensor = decoder.embed_tokens(tokens)
+            for weights, caches in zip(self.weights.blocks, self.layers, strict=True):
+                hidden = hidden + self._attend_own(weights, caches, hidden, position, window)
+                hidden = hidden + self._attend_prompt(weights, caches, hidden)
+                hidden = hidden + self._feed_forward(weights, hidden)
+            return self._head(decoder.final_layer_norm(hidden))
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        head = self.weights.head
+        if head is None:
             return self.policy.head(hidden)
-        hidden = (hidden * t5.head_scale(self.model.config)).to(self.head.dtype)
+        hidden = (hidden * t5.head_scale(self.model.config)).to(head.dtype)
         multiply = bf16_product if hidden.dtype == torch.bfloat16 else torch.mm
-        if self.head.is_cuda:
-            return multiply(hidden, self.head.t())
+        if head.is_cuda:
+            return multiply(hidden, head.t())
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take two thirds of the time.
-        return torch.cat([multiply(hidden, part.t()) for part in self.head.split(_HEAD_ROWS)], dim=-1)
+        return torch.cat([multiply(hidden, part.t()) for part in head.split(_HEAD_ROWS)], dim=-1)
 
-    def _attend_own(self, layer: _Layer, hidden: Tensor, position: Tensor, window: int) -> Tensor:
-        normed = layer.block.layer[0].layer_norm(hidden).to(layer.qkv.dtype)
-        query, key, value = F.linear(normed, layer.qkv).unflatten(1, (3, -1, 1, self._width)).unbind(1)
-        layer.keys.index_copy_(2, position, key)
-        layer.values.index_copy_(2, position, value)
-        bias = layer.bias.index_select(0, position)[:, :, None, :window]
-        out = _attend(query, layer.keys[:, :, :window], layer.values[:, :, :window], bias)
-        return F.linear(out.flatten(1), layer.out)
+    def _attend_own(
+        self, weights: BlockWeights, caches: _Caches, hidden: Tensor, position: Tensor, window: int
+    ) -> Tensor:
+        normed = weights.block.layer[0].layer_norm(hidden).to(weights.qkv.dtype)
+        query, key, value = F.linear(normed, weights.qkv).unflatten(1, (3, -1, 1, self._width)).unbind(1)
+        caches.keys.index_copy_(2, position, key)
+        caches.values.index_copy_(2, position, value)
+        bias = caches.bias.index_select(0, position)[:, :, None, :window]
+        out = _attend(query, caches.keys[:, :, :window], caches.values[:, :, :window], bias)
+        return F.linear(out.flatten(1), weights.out)
 
-    def _attend_prompt(self, layer: _Layer, hidden: Tensor) -> Tensor:
-        normed = layer.block.layer[1].layer_norm(hidden).to(layer.qkv.dtype)
-        query = F.linear(normed, layer.cross_query).unflatten(0, (layer.cross_keys.shape[0], -1))
-        out = _attend(t5.heads(query, self._width), layer.cross_keys, layer.cross_values, self.seen)
-        return F.linear(out.transpose(1, 2).reshape(hidden.shape[0], -1), layer.cross_out)
+    def _attend_prompt(self, weights: BlockWeights, caches: _Caches, hidden: Tensor) -> Tensor:
+        normed = weights.block.layer[1].layer_norm(hidden).to(weights.qkv.dtype)
+        query = F.linear(normed, weights.cross_query).unflatten(0, (caches.cross_keys.shape[0], -1))
+        out = _attend(t5.heads(query, self._width), caches.cross_keys, caches.cross_values, self.seen)
+        return F.linear(out.transpose(1, 2).reshape(hidden.shape[0], -1), weights.cross_out)
 
-    def _feed_forward(self, layer: _Layer, hidden: Tensor) -> Tensor:
-        part = layer.block.layer[-1]
-        inner = F.linear(part.layer_norm(hidden).to(layer.inner.dtype), layer.inner)
+    def _feed_forward(self, weights: BlockWeights, hidden: Tensor) -> Tensor:
+        part = weights.block.layer[-1]
+        inner = F.linear(part.layer_norm(hidden).to(weights.inner.dtype), weights.inner)
         dense = part.DenseReluDense
         if hasattr(dense, "wi_0"):
             gate, linear = inner.chunk(2, dim=-1)
             inner = dense.act(gate) * linear
         else:
             inner = dense.act(inner)
-        return F.linear(inner.to(layer.outer.dtype), layer.outer)
+        return F.linear(inner.to(weights.outer.dtype), weights.outer)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""
@@ -202,11 +187,3 @@ class T5Stepper:
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """T5's attention without gradients: no scale on the scores, `bias` added to them."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-
-
-def _weight(*modules: Any) -> Tensor:
-    """The weights of linear layers below each other, in the dtype that they compute in."""
-    weights = [effective_weight(module) for module in modules]
-    dtype = compute_dtype(weights[0])
-    weights = [weight.detach().to(dtype) for weight in weights]
-    return weights[0] if len(weights) == 1 else torch.cat(weights)
