@@ -7,10 +7,12 @@ over plain parameters, so no wrapper surrounds a model and one process does exac
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 
 T = TypeVar("T")
 
@@ -37,16 +39,25 @@ class ProcessConfig:
         precision: "fp32", or "bf16" for bf16 autocast over fp32 weights.
         threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
             own choice, which honours OMP_NUM_THREADS).
+        timeout_s: how long a process waits for the others before the run ends, in seconds. It must cover what one does
+            alone: the main process writes checkpoints.
+        cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
+            where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
+            its masked backward pass has given NaN (pytorch#196678).
     """
 
     precision: str = "fp32"
     threads: int | None = None
+    timeout_s: float = 1800.0
+    cudnn_attention: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in ("fp32", "bf16"):
             raise ConfigError(f"precision: expected fp32 or bf16, got {self.precision!r}")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads: expected null or at least 1, got {self.threads}")
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"timeout_s: expected a number of seconds above 0, got {self.timeout_s}")
 
 
 class Processes:
@@ -66,11 +77,12 @@ class Processes:
         config = config or ProcessConfig()
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
-        state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()))
+        limit: dict[str, Any] = {"timeout": timedelta(seconds=config.timeout_s)} if several else {}
+        state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()), **limit)
         self.rank: int = state.process_index
         self.count: int = state.num_processes
         self.device: torch.device = state.device
-        self.precision = config.precision
+        self.precision, self._timeout = config.precision, config.timeout_s
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))
@@ -79,6 +91,7 @@ class Processes:
             torch.set_num_threads(threads)
         if self.device.type == "cpu":
             keep_freed_memory()
+        torch.backends.cuda.enable_cudnn_sdp(config.cudnn_attention)
 
     @property
     def is_main(self) -> bool:
@@ -103,12 +116,13 @@ class Processes:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sum `tensor` over all processes, in place; every process gets the same bits. Returns the tensor."""
         if self.count > 1:
-            if self._backend_takes(tensor):
-                dist.all_reduce(tensor)
-            else:
-                moved = tensor.to(self.device)
-                dist.all_reduce(moved)
-                tensor.copy_(moved)
+            with self._in_time():
+                if self._backend_takes(tensor):
+                    dist.all_reduce(tensor)
+                else:
+                    moved = tensor.to(self.device)
+                    dist.all_reduce(moved)
+                    tensor.copy_(moved)
         return tensor
 
     def gather_objects(self, items: Sequence[T]) -> list[T]:
@@ -116,7 +130,8 @@ class Processes:
         if self.count == 1:
             return list(items)
         gathered: list[Any] = [None] * self.count
-        dist.all_gather_object(gathered, list(items))
+        with self._in_time():
+            dist.all_gather_object(gathered, list(items))
         return [item for part in gathered for item in part]
 
     def broadcast_object(self, value: T) -> T:
@@ -124,7 +139,8 @@ class Processes:
         if self.count == 1:
             return value
         box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+        with self._in_time():
+            dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
     def any(self, flag: bool) -> bool:
@@ -160,7 +176,8 @@ class Processes:
         for gradients in by_dtype.values():
             for bucket in _buckets(gradients):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-                dist.all_reduce(flat)
+                with self._in_time():
+                    dist.all_reduce(flat)
                 parts = flat.split([gradient.numel() for gradient in bucket])
                 for gradient, part in zip(bucket, parts, strict=True):
                     gradient.copy_(part.view_as(gradient))
@@ -169,6 +186,19 @@ class Processes:
         """Leave the process group; nothing happens in a single process."""
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Say in one line that another process did not come in time; on CUDA, NCCL ends the process by itself."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "timed out" not in str(error).lower():
+                raise
+            raise ConsistencyError(
+                f"another process did not answer within {self._timeout:g} s: it hangs or has failed, see its messages; "
+                "where it only needs longer, raise processes.timeout_s"
+            ) from None
 
     def _backend_takes(self, tensor: Tensor) -> bool:
         return dist.get_backend() != "nccl" or tensor.is_cuda

@@ -51,6 +51,8 @@ class Toy:
                     self.model[0].bias[3] += 1e-6  # type: ignore[index, operator]
             if self.fail_at[1] == "rank1" and self.processes.rank == 1:
                 raise RuntimeError("rank 1 broke")
+            if self.fail_at[1] == "hang" and self.processes.rank == 1:
+                time.sleep(60)
         generator = torch.Generator().manual_seed(step)
         inputs = torch.randn(7, 4, generator=generator)  # seven rows never divide by two
         noise = float(torch.rand(()).double()) if self.processes.count == 1 else 0.0
@@ -96,7 +98,7 @@ def rows(path: Path) -> list[dict[str, float]]:
 
 
 def main(options: dict) -> None:
-    processes = Processes(ProcessConfig(threads=1))
+    processes = Processes(ProcessConfig(threads=1, timeout_s=options.get("timeout_s", 60.0)))
     toy = Toy(processes, options.get("total_steps", 12), {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5})
     toy.fail_at = tuple(options["fail_at"]) if "fail_at" in options else None
     toy.seconds = options.get("seconds", 0.0)

@@ -350,6 +350,10 @@ def test_two_processes_end_where_one_does_and_nothing_hangs(tmp_path: Path, whol
         in apart.stderr
     )
     assert sorted(p.name for p in (tmp_path / "apart/checkpoints").iterdir()) == ["step_0", "step_4"]
+    hung = {"output": str(tmp_path / "hung"), "fail_at": [6, "hang"], "timeout_s": 2}
+    late = run_in_two_processes(str(TOY), json.dumps(hung))
+    assert late.returncode != 0 and "another process did not answer within 2 s" in late.stderr
+    assert "processes.timeout_s" in late.stderr
     done = run_in_two_processes(str(TOY), json.dumps({"output": str(tmp_path / "run")}))
     assert done.returncode == 0, done.stderr
     ours, theirs = rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl")

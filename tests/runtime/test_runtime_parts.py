@@ -23,6 +23,7 @@ from transformers import Adafactor, get_constant_schedule_with_warmup, get_linea
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, DataError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
+from finegrained_rlhf.preflight.doctor.machine import attention_kernels
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes, keep_freed_memory
@@ -307,6 +308,13 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not called
 
 
+def test_attention_uses_cudnn_only_where_it_is_asked_for() -> None:
+    for asked in (True, False):
+        Processes(ProcessConfig(cudnn_attention=asked))
+        assert torch.backends.cuda.cudnn_sdp_enabled() == asked
+        assert ("cuDNN" in attention_kernels()) == asked and "memory-efficient" in attention_kernels()
+
+
 def test_bf16_computes_in_bf16_and_fp32_does_not() -> None:
     layer, inputs = nn.Linear(2, 2), torch.ones(1, 2)
     with Processes(ProcessConfig(precision="bf16")).autocast():
@@ -317,6 +325,9 @@ def test_bf16_computes_in_bf16_and_fp32_does_not() -> None:
         ProcessConfig(precision="fp16")
     with pytest.raises(ConfigError, match="threads"):
         ProcessConfig(threads=0)
+    for seconds in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="timeout_s"):
+            ProcessConfig(timeout_s=seconds)
 
 
 # Run directory and sinks ---------------------------------------------------------------------------------------------

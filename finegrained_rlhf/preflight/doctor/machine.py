@@ -104,11 +104,24 @@ def device(case: Case) -> Iterator[Finding]:
         yield Finding("warn", f"{what}: no GPU", slow) if processes.precision == "bf16" else Finding("pass", what)
         return
     name, count = torch.cuda.get_device_name(here), torch.cuda.device_count()
-    what = f"{count} × {name}, CUDA {torch.version.cuda}, {processes.precision}"
+    kernels = ", ".join(attention_kernels())
+    what = f"{count} × {name}, CUDA {torch.version.cuda}, {processes.precision}, attention by {kernels}"
     if processes.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         yield Finding("fail", f"{what}: it has no bf16", "processes.precision=fp32")
     else:
         yield Finding("pass", what)
+
+
+def attention_kernels() -> list[str]:
+    """Which kernels `scaled_dot_product_attention` may choose from on CUDA."""
+    here = torch.backends.cuda
+    allowed = {
+        "flash": here.flash_sdp_enabled(),
+        "memory-efficient": here.mem_efficient_sdp_enabled(),
+        "cuDNN": here.cudnn_sdp_enabled(),
+        "plain products": here.math_sdp_enabled(),
+    }
+    return [name for name, on in allowed.items() if on]
 
 
 def memory(case: Case) -> Iterator[Finding]:
