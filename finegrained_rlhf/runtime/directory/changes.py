@@ -31,6 +31,8 @@ HARMLESS_KEYS = (
     "dry_run",
     "tracking",
     "processes.threads",
+    "processes.timeout_s",
+    "processes.cudnn_attention",
     "policy.gradient_checkpointing",
     "ppo.micro_batch_prompts",
     "ppo.micro_batch_tokens",
