@@ -19,6 +19,7 @@ from kinds import kind_of
 from omegaconf import OmegaConf
 from script_runs import run_script
 
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -176,6 +177,25 @@ def overrides(command: Command, user_files: Path) -> list[str]:
         elif not word.startswith("-") and word not in _ELISION:
             found.append(re.sub(r"=([^,\[]*),.*", r"=\1", word) if several else word.replace("=…", "=1"))
     return found
+
+
+def test_the_algorithms_page_quotes_its_table() -> None:
+    results = read_json(ROOT / "docs/results/factworld/algorithms.json")["summary"]
+    text = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+
+    def row(name: str, dense: str, holistic: str | None) -> str:
+        errors = [results[system]["mean_error"] for system in (dense, holistic) if system is not None]
+        cells = [f"{error['mean']:.3f} ± {error['std']:.3f}" for error in errors] + ["–"] * (holistic is None)
+        time = results[dense]["processor_s"]["mean"] / results["ppo"]["processor_s"]["mean"]
+        return f"| {name} | {' | '.join(cells)} | {'1' if dense == 'ppo' else f'{time:.2f}'} |"
+
+    assert row("PPO", "ppo", "ppo_holistic") in text
+    assert row("PPO with a value head a reward", "ppo_heads", None) in text
+    for name, credit in (("GDPO", "process"), ("GRPO", "process"), ("RLOO", "returns")):
+        assert row(f"{name} (`credit={credit}`)", f"{name.lower()}_dense", f"{name.lower()}_holistic") in text
+    assert f"SFT has {results['sft']['mean_error']['mean']:.3f}" in text
+    on_the_way = " and ".join(f"{results[s]['error_during_training']['mean']:.3f}" for s in ("ppo", "ppo_holistic"))
+    assert f"over all episodes: {on_the_way})" in text
 
 
 def test_commands_are_found() -> None:
