@@ -25,6 +25,8 @@ from torch import Tensor
 from finegrained_rlhf.runtime.processes import available_cores
 
 Clock = Callable[[], float]
+TORCH_HAS_CUDNN_ATTENTION = torch.backends.cuda.cudnn_sdp_enabled()
+"""torch's own choice, before a process of ours makes one (`processes.cudnn_attention`)."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -49,6 +51,17 @@ def busy_neighbour() -> Iterator[None]:
             yield
         finally:
             other.kill()
+
+
+@contextmanager
+def attention_as_torch_has_it() -> Iterator[None]:
+    """With the kernels that torch allows `scaled_dot_product_attention` where nobody asks for others."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(TORCH_HAS_CUDNN_ATTENTION)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def wait(device: torch.device) -> None:

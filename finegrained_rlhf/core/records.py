@@ -284,8 +284,11 @@ def pad_rows(
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
     mask = np.arange(ids.shape[1]) < lengths[:, None]
-    on_host = torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
-    if torch.device(device).type != "cuda":
-        return on_host[0].to(device), on_host[1].to(device)
-    moved, seen = (tensor.pin_memory().to(device, non_blocking=True) for tensor in on_host)  # nobody waits for the GPU
-    return moved, seen
+    return on_device(torch.from_numpy(ids), device), on_device(torch.from_numpy(mask.astype(np.int64)), device)
+
+
+def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of any shape on a device. From the CPU to a GPU nobody waits for the GPU to take it."""
+    if tensor.device.type != "cpu" or torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -103,7 +103,7 @@ class FastEngine(PolicyEngine):
         while (count := len(self._recorded) + coming) > 2:
             if count <= MOST_RECORDED and sum(loop.kept_bytes for loop in self._recorded.values()) <= KEPT_BYTES:
                 return
-            self._recorded.popitem(last=False)
+            self._recorded.popitem(last=False)[1].forget()
 
     def _new(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         stepper = self._open(self.policy, memory, sum(decoding.samples for decoding in decodings), limit)
@@ -142,6 +142,10 @@ class _Loop:
             self._graph = GraphedStep(self._advance, [state.position, state.tokens, state.finished], pool)
             self._between_checks = _STEPS_BETWEEN_CHECKS
         return self._graph is not None
+
+    def forget(self) -> None:
+        """Let go of the recording, which holds this loop and its caches."""
+        self._graph = None
 
     @property
     def kept_bytes(self) -> int:

@@ -15,7 +15,8 @@ from torch import Tensor
 from finegrained_rlhf.core.records import Prompt
 
 _ALIGNED = {"cuda": 8}
-"""Lengths of responses are a multiple of so many tokens: fused attention copies masks of other lengths."""
+"""Micro-batches are cut to a multiple of so many tokens, where the rollout is that long: fused attention copies masks
+of other lengths."""
 
 
 class ResponseRows(Protocol):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -226,6 +228,26 @@ def test_a_recorded_step_serves_later_rollouts_of_its_shape(
     assert len(opened) == 4  # what is there is used
     roll(recording, asked[:3], MIXTURES["sample"], 40)
     assert len(opened) == 5 and len(recording._recorded) == 2
+
+
+@pytest.mark.parametrize(("kind", "open_stepper"), [("t5", T5Stepper), ("gpt2", open_causal)])
+def test_a_recording_that_is_dropped_is_freed_at_once(
+    kind: str, open_stepper: OpenStepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_module, "GraphedStep", Replayed)
+    monkeypatch.setattr(fast_module, "KEPT_BYTES", 0)
+    engine = FastEngine(policy(kind), open_stepper)
+    engine._records = True
+    kept: list[weakref.ref[Any]] = []
+    gc.disable()
+    try:
+        for tokens in (4, 5, 6, 7):
+            roll(engine, prompts(kind)[:2], [Sample(2)], tokens)
+            kept.append(weakref.ref(list(engine._recorded.values())[-1].stepper))
+            assert [loop() is not None for loop in kept[:-2]] == [False] * (len(kept) - 2)
+    finally:
+        gc.enable()
+    assert all(loop() is not None for loop in kept[-2:])
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])

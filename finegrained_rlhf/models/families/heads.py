@@ -19,15 +19,21 @@ def head_logits(head: Any, hidden: Tensor) -> Tensor:
 
     A head that is more than a linear layer (hooks, adapters) is called as it stands.
     """
-    plain = isinstance(head, nn.Linear) and not head._forward_hooks and not head._forward_pre_hooks
     device = hidden.device.type
-    if not plain or not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
+    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+    if not in_bf16 or not _is_product(head):
         logits: Tensor = head(hidden)
         return logits
     product: Tensor = _Bf16Product.apply(hidden.flatten(0, -2), head.weight)  # type: ignore[no-untyped-call]
     if head.bias is not None:
         product = product + head.bias.float()
     return product.unflatten(0, hidden.shape[:-1])
+
+
+def _is_product(head: Any) -> bool:
+    """True for a linear layer whose `forward` is x Wᵀ + b, and nothing is hooked on it."""
+    plain = type(head) is nn.Linear or getattr(type(head), "is_product", False)
+    return plain and not head._forward_hooks and not head._forward_pre_hooks and "forward" not in vars(head)
 
 
 def bf16_product(a: Tensor, b: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from transformers.integrations.flex_attention import BlockMask, flex_attention_f
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_columns, position_rows
 
 FLEX_OR_SDPA = "flex_or_sdpa"
@@ -59,9 +60,10 @@ def causal_states(
         if rows is not None:
             return packed_states(backbone, prompt_ids, prompt_mask, rows, response_ids, pad)
     check_columns(backbone.config, prompt_ids.shape[1] + response_ids.shape[1])
+    owners = on_device(prompt_index, response_ids.device)
     left_ids, left_mask = left_pad(prompt_ids, prompt_mask, pad)
-    ids = torch.cat([left_ids[prompt_index], response_ids], dim=1)
-    mask = torch.cat([left_mask[prompt_index], torch.ones_like(response_ids)], dim=1)
+    ids = torch.cat([left_ids[owners], response_ids], dim=1)
+    mask = torch.cat([left_mask[owners], torch.ones_like(response_ids)], dim=1)
     # Padding may lie behind the last row of a table of positions.
     last = position_rows(backbone.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0, max=None if last is None else last - 1)
@@ -136,7 +138,7 @@ def packed_states(
     """
     (prompts, length), slots, device = prompt_ids.shape, rows.slots, prompt_ids.device
     read = response_ids.shape[1] - 1
-    places = None if rows.in_order else torch.tensor(rows.places, device=device)
+    places = None if rows.in_order else on_device(torch.tensor(rows.places), device)
     inputs = response_ids[:, :-1]
     if places is not None:
         inputs = torch.full((prompts * slots, read), pad, device=device).index_copy(0, places, inputs)
@@ -145,7 +147,8 @@ def packed_states(
     positions = torch.cat([torch.arange(length, device=device).expand(prompts, -1), own], dim=1)
     last = position_rows(backbone.config)  # padding may lie behind the last row of a table of positions
     positions = positions if last is None else positions.clamp(max=last - 1)
-    owner = torch.tensor([-1] * length + [slot for slot in range(slots) for _ in range(read)], device=device)
+    behind_prompt = torch.arange(slots * read, device=device) // max(read, 1)
+    owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt])
     real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
     hidden = backbone(
         input_ids=torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import softcapped_logits
 from finegrained_rlhf.models.families.heads import head_logits
@@ -219,16 +220,17 @@ def decoder_states(
         ModelError: a response has more tokens than the decoder has positions.
     """
     check_response_length(model, response_ids.shape[1], start)
-    before = response_ids.new_tensor(start).expand(response_ids.shape[0], -1)
-    inputs = torch.cat([before, response_ids[:, :-1]], dim=1)
+    before = [torch.full_like(response_ids[:, :1], token) for token in start]
+    inputs = torch.cat([*before, response_ids[:, :-1]], dim=1)
     if t5.computes(model):
         hidden = t5.t5_decoder_states(model, states, mask, prompt_index, inputs)
     else:
+        rows = on_device(prompt_index, states.device)
         hidden = model.get_decoder()(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
-            encoder_hidden_states=states[prompt_index],
-            encoder_attention_mask=mask[prompt_index],
+            encoder_hidden_states=states[rows],
+            encoder_attention_mask=mask[rows],
             use_cache=False,
         ).last_hidden_state
     return hidden[:, len(start) - 1 :]

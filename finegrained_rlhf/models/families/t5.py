@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families.heads import head_logits
 
 _FAMILY = ("t5", "mt5", "umt5")
@@ -69,7 +70,8 @@ def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Te
         inputs: int64 [R, T], start token first. Padding needs no mask: it comes last, and real tokens look back only.
     """
     if not rows_are_shared(prompt_index, states.shape[0]):
-        states, mask = states[prompt_index], mask[prompt_index]
+        rows = on_device(prompt_index, states.device)
+        states, mask = states[rows], mask[rows]
     stack = model.decoder
     hidden: Tensor = stack.embed_tokens(inputs)
     seen = mask.bool()[:, None, None, :]
@@ -128,7 +130,10 @@ def causal_bias(attention: Any, length: int) -> Tensor:
 
 
 def _as_computed(bias: Tensor) -> Tensor:
-    """The bias in the dtype of autocast, if any: cast and kept for the backward pass once, not in every layer."""
+    """The bias in the dtype of autocast, if any: cast and kept for the backward pass once, not in every layer.
+
+    Its gradient is then summed over the layers in that dtype, of whose rounding every term has its share already.
+    """
     device = bias.device.type
     return bias.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else bias
 

@@ -115,24 +115,28 @@ def cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
 
 
 def snapshot_bytes(plan: Plan) -> int:
-    """The fast engine's copies of decoder weights: in bf16 all and the head; in fp32 T5's joined query, key, value."""
+    """The fast engine's copies of decoder weights: in bf16 all and the head; in fp32 what T5's stepper joins, which is
+    query, key and value, and the two inner projections of a gated feed-forward part.
+    """
     shape = plan.policy
     if not plan.fast:
         return 0
     if plan.bf16:
         return 2 * (shape.decoder_parameters + shape.vocabulary * shape.width)
-    return 0 if shape.causal else 4 * shape.decoder_layers * 3 * shape.width * shape.keys
+    joined = 3 * shape.keys + (2 * shape.feed_forward if shape.gated else 0)
+    return 0 if shape.causal else 4 * shape.decoder_layers * shape.width * joined
 
 
 def kept_cache_bytes(plan: Plan) -> int:
     """What the fast engine keeps on a GPU with its recorded steps: the caches of two batch shapes, or of more while all
-    take at most `KEPT_BYTES`, and one copy of the weights.
+    but the last one take at most `KEPT_BYTES`, and one copy of the weights.
     """
     if not plan.recorded:
         return 0
     training = cache_bytes(plan, plan.decoded, plan.samples)
     validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
-    more = min(KEPT_BYTES, MOST_RECORDED * max(training, validation))
+    largest = max(training, validation)
+    more = min(KEPT_BYTES + largest, MOST_RECORDED * largest)
     return max(training + validation, more) + snapshot_bytes(plan)
 
 

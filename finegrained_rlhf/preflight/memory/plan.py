@@ -27,6 +27,7 @@ class ModelShape:
             activation is computed in several steps (transformers' `gelu_new`).
         vocabulary: V.
         packed: whether the responses to a prompt are packed behind it in one row (causal models).
+        gated: whether a feed-forward layer has two inner projections.
     """
 
     parameters: int
@@ -41,6 +42,7 @@ class ModelShape:
     feed_forward_copies: int
     vocabulary: int
     packed: bool = False
+    gated: bool = False
 
     @property
     def causal(self) -> bool:

@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM,
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import seq2seq_family
 from finegrained_rlhf.models.loading import (
@@ -152,6 +153,7 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         feed_forward_copies=feed_forward_copies(module, config),
         vocabulary=config.vocab_size,
         packed=_packed(config),
+        gated=_gated(module),
     )
 
 
@@ -171,7 +173,11 @@ def feed_forward_copies(module: nn.Module, config: Any) -> int:
     names = (getattr(config, name, None) for name in ("dense_act_fn", "activation_function", "hidden_act"))
     if next((name for name in names if name), None) == "gelu_new":
         return 4
-    return 3 if any("gate" in name or ".wi_1." in name for name, _ in module.named_parameters()) else 2
+    return 3 if _gated(module) else 2
+
+
+def _gated(module: nn.Module) -> bool:
+    return any("gate" in name or ".wi_1." in name for name, _ in module.named_parameters())
 
 
 def count(parameters: Iterable[Tensor]) -> int:
@@ -252,7 +258,9 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
         assert shell is not None
         model = shell.to_empty(device=processes.device)
         prompt, index, ids = _inputs(policy.eos_ids[0], batch, processes.device)
-        memory = PromptMemory([prompt], *pad_rows([prompt.input_ids], policy.pad_id, processes.device), None)
+        aligned = t5.ALIGNED if processes.device.type == "cuda" and t5.is_t5(policy.model) else 1
+        rows = pad_rows([prompt.input_ids], policy.pad_id, processes.device, aligned)
+        memory = PromptMemory([prompt], *rows, None)
         return _saved(model, lambda: model(memory, index, ids), whole, processes)
 
     return _activations(kept, whole, batch)

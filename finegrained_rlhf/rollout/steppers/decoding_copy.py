@@ -60,7 +60,12 @@ class _PlainLinear(nn.Linear):
     Args:
         source: a layer that `is_plain`.
         in_pieces: multiply by so many rows of W at a time.
+
+    Attributes:
+        is_product: says that nothing else happens (`models/families/heads.py`).
     """
+
+    is_product = True
 
     def __init__(self, source: Any, in_pieces: int | None) -> None:
         nn.Module.__init__(self)

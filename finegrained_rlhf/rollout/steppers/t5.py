@@ -87,7 +87,8 @@ class T5Stepper:
     @property
     def kept_bytes(self) -> int:
         """See `ReloadableStepper.kept_bytes`."""
-        return sum(tensor.nbytes for layer in self.layers for name, tensor in vars(layer).items() if name != "bias")
+        tensors = {tensor.data_ptr(): tensor for layer in self.layers for tensor in vars(layer).values()}
+        return sum(tensor.nbytes for tensor in tensors.values())
 
     @torch.no_grad()
     def reload(self, memory: PromptMemory) -> None:
@@ -109,13 +110,13 @@ class T5Stepper:
         for number, weights in enumerate(self.weights.blocks):
             own = _self(weights.block)
             if own.has_relative_attention_bias:
-                bias = t5.causal_bias(own, self.limit)[0].transpose(0, 1).contiguous()
+                bias = t5.causal_bias(own, self.limit)[0].transpose(0, 1).to(weights.qkv.dtype).contiguous()
             assert bias is not None
             states = memory.states.to(weights.qkv.dtype)
             shape = (states.shape[0] * samples, own.n_heads, self.limit, self._width)
             caches.append(
                 _Caches(
-                    bias=bias.to(states.dtype),
+                    bias=bias,
                     keys=old[number].keys if old else states.new_zeros(shape),
                     values=old[number].values if old else states.new_zeros(shape),
                     cross_keys=t5.heads(F.linear(states, weights.cross_key), self._width).contiguous(),

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import TextGenerator
@@ -101,8 +101,8 @@ def backward_cross_entropy(
     for start in range(0, len(ordered), micro_batch_size):
         part = ordered[start : start + micro_batch_size]
         ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id)
-        places = mask.flatten().nonzero().squeeze(1).to(policy.device)
-        ids = ids.to(policy.device)
+        places = mask.flatten().nonzero().squeeze(1)
+        ids, places = on_device(ids, policy.device), on_device(places, policy.device)
         with processes.autocast():
             memory = policy.encode([item.prompt for item in part])
             states = policy.hidden(memory, torch.arange(len(part)), ids)

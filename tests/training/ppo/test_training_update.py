@@ -134,8 +134,9 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("loss", ["token", "sequence"])
-@pytest.mark.parametrize(("kind", "shared"), [("t5", False), ("gpt2", True), ("llama", False)])
+@pytest.mark.parametrize(
+    ("kind", "shared", "loss"), [("t5", False, "token"), ("gpt2", True, "sequence"), ("llama", False, "token")]
+)
 def test_micro_batches_wait_for_no_device(kind: str, shared: bool, loss: str) -> None:
     data = experience(kind)
     counts = []

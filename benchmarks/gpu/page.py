@@ -1,0 +1,81 @@
+"""The page of what was measured: every item, whether it passed, and its numbers. Knows results, not how they came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.items import Item, Result, passed
+from finegrained_rlhf.text.tables import markdown_table
+
+_LEFT_OUT = {"measured_under", "settings", "seconds", "equal", "targets", "rows", "steps"}
+
+
+def page(machine: Mapping[str, Any], results: Sequence[tuple[Item, Result | None]]) -> str:
+    """Markdown of all items in order."""
+    name = machine["gpu"] or machine["cpu"]
+    lines = [f"# {name}", "", ", ".join(f"{key} {value}" for key, value in machine.items() if value is not None), ""]
+    lines += [_overview(results)]
+    for part in dict.fromkeys(item.part for item, _ in results):
+        lines += [f"## {part}", ""]
+        for item, result in results:
+            if item.part == part and result is not None:
+                lines += [f"### {item.name}", "", *_section(result)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _overview(results: Sequence[tuple[Item, Result | None]]) -> str:
+    rows = []
+    for part in dict.fromkeys(item.part for item, _ in results):
+        mine = [result for item, result in results if item.part == part]
+        done = [result for result in mine if result is not None]
+        seconds = sum(result["seconds"] for result in done)
+        rows.append(
+            {
+                "part": part,
+                "measured": f"{len(done)} of {len(mine)}",
+                "passed": f"{sum(map(passed, done))} of {len(done)}",
+                "seconds": f"{seconds:.0f}",
+            }
+        )
+    return markdown_table(rows, ["part", "measured", "passed", "seconds"]) + "\n"
+
+
+def _section(result: Result) -> list[str]:
+    if "error" in result:
+        return [f"Failed: {result['error']}", ""]
+    lines: list[str] = []
+    checks = {**result.get("equal", {}), **result.get("targets", {})}
+    if checks:
+        rows = [
+            {"check": name, "value": _number(check["value"]), "at most": _number(check["tolerance"]),
+             "": "passed" if check["ok"] else "FAILED"}
+            for name, check in checks.items()
+        ]  # fmt: skip
+        lines += [markdown_table(rows, ["check", "value", "at most", ""]), ""]
+    if "phases" in result:
+        rows = [
+            {"phase": name, **{key: _number(value) for key, value in phase.items()}}
+            for name, phase in result["phases"].items()
+        ]
+        return [f"{result['model']}:", "", *lines, markdown_table(rows, list(rows[0])), ""]
+    for name in ("rows", "steps"):
+        if isinstance(result.get(name), list) and result[name]:
+            rows = [{key: _number(value) for key, value in row.items()} for row in result[name]]
+            lines += [markdown_table(rows, list(rows[0])), ""]
+    for name, value in result.items():
+        if name not in _LEFT_OUT:
+            lines += [f"- {name}: {_shown(value)}"]
+    return [*lines, ""]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
+    return _number(value)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
