@@ -233,6 +233,8 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
         "_target_": "finegrained_rlhf.runtime.ProcessConfig",
         "precision": "fp32",
         "threads": None,
+        "timeout_s": 1800.0,
+        "cudnn_attention": False,
     }
     with configured({"seed": 0, "given": True}):
         ToyRun(output_dir=begun.output_dir, resume="never", total_steps=1).run()
