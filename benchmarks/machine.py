@@ -54,10 +54,10 @@ def busy_neighbour() -> Iterator[None]:
 
 
 @contextmanager
-def attention_as_torch_has_it() -> Iterator[None]:
-    """With the kernels that torch allows `scaled_dot_product_attention` where nobody asks for others."""
+def cudnn_attention(allowed: bool = TORCH_HAS_CUDNN_ATTENTION) -> Iterator[None]:
+    """With or without cuDNN's kernels for `scaled_dot_product_attention`; as torch has it where nobody says."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(TORCH_HAS_CUDNN_ATTENTION)
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from benchmarks.machine import attention_as_torch_has_it
+from benchmarks.machine import cudnn_attention
 from benchmarks.ours import ADAM, Step
 from benchmarks.plain_rewards import PlainRewards
 from benchmarks.workload import PAD, WEIGHTS, Workload, end_ids
@@ -113,7 +113,7 @@ class Plain:
         self._steps += 1
         prompts = items_of_step(self.data, self._steps, self.profile.prompts, self.profile.seed)
         timer = PhaseTimer(self.device)
-        with attention_as_torch_has_it(), timer.phase("total"):
+        with cudnn_attention(), timer.phase("total"):
             with timer.phase("rollout"):
                 drawn = self.draw(prompts)
             self.learn_from(drawn, timer)

@@ -6,8 +6,6 @@ Knows the shapes of attention in this project, and torch's kernels. Knows no mod
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.equality import entry
 from benchmarks.gpu.items import Item, Result, Setting
-from benchmarks.machine import wait
+from benchmarks.machine import cudnn_attention, wait
 
 PLAN_SECONDS = 0.005
 """A first call that takes so much longer than the second one made a plan (or compiled a kernel)."""
@@ -93,17 +91,6 @@ def attention_items() -> list[Item]:
     ]
 
 
-@contextmanager
-def cudnn(allowed: bool) -> Iterator[None]:
-    """With or without cuDNN's attention."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-
-
 def chosen(situation: Situation, device: torch.device, dtype: torch.dtype) -> str:
     """The kernel that torch would take, by name."""
     (query, key, value), mask = situation.tensors(device, dtype)
@@ -118,7 +105,7 @@ def kernels(setting: Setting) -> Result:
         row: dict[str, Any] = {"situation": situation.name}
         for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
             for allowed in (False, True):
-                with cudnn(allowed):
+                with cudnn_attention(allowed):
                     key = f"{name}, cuDNN {'on' if allowed else 'off'}"
                     row[key] = chosen(situation, setting.device, dtype)
                     row[f"{key}: ms"] = 1000 * seconds_of(situation, setting.device, dtype)
@@ -158,11 +145,11 @@ def plans(setting: Setting) -> Result:
         return Situation("", queries, tokens, "seen", trains)
 
     for allowed in (False, True):  # kernels are loaded when they are first used
-        with cudnn(allowed):
+        with cudnn_attention(allowed):
             for trains in (False, True):
                 call(situation(lengths.start - 8, trains), setting.device, torch.bfloat16)
     for allowed in (False, True):
-        with cudnn(allowed):
+        with cudnn_attention(allowed):
             extra = []
             for length in lengths:
                 # A length of its own for each side: what one has planned, the other must not find.
@@ -185,7 +172,7 @@ def masked_gradient(setting: Setting) -> Result:
     """
     counts = {}
     for allowed in (False, True):
-        with cudnn(allowed):
+        with cudnn_attention(allowed):
             query, key, value = (
                 torch.randn(2, 8, tokens, 64, device=setting.device, dtype=torch.bfloat16) for tokens in (128, 192, 192)
             )

@@ -16,12 +16,13 @@ import torch
 from benchmarks.gpu import equality, steps
 from benchmarks.gpu import items as gpu_items
 from benchmarks.gpu.__main__ import chosen_items, main
-from benchmarks.gpu.attention import SITUATIONS, chosen, cudnn, masked_gradient, plans
+from benchmarks.gpu.attention import SITUATIONS, chosen, masked_gradient, plans
 from benchmarks.gpu.equality import compare_family, compare_rewards
 from benchmarks.gpu.families import SETTINGS
 from benchmarks.gpu.items import Item, Ledger, Result, Setting, passed, run_items
 from benchmarks.gpu.page import page
 from benchmarks.gpu.steps import qwen3_profile, smollm2_profile, t5_profile, targets_of
+from benchmarks.machine import cudnn_attention
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
@@ -177,7 +178,7 @@ def test_attention_on_a_cpu(tmp_path: Path) -> None:
     for situation in SITUATIONS:
         assert chosen(situation, CPU, torch.bfloat16) in ("math", "flash")
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    with cudnn(not before):
+    with cudnn_attention(not before):
         assert torch.backends.cuda.cudnn_sdp_enabled() != before
     assert torch.backends.cuda.cudnn_sdp_enabled() == before
     assert masked_gradient(small(tmp_path))["not_finite"] == {"cudnn_off": 0, "cudnn_on": 0}

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import copy
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.steppers import snapshot
 from finegrained_rlhf.rollout.steppers.shared_prefix import SHARED_PREFIX
-from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_bias, effective_weight, is_plain
+from finegrained_rlhf.rollout.steppers.snapshot import (
+    WeightsOfNow,
+    compute_dtype,
+    effective_bias,
+    effective_weight,
+    is_plain,
+)
 
 _HEAD_ROWS = 1024
 
@@ -128,20 +132,4 @@ def _replace_linear(source: Any, copied: Any) -> list[tuple[Any, _PlainLinear]]:
     return replaced
 
 
-_kept: WeakKeyDictionary[Policy, dict[torch.dtype, DecodingCopy]] = WeakKeyDictionary()
-
-
-def decoding_copy(policy: Policy) -> DecodingCopy:
-    """A copy with the weights of now.
-
-    Where `shares_weights` there is one for a policy and a dtype, which all recorded steps read; elsewhere each is new
-    and lives as long as its stepper.
-    """
-    if not snapshot.shares_weights(policy):
-        return DecodingCopy(policy)
-    copies = _kept.setdefault(policy, {})
-    dtype = compute_dtype(next(policy.model.parameters()))
-    if dtype not in copies:
-        copies[dtype] = DecodingCopy(policy)
-    copies[dtype].refresh()
-    return copies[dtype]
+decoding_copy = WeightsOfNow(DecodingCopy)

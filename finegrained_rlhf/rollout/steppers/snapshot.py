@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+
+from finegrained_rlhf.models.policy import Policy
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -20,10 +23,9 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def shares_weights(policy: Any) -> bool:
+def shares_weights(policy: Policy) -> bool:
     """Whether all steppers of a policy read one copy of its weights: on CUDA, where recorded steps stay alive."""
-    on_gpu: bool = policy.device.type == "cuda"
-    return on_gpu
+    return policy.device.type == "cuda"
 
 
 def is_plain(module: Any) -> bool:
@@ -64,3 +66,39 @@ def autocast_of_now(device: str) -> Callable[[], AbstractContextManager[Any]]:
     """
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     return lambda: torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
+
+
+class RefreshedWeights(Protocol):
+    """Weights of a policy as they were read."""
+
+    def refresh(self) -> None:
+        """Read them again, into the same tensors."""
+
+
+R = TypeVar("R", bound=RefreshedWeights)
+
+
+class WeightsOfNow(Generic[R]):
+    """Gives a policy's weights of now.
+
+    Where `shares_weights` there is one reading for a policy and a dtype, which all recorded steps share; elsewhere each
+    is new and lives as long as its stepper.
+
+    Args:
+        read: makes a reading.
+    """
+
+    def __init__(self, read: Callable[[Policy], R]) -> None:
+        self._read = read
+        self._kept: WeakKeyDictionary[Policy, dict[torch.dtype, R]] = WeakKeyDictionary()
+
+    def __call__(self, policy: Policy) -> R:
+        """The reading, made now or refreshed now."""
+        if not shares_weights(policy):
+            return self._read(policy)
+        kept, dtype = self._kept.setdefault(policy, {}), compute_dtype(next(policy.model.parameters()))
+        if dtype in kept:
+            kept[dtype].refresh()
+        else:
+            kept[dtype] = self._read(policy)
+        return kept[dtype]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.steppers import snapshot
-from finegrained_rlhf.rollout.steppers.snapshot import compute_dtype, effective_weight, is_plain
+from finegrained_rlhf.rollout.steppers.snapshot import WeightsOfNow, compute_dtype, effective_weight, is_plain
 
 
 @dataclass(frozen=True)
@@ -101,21 +99,4 @@ def inner_names(dense: Any) -> tuple[str, ...]:
     return ("wi_0", "wi_1") if hasattr(dense, "wi_0") else ("wi",)
 
 
-_kept: WeakKeyDictionary[Policy, dict[torch.dtype, T5Weights]] = WeakKeyDictionary()
-
-
-def t5_weights(policy: Policy) -> T5Weights:
-    """The weights of now.
-
-    Where `shares_weights` there is one for a policy and a dtype, which all recorded steps read; elsewhere each is new
-    and lives as long as its stepper.
-    """
-    if not snapshot.shares_weights(policy):
-        return T5Weights(policy)
-    snapshots = _kept.setdefault(policy, {})
-    dtype = compute_dtype(policy.model.decoder.embed_tokens.weight)
-    if dtype not in snapshots:
-        snapshots[dtype] = T5Weights(policy)
-    else:
-        snapshots[dtype].refresh()
-    return snapshots[dtype]
+t5_weights = WeightsOfNow(T5Weights)
