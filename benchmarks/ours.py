@@ -104,12 +104,13 @@ class Ours:
         value = SeparateValueModel(copy.deepcopy(workload.value), self.policy)
         value.head.load_state_dict(workload.value_head.state_dict())
         self.engine = RecordingEngine(make_engine(self.policy))
+        processes = Processes(ProcessConfig(profile.precision))
         parts = PPOParts(
-            PPOModels(self.policy, value.to(workload.device), adam, total_steps=1_000_000),
+            PPOModels(self.policy, value.to(workload.device), adam, 1_000_000, processes),
             self.engine,
             make_composer(workload),
             PPOData(workload.prompts(lengths), ()),
-            Processes(ProcessConfig(profile.precision)),
+            processes,
             RunDirectory(run).create(),
         )
         self.trainer = PPOTrainer(

@@ -69,12 +69,13 @@ class GroupSide:
         self.engine = RecordingEngine(make_engine(self.policy))
         composer = RewardComposer(RewardConfig({"words": WordRewards(profile.vocabulary)}, {"words": 1.0}))
         composer.setup(workload.device)
+        processes = Processes(ProcessConfig(profile.precision))
         parts = PPOParts(
-            PPOModels(self.policy, None, adam, total_steps=1_000_000),
+            PPOModels(self.policy, None, adam, 1_000_000, processes),
             self.engine,
             composer,
             PPOData(workload.prompts(lengths), ()),
-            Processes(ProcessConfig(profile.precision)),
+            processes,
             RunDirectory(run).create(),
         )
         kl = KLConfig(place="loss", estimator="k3", beta=BETA, limit=None)

@@ -6,12 +6,26 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
+
+Write = Callable[[Path], None]
+"""Writes files into a directory, of values that were taken before: what is going on may change them meanwhile."""
+
+
+def write_all(writes: Iterable[Write]) -> Write:
+    """One after the other, into the same directory."""
+    listed = list(writes)
+
+    def write(directory: Path) -> None:
+        for one in listed:
+            one(directory)
+
+    return write
 
 
 @contextmanager
@@ -35,28 +49,43 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
     """A temporary directory beside `path` that takes its place when the block ends well."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
-    old = temporary.with_suffix(".old")
+    temporary = temporary_directory(path)
     try:
         yield temporary
-        os.chmod(temporary, 0o755)
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with open(file, "rb") as stream:
-                    os.fsync(stream.fileno())
-        if path.exists():
-            os.replace(path, old)
-        try:
-            os.replace(temporary, path)
-        except BaseException:
-            if old.exists():
-                os.replace(old, path)
-            raise
+        flush(temporary)
+        put_in_place(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def temporary_directory(path: str | Path) -> Path:
+    """A new directory beside `path` under a temporary name."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+
+
+def flush(directory: Path) -> None:
+    """Bring all files below a directory to the disk."""
+    for file in directory.rglob("*"):
+        if file.is_file():
+            with open(file, "rb") as stream:
+                os.fsync(stream.fileno())
+
+
+def put_in_place(temporary: Path, path: str | Path) -> None:
+    """Give a flushed temporary directory its name, instead of the directory that may have it."""
+    path, old = Path(path), temporary.with_suffix(".old")
+    os.chmod(temporary, 0o755)
+    if path.exists():
+        os.replace(path, old)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        if old.exists():
+            os.replace(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

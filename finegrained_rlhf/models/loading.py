@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Sequence
@@ -20,13 +19,15 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.files import Write
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
-from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter, merged_state
+from finegrained_rlhf.models.lora import LoraConfig, adapter_weights, add_lora, load_adapter, merged_state
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import store_frozen
+from finegrained_rlhf.models.weights.saving import pretrained_to_save, taken
 from finegrained_rlhf.text.chat import record_prompt, recorded_prompt
 
 _VOCABULARIES = (
@@ -222,18 +223,24 @@ def save_policy(policy: Policy, directory: Path) -> None:
 
     A LoRA policy's adapter is saved beside, in `adapter/`; how prompts are put, where that is not the default.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    if policy.adapter is None:
-        policy.model.save_pretrained(directory)
-    else:
-        with torch.device("meta"):
-            shell: Any = type(policy.model)(copy.deepcopy(policy.model.config))
-        shell.load_state_dict(merged_state(policy.model), assign=True)
-        shell.generation_config = policy.model.generation_config
-        shell.save_pretrained(directory)
-        policy.adapter.save_pretrained(directory / "adapter", selected_adapters=["default"])
-    policy.tokenizer.save_pretrained(directory)
-    record_prompt(directory, policy.prompt)
+    policy_to_save(policy)(directory)
+
+
+def policy_to_save(policy: Policy) -> Write:
+    """The same of the policy as it is now, to be written while it is trained further."""
+    adapter, state = policy.adapter, policy.model.state_dict() if policy.adapter is None else merged_state(policy.model)
+    model = pretrained_to_save(policy.model, taken(state))
+    inside = {f"base_model.model.{name}": tensor for name, tensor in taken(adapter_weights(policy.model)).items()}
+
+    def write(directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        model(directory)
+        if adapter is not None:
+            adapter.save_pretrained(directory / "adapter", selected_adapters=["default"], state_dict=inside)
+        policy.tokenizer.save_pretrained(directory)
+        record_prompt(directory, policy.prompt)
+
+    return write
 
 
 @dataclass(frozen=True)

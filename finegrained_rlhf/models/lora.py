@@ -15,6 +15,9 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 
+ADAPTER = ".lora_"
+"""In the names of an adapter's modules and weights."""
+
 
 @dataclass(frozen=True)
 class LoraConfig:
@@ -123,6 +126,11 @@ def reference_adapter(adapter: Any) -> Iterator[None]:
 def _in_fp32(weight: Tensor) -> Tensor:
     """A weight as it is, but for that of a frozen base which is stored in bf16."""
     return weight.float() if weight.dtype == torch.bfloat16 else weight
+
+
+def adapter_weights(model: Any) -> dict[str, Tensor]:
+    """The weights of a model's adapters, by their names in the model; they share its memory."""
+    return {name: tensor for name, tensor in model.state_dict().items() if ADAPTER in name}
 
 
 def merged_state(model: Any) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit.
 
-Knows parameters by name. Knows no loss; gradients are already summed over processes when `step` is called.
+Knows parameters by name, and which of them this process updates. Knows no loss.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.errors import CheckpointError, ConfigError
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.sharding.exchange import exchange_for
+from finegrained_rlhf.runtime.sharding.moments import StoredMoments
 
 Groups = list[dict[str, Any]]
+Named = Iterable[tuple[str, nn.Parameter]]
 
 
 class _Scheduled:
@@ -91,9 +95,9 @@ class OptimizerConfig(_Scheduled):
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
 
-    def build(self, parameters: Iterable[tuple[str, nn.Parameter]], total_steps: int) -> Optimizer:
+    def build(self, parameters: Named, total_steps: int, processes: Processes | None = None) -> Optimizer:
         """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
-        return Optimizer(parameters, self, total_steps)
+        return Optimizer(parameters, self, total_steps, processes)
 
     def make(self, groups: Groups) -> torch.optim.Optimizer:
         """AdamW of these parameter groups."""
@@ -140,9 +144,9 @@ class AdafactorConfig(_Scheduled):
         if self.clip < 1:
             raise ConfigError(f"optimizer.clip: expected at least 1, got {self.clip}")
 
-    def build(self, parameters: Iterable[tuple[str, nn.Parameter]], total_steps: int) -> Optimizer:
+    def build(self, parameters: Named, total_steps: int, processes: Processes | None = None) -> Optimizer:
         """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
-        return Optimizer(parameters, self, total_steps)
+        return Optimizer(parameters, self, total_steps, processes)
 
     def make(self, groups: Groups) -> torch.optim.Optimizer:
         """Adafactor of these parameter groups. torch squares the first epsilon: 1e-30 as in the paper."""
@@ -166,25 +170,37 @@ AnyOptimizerConfig = OptimizerConfig | AdafactorConfig
 
 
 class Optimizer:
-    """AdamW or Adafactor over named parameters.
+    """AdamW or Adafactor over named parameters, which several processes may share out among them.
 
     Args:
         parameters: (name, parameter) pairs; those that need no gradient are left out.
         config: rates and schedule.
         total_steps: training steps that the schedule spans.
+        processes: whose gradients are summed before an update, and how they share it out (`processes.sharding`); None
+            for this process alone.
     """
 
     def __init__(
-        self, parameters: Iterable[tuple[str, nn.Parameter]], config: AnyOptimizerConfig, total_steps: int
+        self,
+        parameters: Named,
+        config: AnyOptimizerConfig,
+        total_steps: int,
+        processes: Processes | None = None,
     ) -> None:
         self.named = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         if not self.named:
             raise ConfigError("optimizer: no parameter needs a gradient")
-        self.config, self.total_steps = config, total_steps
-        decayed = [p for p in self.named.values() if p.ndim >= 2]
-        others = [p for p in self.named.values() if p.ndim < 2]
+        self.config, self.total_steps, self._processes = config, total_steps, processes
+        self._exchange = None if processes is None else exchange_for(self.parameters, processes)
+        self._summed = False
+        owned = self.parameters if self._exchange is None else self._exchange.owned
+        names = {parameter: name for name, parameter in self.named.items()}
+        self._owned = {names[parameter]: parameter for parameter in owned}
+        decayed = [p for p in owned if p.ndim >= 2]
+        others = [p for p in owned if p.ndim < 2]
         groups: Groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        self._inner = config.make([group for group in groups if group["params"]])
+        groups = [group for group in groups if group["params"]]
+        self._inner = config.make(groups) if groups else None
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -197,61 +213,79 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        self._inner.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._summed = False
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients over processes, where that has not been done for the next update yet.
+
+        Between the first backward pass of an update and this, no other collective call may be made.
+        """
+        if self._exchange is not None and not self._summed:
+            self._exchange.sum_gradients()
+            self._summed = True
 
     def step(self, step: int) -> float:
-        """One update with the learning rate of training step `step` (from 1); gradients are dropped afterwards.
+        """Sum the gradients over processes and make one update with the learning rate of training step `step` (from 1).
 
-        A training step may make several updates. Parameters without a gradient count as having gradient 0.
+        A training step may make several updates. Parameters without a gradient count as having gradient 0. Gradients
+        are dropped afterwards.
 
         Returns:
             The global gradient norm before clipping.
         """
-        for parameter in self.parameters:
+        self.sum_gradients()
+        for parameter in self._owned.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = self._norm()
         if self.config.max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
-        for group in self._inner.param_groups:
-            group["lr"] = self.lr(step)
-        self._inner.step()
+            nn.utils.clip_grads_with_norm_(self._owned.values(), self.config.max_grad_norm, norm)
+        if self._inner is not None:
+            for group in self._inner.param_groups:
+                group["lr"] = self.lr(step)
+            self._inner.step()
+        if self._exchange is not None:
+            self._exchange.spread()
         self.zero_grad()
         return float(norm)
 
-    def save(self, directory: Path, name: str = "optimizer") -> None:
-        """Write the moments to `directory/name.safetensors`, bit by bit."""
-        tensors: dict[str, Tensor] = {}
-        for key, parameter in self.named.items():
-            for moment, value in self._inner.state.get(parameter, {}).items():
-                tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
-        save_file(tensors, directory / f"{name}.safetensors")
+    def _norm(self) -> Tensor:
+        """Of all gradients together, wherever they are."""
+        norm = nn.utils.get_total_norm([p.grad for p in self._owned.values() if p.grad is not None])
+        if self._exchange is None or not self._exchange.shared_out:
+            return norm
+        return self._exchange.processes.sum_(norm.double() ** 2).sqrt()
+
+    def to_save(self, name: str = "optimizer") -> Write:
+        """What this process has to write of the moments, taken now; every process must call this.
+
+        Where they are shared out, every process writes its own to `name.RANK-of-COUNT.safetensors`; else the main
+        process writes all to `name.safetensors`.
+        """
+        rank, count = (0, 1) if self._processes is None else (self._processes.rank, self._processes.count)
+        shared_out = self._exchange is not None and self._exchange.shared_out
+        if rank > 0 and not shared_out:
+            return write_all(())
+        tensors = {}
+        for key, parameter in self._owned.items():
+            for moment, value in (self._inner.state.get(parameter, {}) if self._inner else {}).items():
+                tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
+        file = f"{name}.{rank + 1}-of-{count}.safetensors" if shared_out else f"{name}.safetensors"
+        return lambda directory: save_file(tensors, directory / file)
 
     def load(self, directory: Path, name: str = "optimizer") -> None:
-        """Read what `save` wrote.
+        """Read what `to_save` wrote, by however many processes.
 
         Raises:
-            CheckpointError: the file is missing, or belongs to other parameters.
+            CheckpointError: a file is missing, or belongs to other parameters.
         """
-        path = directory / f"{name}.safetensors"
-        try:
-            stored = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path}: cannot read the optimizer state ({error})") from None
-        names = {key.split("/", 1)[1] for key in stored}
-        if stored and names != set(self.named):
-            odd = ", ".join(sorted(names ^ set(self.named))[:3])
-            raise CheckpointError(f"{path}: the optimizer state belongs to another model; differing: {odd}")
-        for key, parameter in self.named.items() if stored else ():
-            state = {}
-            for moment, shape in self.config.moments(parameter).items():
-                if f"{moment}/{key}" not in stored:
-                    raise CheckpointError(f"{path}: the state of another kind of optimizer ({key} has no {moment})")
-                value = stored[f"{moment}/{key}"]
-                if moment != "step" and value.shape != shape:
-                    raise CheckpointError(
-                        f"{path}: {moment} of {key} has shape {tuple(shape)}, the stored state {tuple(value.shape)}"
-                    )
-                state[moment] = value.to(parameter.device)
-            self._inner.state[parameter] = state
+        stored = StoredMoments.open(directory, name)
+        stored.check(self.named)
+        for key, parameter in self._owned.items() if stored.names else ():
+            if self._inner is not None:
+                shapes = self.config.moments(parameter)
+                self._inner.state[parameter] = {
+                    moment: stored.read(moment, key, shape).to(parameter.device) for moment, shape in shapes.items()
+                }

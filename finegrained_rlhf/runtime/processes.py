@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,12 +21,12 @@ from accelerate import PartialState
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.runtime.sharding.ownership import buckets
 
 T = TypeVar("T")
 
-GRADIENT_BUCKET = 1 << 26
-"""Gradients travel in flat buffers of at most so many elements (256 MiB in fp32): summing them does not double the
-memory of a large model."""
+SHARDING = ("none", "optimizer", "gradients", "full")
+"""What processes share out among them (`runtime/sharding/`)."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -44,12 +44,15 @@ class ProcessConfig:
         cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
             where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
             its masked backward pass has given NaN (pytorch#196678).
+        sharding: what the processes share out among them instead of each having all of it: `none`; `optimizer`, the
+            optimizer's moments; `gradients`, the gradients too; `full`, the weights of the models' layers too (FSDP2).
     """
 
     precision: str = "fp32"
     threads: int | None = None
     timeout_s: float = 1800.0
     cudnn_attention: bool = False
+    sharding: str = "none"
 
     def __post_init__(self) -> None:
         if self.precision not in ("fp32", "bf16"):
@@ -58,6 +61,25 @@ class ProcessConfig:
             raise ConfigError(f"threads: expected null or at least 1, got {self.threads}")
         if not 0 < self.timeout_s < math.inf:
             raise ConfigError(f"timeout_s: expected a number of seconds above 0, got {self.timeout_s}")
+        if self.sharding not in SHARDING:
+            raise ConfigError(f"sharding: expected one of {', '.join(SHARDING)}, got {self.sharding!r}")
+
+
+class Pending:
+    """A collective call on its way.
+
+    Args:
+        work: of torch.distributed.
+        explained: opened while it is waited for; explains its errors.
+    """
+
+    def __init__(self, work: Any, explained: Callable[[], AbstractContextManager[None]]) -> None:
+        self._work, self._explained = work, explained
+
+    def wait(self) -> None:
+        """Until its result can be used; on CUDA only the stream waits."""
+        with self._explained():
+            self._work.wait()
 
 
 class Processes:
@@ -71,7 +93,10 @@ class Processes:
         count: number of processes.
         device: where this process computes.
         precision: "fp32" or "bf16".
+        sharding: see `ProcessConfig`.
     """
+
+    sharding: str = "none"
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
         config = config or ProcessConfig()
@@ -82,7 +107,7 @@ class Processes:
         self.rank: int = state.process_index
         self.count: int = state.num_processes
         self.device: torch.device = state.device
-        self.precision, self._timeout = config.precision, config.timeout_s
+        self.precision, self.sharding, self._timeout = config.precision, config.sharding, config.timeout_s
         threads = config.threads
         if threads is None and self.count > 1:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.count)))
@@ -166,21 +191,28 @@ class Processes:
 
         The zeros are also made with a single process, so that an optimizer treats unused parameters alike either way.
         """
-        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        parameters = list(parameters)
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
-        if self.count == 1:
-            return
-        for gradients in by_dtype.values():
-            for bucket in _buckets(gradients):
-                flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-                with self._in_time():
-                    dist.all_reduce(flat)
-                parts = flat.split([gradient.numel() for gradient in bucket])
-                for gradient, part in zip(bucket, parts, strict=True):
-                    gradient.copy_(part.view_as(gradient))
+        for bucket in buckets(parameters, None) if self.count > 1 else ():
+            flat = bucket.gradients()
+            self.start_sum(flat).wait()
+            for parameter, part in zip(bucket.parameters, bucket.cut(flat), strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(part)
+
+    def start_sum(self, tensor: Tensor) -> Pending:
+        """Begin to sum a tensor on this process's device over all processes, in place."""
+        return Pending(dist.all_reduce(tensor, async_op=True), self._in_time)
+
+    def start_reduce(self, tensor: Tensor, owner: int) -> Pending:
+        """Begin to sum a tensor over all processes, in place at its owner; elsewhere it has no meaning afterwards."""
+        return Pending(dist.reduce(tensor, dst=owner, async_op=True), self._in_time)
+
+    def start_broadcast(self, tensor: Tensor, owner: int) -> Pending:
+        """Begin to send the owner's tensor to all processes, in place."""
+        return Pending(dist.broadcast(tensor, src=owner, async_op=True), self._in_time)
 
     def close(self) -> None:
         """Leave the process group; nothing happens in a single process."""
@@ -224,16 +256,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
-
-
-def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    elements = 0
-    for gradient in gradients:
-        if bucket and elements + gradient.numel() > GRADIENT_BUCKET:
-            yield bucket
-            bucket, elements = [], 0
-        bucket.append(gradient)
-        elements += gradient.numel()
-    if bucket:
-        yield bucket

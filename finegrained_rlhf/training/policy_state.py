@@ -10,23 +10,31 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.models.loading import policy_to_save
+from finegrained_rlhf.models.lora import ADAPTER, adapter_weights
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
+from finegrained_rlhf.models.weights.saving import taken
 from finegrained_rlhf.runtime.loop.trainer import OptimizerTrainer
 from finegrained_rlhf.runtime.optimizer import Optimizer
 
-_ADAPTER = ".lora_"
 _ADAPTER_FILE = "adapter_state.safetensors"
 
 
-def save_policy_state(policy: Policy, optimizer: Optimizer, directory: Path) -> None:
-    """Write what a checkpoint needs beside `policy/`: the adapters of a LoRA policy as they are, and the moments."""
-    if policy.adapter is not None:
-        state = policy.model.state_dict()
-        adapters = {name: tensor.contiguous() for name, tensor in state.items() if _ADAPTER in name}
-        save_file(adapters, directory / _ADAPTER_FILE)
-    optimizer.save(directory)
+def policy_state_to_save(policy: Policy, optimizer: Optimizer, main: bool) -> Write:
+    """What a checkpoint needs beside `policy/`, taken now: the adapters of a LoRA policy as they are, and the moments.
+
+    Args:
+        policy: trained.
+        optimizer: its own.
+        main: whether this is the main process, which writes all but the moments of others.
+    """
+    writes = [optimizer.to_save()]
+    if policy.adapter is not None and main:
+        adapters = {name: tensor.contiguous() for name, tensor in taken(adapter_weights(policy.model)).items()}
+        writes.append(lambda directory: save_file(adapters, directory / _ADAPTER_FILE))
+    return write_all(writes)
 
 
 def load_policy_state(policy: Policy, optimizer: Optimizer, checkpoint: Path) -> None:
@@ -40,7 +48,7 @@ def load_policy_state(policy: Policy, optimizer: Optimizer, checkpoint: Path) ->
     if policy.adapter is None:
         restore_weights(policy.model, checkpoint / "policy")
     else:
-        restore_weights(policy.model, checkpoint / _ADAPTER_FILE, part=_ADAPTER)
+        restore_weights(policy.model, checkpoint / _ADAPTER_FILE, part=ADAPTER)
     optimizer.load(checkpoint)
 
 
@@ -53,13 +61,13 @@ class PolicyTrainer(OptimizerTrainer):
 
     policy: Policy
 
-    def save_model(self, directory: Path) -> None:
-        """Write the policy with its tokenizer in the Hugging Face layout."""
-        save_policy(self.policy, directory)
+    def model_to_save(self) -> Write:
+        """The policy with its tokenizer in the Hugging Face layout."""
+        return policy_to_save(self.policy) if self.processes.is_main else write_all(())
 
-    def save_state(self, directory: Path) -> None:
-        """Write the adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""
-        save_policy_state(self.policy, self.optimizer, directory)
+    def state_to_save(self) -> Write:
+        """The adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""
+        return policy_state_to_save(self.policy, self.optimizer, self.processes.is_main)
 
     def load_state(self, checkpoint: Path) -> None:
         """Read what a checkpoint holds.

@@ -76,7 +76,7 @@ class RewardModelTrainer(ModelTrainer):
         self.model, self.processes, self.batches = model.to(processes.device), processes, batches
         self.validation = sorted(validation, key=lambda example: example.length)
         self.plan = BatchPlan(train, batches.batch_size, seed)
-        self.optimizer = optimizer.build(model.named_parameters(), total_steps)
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the batch of `step`. Returns loss and accuracy before it, gradient norm and rate."""

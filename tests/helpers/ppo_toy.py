@@ -120,7 +120,7 @@ def make_trainer(
     heads = 1 if algorithm is None else algorithm.value_heads(list(scorers), config)
     values = value_model(owner, kind, shared, heads) if heads else None
     parts = PPOParts(
-        PPOModels(owner, values, optimizer, total_steps=100),
+        PPOModels(owner, values, optimizer, 100, processes),
         make_engine(owner, rollout.engine) if engine is None else engine,
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
         PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
@@ -183,8 +183,8 @@ def run_together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
 def save_checkpoint(trainer: Any, directory: Path) -> Path:
     """What a run's loop saves of a trainer: the policy as exported, and its state."""
     (directory / "policy").mkdir(parents=True)
-    trainer.save_model(directory / "policy")
-    trainer.save_state(directory)
+    trainer.model_to_save()(directory / "policy")
+    trainer.state_to_save()(directory)
     return directory
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -31,7 +32,7 @@ class Toy:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         config = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
-        self.optimizer = config.build(self.model.named_parameters(), total_steps)
+        self.optimizer = config.build(self.model.named_parameters(), total_steps, processes)
         self.processes = processes
         self.scores, self.missed = scores, missed
         self.stop_reason: str | None = None
@@ -61,7 +62,6 @@ class Toy:
         loss = (error**2).sum() / len(inputs)
         if mine:
             loss.backward()
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
         self.optimizer.step(step)
         total = float(self.processes.sum_(loss.detach().double()))
         self.memory = 0.5 * self.memory + total
@@ -73,12 +73,15 @@ class Toy:
         missed = {} if self.missed is None else {"constraints_missed": self.missed[step]}
         return {"score": self.scores.get(step, -1.0), **missed}
 
-    def save_model(self, directory: Path) -> None:
-        save_file({k: v.contiguous() for k, v in self.model.state_dict().items()}, directory / "model.safetensors")
+    def model_to_save(self) -> Write:
+        state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        writes = [lambda directory: save_file(state, directory / "model.safetensors")]
+        return write_all(writes if self.processes.is_main else ())
 
-    def save_state(self, directory: Path) -> None:
-        self.optimizer.save(directory)
-        (directory / "toy.json").write_text(json.dumps({"memory": self.memory}))
+    def state_to_save(self) -> Write:
+        memory = json.dumps({"memory": self.memory})
+        toy = [lambda directory: (directory / "toy.json").write_text(memory)] if self.processes.is_main else []
+        return write_all([self.optimizer.to_save(), *toy])
 
     def load_state(self, checkpoint: Path) -> None:
         self.model.load_state_dict(load_file(checkpoint / "policy" / "model.safetensors"))

@@ -127,8 +127,8 @@ def test_the_size_of_a_checkpoint(case: CaseMaker, tmp_path: Path, overrides: li
     assert examined.plan is not None and examined.sample is not None
     trainer = examined.sample.build(examined.processes, RunDirectory(tmp_path / "sample").create())
     trainer.train_step(1)
-    trainer.save_model(tmp_path / "checkpoint" / "policy")
-    trainer.save_state(tmp_path / "checkpoint")
+    trainer.model_to_save()(tmp_path / "checkpoint" / "policy")
+    trainer.state_to_save()(tmp_path / "checkpoint")
     files = [load_file(path) for path in (tmp_path / "checkpoint").rglob("*.safetensors")]
     stored = sum(tensor.nbytes for file in files for key, tensor in file.items() if not key.startswith("step/"))
     assert doctor_directory.checkpoint_bytes(examined.plan) == pytest.approx(stored, rel=0.01)

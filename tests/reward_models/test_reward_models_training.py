@@ -288,8 +288,8 @@ def test_a_checkpoint_of_another_kind_is_refused(folder: Path, tmp_path: Path) -
     """A model of answers has one score where a model of segments has two labels."""
     ours = trainer(folder, "preference", RewardBatchConfig())
     (tmp_path / "model").mkdir()
-    ours.save_model(tmp_path / "model")
-    ours.save_state(tmp_path)
+    ours.model_to_save()(tmp_path / "model")
+    ours.state_to_save()(tmp_path)
     ours.load_state(tmp_path)
     other = trainer(folder, "relevance", RewardBatchConfig())
     with pytest.raises(CheckpointError, match="holds a RewardModel of another architecture than this run's"):

@@ -337,8 +337,8 @@ def test_one_process_is_two_and_a_resume_is_bit_identical(tmp_path: Path) -> Non
     begun.train_step(1), begun.train_step(2)
     saved = tmp_path / "checkpoint"
     (saved / "policy").mkdir(parents=True)
-    begun.save_model(saved / "policy")
-    begun.save_state(saved)
+    begun.model_to_save()(saved / "policy")
+    begun.state_to_save()(saved)
     resumed = moving_trainer(tmp_path / "resumed")
     resumed.load_state(saved)
     assert [steady(resumed.train_step(step)) for step in (3, 4)] == said[2:]

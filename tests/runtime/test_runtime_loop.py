@@ -14,6 +14,7 @@ from runtime_toy import Toy, rows, weights
 from script_runs import run_in_two_processes, run_process, run_script
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError
+from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
 from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult, run_loop
@@ -294,26 +295,23 @@ def test_a_killed_exchange_of_the_export_is_finished(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_checkpoint_before_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def full(self: Toy, directory: Path) -> None:
-        if self.memory > 0 and self.optimizer.lr(1) == 0 and len(rows(tmp_path / "metrics.jsonl")) >= 8:
+    whole = Toy.state_to_save
+
+    def half(self: Toy) -> Write:
+        def full(directory: Path) -> None:
             (directory / "part").write_bytes(b"half")
             raise OSError(code, os.strerror(code))
 
+        late = self.memory > 0 and len(rows(tmp_path / "metrics.jsonl")) >= 8
+        return write_all([whole(self), *([full] if late else [])])
+
     with monkeypatch.context() as patched:
-        patched.setattr(Toy, "save_state", _after(Toy.save_state, full))
+        patched.setattr(Toy, "state_to_save", half)
         with pytest.raises(DiskFullError, match=r"the disk is full: could not write checkpoint .*resumes from step 4"):
             train(tmp_path)
     assert sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir()) == ["step_0", "step_4"]
     assert read_checkpoint(tmp_path / "checkpoints/step_4").step == 4
     assert train(tmp_path).step == 12
-
-
-def _after(first, second):  # type: ignore[no-untyped-def]
-    def both(self, directory):  # type: ignore[no-untyped-def]
-        first(self, directory)
-        second(self, directory)
-
-    return both
 
 
 def test_a_really_full_disk_is_one_clear_error(tmp_path: Path, whole: Path) -> None:

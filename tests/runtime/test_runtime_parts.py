@@ -122,7 +122,7 @@ def test_the_state_is_saved_bit_by_bit(tmp_path: Path) -> None:
     broken = small_model()
     first = config.build(broken.named_parameters(), 8)
     descend(broken, first, range(1, 5))
-    first.save(tmp_path)
+    first.to_save()(tmp_path)
     second = config.build(broken.named_parameters(), 8)
     second.load(tmp_path)
     descend(broken, second, range(5, 9))
@@ -132,7 +132,7 @@ def test_the_state_is_saved_bit_by_bit(tmp_path: Path) -> None:
 
 def test_the_state_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
     model = small_model()
-    OptimizerConfig().build(model.named_parameters(), 8).save(tmp_path)
+    OptimizerConfig().build(model.named_parameters(), 8).to_save()(tmp_path)
     fresh = OptimizerConfig().build(model.named_parameters(), 8)
     fresh.load(tmp_path)
     assert all(norm > 0 for norm in descend(model, fresh, range(1, 3)))
@@ -187,7 +187,7 @@ def test_adafactor_without_gradient_stays_and_its_state_is_saved_bit_by_bit(tmp_
     descend(straight, config.build(straight.named_parameters(), 8), range(1, 9))
     first = config.build(broken.named_parameters(), 8)
     descend(broken, first, range(1, 5))
-    first.save(tmp_path)
+    first.to_save()(tmp_path)
     second = config.build(broken.named_parameters(), 8)
     second.load(tmp_path)
     descend(broken, second, range(5, 9))
@@ -213,7 +213,7 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path, what: str) -> None
     optimizer = OptimizerConfig().build(model.named_parameters(), 8)
     descend(model, optimizer, range(1, 2))
     if what != "missing":
-        optimizer.save(tmp_path)
+        optimizer.to_save()(tmp_path)
     if what == "damaged":
         file = tmp_path / "optimizer.safetensors"
         file.write_bytes(file.read_bytes()[:40])

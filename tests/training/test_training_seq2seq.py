@@ -100,7 +100,7 @@ def test_ppo_starts_with_ratio_one_and_moves_all_that_is_read(tmp_path: Path, fa
     assert first["kl"] == pytest.approx(0.0, abs=1e-4) and abs(second["kl"]) > 1e-5
     still = {name for name, p in moved(trainer).items() if torch.equal(p, before[name])}
     assert all("eoi_embedding" in name for name in still)  # read in place of a token that no prompt here has
-    trainer.save_model(tmp_path / "saved")
+    trainer.model_to_save()(tmp_path / "saved")
     plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
     own = trainer.models.policy.model.state_dict()
     assert all(torch.equal(weight, own[name]) for name, weight in plain.state_dict().items())

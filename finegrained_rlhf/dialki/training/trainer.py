@@ -98,7 +98,7 @@ class KnowledgeTrainer(ModelTrainer):
         self.batches, self.losses, self.processes, self.seed = batches, losses, processes, seed
         if dropout is not None:
             set_dropout(model, dropout)
-        self.optimizer = optimizer.build(model.named_parameters(), total_steps)
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
 
     @staticmethod
     @abstractmethod

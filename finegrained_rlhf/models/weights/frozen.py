@@ -13,15 +13,15 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from finegrained_rlhf.models.lora import ADAPTER
 from finegrained_rlhf.models.policy import Policy
 
 _LINEAR = ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
-_ADAPTER = ".lora_"
 
 
 def linear_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     """Weights and biases of linear layers, of any shape, each once: no adapters, none that an embedding shares."""
-    layers = [(name, part) for name, part in module.named_modules() if _ADAPTER not in name]
+    layers = [(name, part) for name, part in module.named_modules() if ADAPTER not in name]
     linear = [part for _, part in layers if type(part).__name__ in _LINEAR]
     ours = {id(part) for part in linear}
     elsewhere = {id(own) for _, part in layers if id(part) not in ours for own in part.parameters(recurse=False)}

@@ -15,7 +15,7 @@ from inspect import signature
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
 from finegrained_rlhf.rollout.fast import KEPT_BYTES, MOST_RECORDED, PROMPT_BUCKET
-from finegrained_rlhf.runtime.processes import GRADIENT_BUCKET
+from finegrained_rlhf.runtime.sharding.ownership import BUCKET_ELEMENTS
 
 GIB = 2**30
 
@@ -262,7 +262,7 @@ def update_bytes(plan: Plan) -> int:
         value_gradients = 4 * plan.value.trained
     gradients = gradient_bytes(plan)
     before = gradients if plan.group < plan.prompts else 0
-    summing = min(4 * GRADIENT_BUCKET, gradients) if plan.processes > 1 else 0
+    summing = min(4 * BUCKET_ELEMENTS, gradients) if plan.processes > 1 else 0
     again = head_bytes(plan, plan.group, backward=True)
     if plan.checkpointing:
         one = plan.policy_activations

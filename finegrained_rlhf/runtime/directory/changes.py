@@ -33,6 +33,7 @@ HARMLESS_KEYS = (
     "processes.threads",
     "processes.timeout_s",
     "processes.cudnn_attention",
+    "processes.sharding",
     "policy.gradient_checkpointing",
     "ppo.micro_batch_prompts",
     "ppo.micro_batch_tokens",

@@ -22,6 +22,8 @@ from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
+Checksums = dict[str, dict[str, str | int]]
+
 MANIFEST = "manifest.json"
 LOOP_STATE = "loop.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -110,8 +112,7 @@ class CheckpointStore:
         path = self.path(state.step)
         with reporting_full_disk(f"checkpoint {path}"), atomic_directory(path) as directory:
             write(directory)
-            write_json(directory / LOOP_STATE, asdict(state))
-            write_json(directory / MANIFEST, {"step": state.step, "files": _checksums(directory)})
+            complete(directory, state, checksums(directory))
         self.prune()
         return path
 
@@ -149,6 +150,19 @@ class CheckpointStore:
         for step in self.steps():
             if step not in kept:
                 shutil.rmtree(self.path(step))
+
+
+def complete(directory: Path, state: LoopState, files: Checksums) -> None:
+    """Write the state of the loop and the list of all files, which make a directory a checkpoint.
+
+    Args:
+        directory: of the checkpoint.
+        state: of the loop.
+        files: of everything else in it.
+    """
+    write_json(directory / LOOP_STATE, asdict(state))
+    listed = {**files, LOOP_STATE: _checksum(directory / LOOP_STATE)}
+    write_json(directory / MANIFEST, {"step": state.step, "files": dict(sorted(listed.items()))})
 
 
 def read_checkpoint(path: Path) -> LoopState:
@@ -212,12 +226,14 @@ def reporting_full_disk(what: str) -> Iterator[None]:
         raise
 
 
-def _checksums(directory: Path) -> dict[str, dict[str, str | int]]:
+def checksums(directory: Path) -> Checksums:
+    """Size and SHA-256 of every file below a directory, by its path there."""
     files = sorted(file for file in directory.rglob("*") if file.is_file())
-    return {
-        file.relative_to(directory).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-        for file in files
-    }
+    return {file.relative_to(directory).as_posix(): _checksum(file) for file in files}
+
+
+def _checksum(file: Path) -> dict[str, str | int]:
+    return {"bytes": file.stat().st_size, "sha256": _sha256(file)}
 
 
 def _sha256(file: Path) -> str:

@@ -10,7 +10,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,17 @@ from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.console import TrainingProgress
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.agreement import check_agreement
-from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, DiskFullError, LoopState, reporting_full_disk
+from finegrained_rlhf.runtime.loop.checkpoints import (
+    CheckpointStore,
+    Checksums,
+    DiskFullError,
+    LoopState,
+    complete,
+    reporting_full_disk,
+)
 from finegrained_rlhf.runtime.loop.start import EXPORT_RECORD, Start, exported_step, find_start, make_ready
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
+from finegrained_rlhf.runtime.loop.writing import BackgroundWriter, Writing
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sinks import MetricSinks
 
@@ -63,6 +71,7 @@ class _Loop:
         self.processes, self.sinks = processes, sinks
         self.store = CheckpointStore(run.checkpoints, config.keep_checkpoints)
         self.export_path = run.final(config.export)
+        self.writer = BackgroundWriter(processes)
 
     def run(self) -> LoopResult:
         with self._explained():
@@ -83,7 +92,8 @@ class _Loop:
                         "resuming from %s (step %d of %d)", start.checkpoint, state.step, self.config.total_steps
                     )
             try:
-                state = self._train(state if start.checkpoint is not None else self._begin())
+                with self.writer:
+                    state = self._train(state if start.checkpoint is not None else self._begin())
             finally:
                 self.sinks.close()
             self._finish(state)
@@ -144,6 +154,7 @@ class _Loop:
         every = config.validate_every
         if every is not None and (step % every == 0 or self._finished(state)):
             state = self._validate(state)
+        self.writer.look()
         if step % config.checkpoint_every == 0 or self._finished(state):
             self._checkpoint(state)
         progress.step(step, metrics)
@@ -170,7 +181,7 @@ class _Loop:
         missed = int(metrics.get("constraints_missed", 0))
         if state.beaten_by(score, missed):
             state = replace(state, best_step=state.step, best_score=score, best_missed=missed, stale_validations=0)
-            self._export(state, self.trainable.save_model)
+            self._export(state)
         else:
             state = replace(state, stale_validations=state.stale_validations + 1)
         patience = self.config.patience
@@ -179,27 +190,34 @@ class _Loop:
         return replace(state, stop_reason=state.stop_reason or self.trainable.stop_reason)
 
     def _checkpoint(self, state: LoopState) -> None:
+        """Take a checkpoint, to be written while training goes on."""
         check_agreement(self.trainable.optimizer.named, self.processes, state.step)
-        if self.processes.is_main:
+        model, rest, path = self.trainable.model_to_save(), self.trainable.state_to_save(), self.store.path(state.step)
 
-            def write(directory: Path) -> None:
-                model = directory / self.config.export
-                model.mkdir()
-                self.trainable.save_model(model)
-                self.trainable.save_state(directory)
+        def write(directory: Path) -> None:
+            rest(directory)
+            (directory / self.config.export).mkdir()
+            model(directory / self.config.export)
 
-            self.store.save(state, write)
+        def written() -> None:
+            self.store.prune()
             with reporting_full_disk(f"files in {self.run_directory.path}"):
                 self._write_state(state)
-        self.processes.barrier()
 
-    def _export(self, state: LoopState, write: Callable[[Path], None]) -> None:
-        """Put a model where users look for it, with a note of its step."""
-        if self.processes.is_main:
-            with reporting_full_disk(f"model {self.export_path}"), atomic_directory(self.export_path) as directory:
-                write(directory)
-                write_json(directory / EXPORT_RECORD, {"step": state.step, "score": state.best_score})
-        self.processes.barrier()
+        def finish(directory: Path, files: Checksums) -> None:
+            complete(directory, state, files)
+
+        what = write if self.processes.is_main else rest
+        self.writer.begin(Writing(path, f"checkpoint {path}", what, finish, written))
+
+    def _export(self, state: LoopState) -> None:
+        """Take the model that users will look for, to be written with a note of its step while training goes on."""
+
+        def finish(directory: Path, files: Checksums) -> None:
+            write_json(directory / EXPORT_RECORD, {"step": state.step, "score": state.best_score})
+
+        path = self.export_path
+        self.writer.begin(Writing(path, f"model {path}", self.trainable.model_to_save(), finish))
 
     def _finish(self, state: LoopState) -> None:
         """Make sure that the exported model is the best one, or the last one where nothing was validated."""

@@ -5,6 +5,7 @@ Knows modules, optimizers and processes. Knows no kind of model, no loss and no 
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from finegrained_rlhf.core.errors import CheckpointError, ConsistencyError
+from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -37,12 +39,11 @@ class OptimizerTrainer:
         Returns:
             The global gradient norm before clipping.
         """
-        self.processes.all_reduce_gradients(self.optimizer.parameters)
         return self.optimizer.step(step)
 
-    def save_state(self, directory: Path) -> None:
-        """Write the optimizer's moments; the rest of a step follows from the saved model, the seed and the step."""
-        self.optimizer.save(directory)
+    def state_to_save(self) -> Write:
+        """The optimizer's moments; the rest of a step follows from the saved model, the seed and the step."""
+        return self.optimizer.to_save()
 
 
 class ModelTrainer(OptimizerTrainer, ABC):
@@ -63,9 +64,12 @@ class ModelTrainer(OptimizerTrainer, ABC):
             ModelError: it is missing or cannot be read.
         """
 
-    def save_model(self, directory: Path) -> None:
-        """Write the model: encoder and tokenizer in the Hugging Face layout, everything else beside them."""
-        self.model.save(directory)
+    def model_to_save(self) -> Write:
+        """The model: encoder and tokenizer in the Hugging Face layout, everything else beside them."""
+        if not self.processes.is_main:
+            return write_all(())
+        save: Write = copy.deepcopy(self.model).cpu().save
+        return save
 
     def load_state(self, checkpoint: Path) -> None:
         """Read weights and moments of a checkpoint.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import Write
 from finegrained_rlhf.runtime.optimizer import Optimizer
 
 
@@ -76,11 +77,11 @@ class Trainable(Protocol):
         With `constraints_missed`, a validation that misses fewer is better than any that misses more.
         """
 
-    def save_model(self, directory: Path) -> None:
-        """Write the model in the Hugging Face layout into an existing directory (main process only)."""
+    def model_to_save(self) -> Write:
+        """The model as it is now, in the Hugging Face layout (every process; the main one alone writes)."""
 
-    def save_state(self, directory: Path) -> None:
-        """Write everything else that the next step depends on (main process only)."""
+    def state_to_save(self) -> Write:
+        """Everything else that the next step depends on, as it is now (every process; each writes its own part)."""
 
     def load_state(self, checkpoint: Path) -> None:
         """Read model and state from a checkpoint directory (every process)."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.models.weights.restore import restore_weights
+from finegrained_rlhf.models.weights.saving import module_to_save
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
-from finegrained_rlhf.training.policy_state import load_policy_state, save_policy_state
+from finegrained_rlhf.training.policy_state import load_policy_state, policy_state_to_save
+
+_VALUE_FILE = "value_state.safetensors"
 
 
 class PPOModels:
@@ -29,15 +33,23 @@ class PPOModels:
         value: trained; None for an algorithm that learns no values.
         optimizer: rates and schedule.
         total_steps: training steps that the schedule spans.
+        processes: of the run.
     """
 
-    def __init__(self, policy: Policy, value: ValueModel | None, optimizer: OptimizerConfig, total_steps: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        value: ValueModel | None,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        processes: Processes,
+    ) -> None:
         self.policy, self.value = policy.eval(), None if value is None else value.eval()
         self._reference: Policy | None = None
         if policy.adapter is None:
             self._reference = frozen_copy(policy)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
-        self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps)
+        self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -62,11 +74,16 @@ class PPOModels:
         values = self.value(PromptMemory(batch.prompts, ids, mask, None), batch.index, batch.ids)
         return masked_values(values, batch.mask)
 
-    def save_state(self, directory: Path) -> None:
-        """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments."""
-        save_policy_state(self.policy, self.optimizer, directory)
-        if self.value is not None:
-            save_model(self.value, str(directory / "value_state.safetensors"))
+    def state_to_save(self, main: bool) -> Write:
+        """Adapters (a full policy lies beside, in `policy/`), the value model and the optimizer's moments, as of now.
+
+        Args:
+            main: whether this is the main process.
+        """
+        writes = [policy_state_to_save(self.policy, self.optimizer, main)]
+        if self.value is not None and main:
+            writes.append(module_to_save(self.value, _VALUE_FILE))
+        return write_all(writes)
 
     def load_state(self, checkpoint: Path) -> None:
         """Read what a checkpoint holds.
@@ -76,7 +93,7 @@ class PPOModels:
         """
         load_policy_state(self.policy, self.optimizer, checkpoint)
         if self.value is not None:
-            restore_weights(self.value, checkpoint / "value_state.safetensors")
+            restore_weights(self.value, checkpoint / _VALUE_FILE)
 
 
 def masked_values(values: Tensor, mask: Tensor) -> Tensor:

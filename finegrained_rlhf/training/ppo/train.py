@@ -139,7 +139,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         engine = make_engine(policy, self.rollout.engine)
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)
-        models = PPOModels(policy, self.value.load(policy, self.value_heads), self.optimizer, self.total_steps)
+        value = self.value.load(policy, self.value_heads)
+        models = PPOModels(policy, value, self.optimizer, self.total_steps, processes)
         if isinstance(models.value, SeparateValueModel):
             longest = max(len(prompt.input_ids) for prompt in data.train) + self.rollout.max_new_tokens
             check_positions(models.value.backbone.config, longest, "value model")

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
 from finegrained_rlhf.core.records import Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
-from finegrained_rlhf.models.loading import save_policy
+from finegrained_rlhf.models.loading import policy_to_save
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -126,7 +126,7 @@ class PPOTrainer:
         self._suppression = SuppressionWatch(self.processes)
         self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs)
         self._update = PPOUpdate(
-            self.models.policy, self.models.value, self._optimizer_step, self.processes, config, rollout.max_new_tokens
+            self.models.policy, self.models.value, self.optimizer, self.processes, config, rollout.max_new_tokens
         )
 
     # One training step -----------------------------------------------------------------------------------------
@@ -188,10 +188,6 @@ class PPOTrainer:
             algorithm=self.algorithm,
             importance=self.rollout_config.importance(scored.rollout),
         )
-
-    def _optimizer_step(self, step: int) -> float:
-        self.processes.all_reduce_gradients(self.models.trained)
-        return self.models.optimizer.step(step)
 
     # Checks ------------------------------------------------------------------------------------------------------
 
@@ -270,20 +266,22 @@ class PPOTrainer:
             self.run.validation_samples_path(step), experience, self.samples.of_validation, self.processes
         )
 
-    def save_model(self, directory: Path) -> None:
+    def model_to_save(self) -> Write:
         """The policy in the Hugging Face layout."""
-        save_policy(self.models.policy, directory)
+        return policy_to_save(self.models.policy) if self.processes.is_main else write_all(())
 
-    def save_state(self, directory: Path) -> None:
+    def state_to_save(self) -> Write:
         """Everything beside the policy that a resumed run needs."""
-        self.models.save_state(directory)
+        models = self.models.state_to_save(self.processes.is_main)
+        if not self.processes.is_main:
+            return models
         state: dict[str, Any] = {
             "kl": self.kl_controller.state(),
             "kl_exceeded": self.kl_exceeded,
             "reward": self.composer.state(),
             "logprobs_from_decode": self._scorer.from_decode,
         }
-        write_json(directory / "ppo.json", state)
+        return write_all((models, lambda directory: write_json(directory / "ppo.json", state)))
 
     def load_state(self, checkpoint: Path) -> None:
         """Continue from `checkpoint`; the reference stays the policy that the run began with."""

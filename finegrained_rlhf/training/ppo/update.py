@@ -16,6 +16,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.ppo.config import PPOConfig
@@ -96,8 +97,7 @@ class PPOUpdate:
     Args:
         policy: trained.
         value_model: trained; may be None.
-        optimizer_step: sums gradients over processes, updates with the rates of the given training step and clears
-            gradients; returns the gradient norm.
+        optimizer: of both together.
         processes: of the run.
         config: PPO settings.
         longest: tokens of the longest response that can be; read by `loss_average=constant`.
@@ -107,13 +107,13 @@ class PPOUpdate:
         self,
         policy: Policy,
         value_model: ValueModel | None,
-        optimizer_step: Callable[[int], float],
+        optimizer: Optimizer,
         processes: Processes,
         config: PPOConfig,
         longest: int = 1,
     ) -> None:
         self.policy, self.value_model = policy, value_model
-        self._optimizer_step, self._processes, self._config = optimizer_step, processes, config
+        self._optimizer, self._processes, self._config = optimizer, processes, config
         self._longest = longest
         self._kl_loss = config.kl.place == "loss"
 
@@ -146,11 +146,12 @@ class PPOUpdate:
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
             gaps = [self._backward(experience, batch, counts, metrics, beta, first=epoch == 0) for batch in batches]
+            self._optimizer.sum_gradients()
             if epoch == 0 and check_ratio is not None:
                 largest = float(torch.stack(gaps).max()) if gaps else 0.0
                 largest = largest if math.isfinite(largest) else math.inf
                 check_ratio(max(self._processes.gather_objects([largest])))
-            metrics.add("gradient_norm", self._optimizer_step(step), 1)
+            metrics.add("gradient_norm", self._optimizer.step(step), 1)
         self._train_mode(False)
 
     def _train_mode(self, dropout: bool) -> None:

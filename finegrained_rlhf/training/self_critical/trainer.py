@@ -100,7 +100,7 @@ class SelfCriticalTrainer(PolicyTrainer):
         )
         if config.dropout is not None:
             set_dropout(policy.model, config.dropout)
-        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
+        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps, processes)
 
     # One training step -----------------------------------------------------------------------------------------
 
@@ -186,6 +186,7 @@ class SelfCriticalTrainer(PolicyTrainer):
         for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
             for reference, value in self._backward(group, measured).items():
                 sums[reference] += value
+        self.optimizer.sum_gradients()
         self._largest_ratio = {} if measured is None else measured.largest(self.processes)
         metrics.add("loss/rl", sums[False] * rewarded / alpha, len(places))
         if alpha < 1:

@@ -170,7 +170,7 @@ class SFTTrainer(PolicyTrainer):
         self.processes, self.seed, self.segmenter, self.monitor = processes, seed, segmenter, monitor
         if settings.dropout is not None:
             set_dropout(policy.model, settings.dropout)
-        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps)
+        self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps, processes)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the global batch. Returns its metrics, the same on every process."""

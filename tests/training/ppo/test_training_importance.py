@@ -94,7 +94,7 @@ def test_gradient_and_metrics_are_those_of_the_formula(
         seen.append(experience)
         run(step, experience, *rest)
 
-    trainer._update._optimizer_step = keep
+    trainer.models.optimizer.step = keep
     trainer._update.run = watched  # type: ignore[method-assign]
     metrics = trainer.train_step(1)
     owner.model.zero_grad()

@@ -275,8 +275,8 @@ def gradients_of(trainer: PPOTrainer) -> list[torch.Tensor]:
         seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
         return step_of(number)
 
-    step_of = trainer._update._optimizer_step
-    trainer._update._optimizer_step = step
+    step_of = trainer.models.optimizer.step
+    trainer.models.optimizer.step = step
     trainer.train_step(1)
     return seen[0]
 
@@ -457,7 +457,7 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
         )
     torch.testing.assert_close(reference, expected.logprobs, atol=1e-5, rtol=0)
     assert float((logprobs_of(owner) - start).abs().max()) > 1e-2
-    trainer.save_model(tmp_path / "saved")
+    trainer.model_to_save()(tmp_path / "saved")
     merged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
     ids = torch.tensor([prompts()[0].input_ids])
     with torch.no_grad():  # in fp64, so that only the rounding of the saved weights is left

@@ -52,9 +52,9 @@ def test_unequal_ones_are_replaced_for_good(tmp_path: Path) -> None:
     results = [trainer.train_step(step) for step in (1, 2)]
     assert passes == [False, False, True, True] * 2
     assert all(result["logprob_gap"] < 1e-6 for result in results)
-    trainer.save_state(tmp_path)
+    trainer.state_to_save()(tmp_path)
     resumed = make_trainer(tmp_path / "again", epochs=1)
-    trainer.save_model(tmp_path / "policy")
+    trainer.model_to_save()(tmp_path / "policy")
     resumed.load_state(tmp_path)
     passes = counted(resumed)
     resumed.train_step(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -186,6 +187,7 @@ def updated(
     monkeypatch.setattr(update, "token_statistics", statistics)
     still: Any = _Still()
     metrics = StepMetrics()
-    trainer = update.PPOUpdate(still, None, lambda step: 1.0, Processes(), config, longest)
+    unmoved = SimpleNamespace(sum_gradients=lambda: None, step=lambda step: 1.0)
+    trainer = update.PPOUpdate(still, None, unmoved, Processes(), config, longest)  # type: ignore[arg-type]
     trainer.run(1, experience, micro_batches(experience.rollout, 1), metrics, beta=beta)
     return metrics.reduce(Processes())

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,7 +74,8 @@ def update_gradient(
     metrics = StepMetrics()
     settings = PPOConfig(**{**SETTINGS, **config})
     batches = micro_batches(data.rollout, settings.micro_batch_prompts, settings.micro_batch_tokens)
-    update = PPOUpdate(owner, value, step, Processes(), settings)
+    optimizer = SimpleNamespace(sum_gradients=lambda: None, step=step)
+    update = PPOUpdate(owner, value, optimizer, Processes(), settings)  # type: ignore[arg-type]
     with watched or nullcontext():
         update.run(7, data, batches, metrics, seen.append)
     return taken[0], metrics.reduce(Processes()), seen[0]

@@ -1,0 +1,173 @@
+"""Directories that are written while training goes on: a checkpoint, an exported model.
+
+What is to be written was taken before; every process writes and hashes its own part in a thread. A directory comes into
+place when all have done so, in the order in which they were begun, and everything that processes say to each other
+about it is said between steps, in the thread that trains. Knows files, threads and processes; knows no model.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+
+from finegrained_rlhf.core.errors import CheckpointError
+from finegrained_rlhf.core.files import Write, flush, put_in_place, temporary_directory
+from finegrained_rlhf.runtime.loop.checkpoints import Checksums, DiskFullError, checksums, reporting_full_disk
+from finegrained_rlhf.runtime.processes import Processes
+
+AT_ONCE = 2
+"""Directories that may be on their way: an export and the checkpoint of the same step."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A directory to write.
+
+    Attributes:
+        path: where it will be.
+        what: it is, for errors.
+        write: this process's part; file names differ between processes.
+        finish: called in the main process with the temporary directory and the checksums of all files, last.
+        placed: called in the main process when the directory is in place.
+    """
+
+    path: Path
+    what: str
+    write: Write
+    finish: Callable[[Path, Checksums], None]
+    placed: Callable[[], None] = _nothing
+
+
+class BackgroundWriter:
+    """Writes directories in threads. A context: its end waits for what is on its way.
+
+    All processes make the same calls. Where an error ends the block, what this process alone can finish is finished;
+    with several processes it is dropped, as the others may be gone.
+
+    Args:
+        processes: of the run.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._on_the_way: deque[_Part] = deque()
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or (self._processes.count == 1 and not isinstance(error, DiskFullError)):
+                self._settle(0)
+        finally:
+            for part in self._on_the_way:
+                part.drop()
+            self._on_the_way.clear()
+
+    def begin(self, writing: Writing) -> None:
+        """Start to write; waits while too much is on its way.
+
+        Raises:
+            DiskFullError: there was no room for an earlier directory; all that are in place are intact.
+        """
+        self._settle(AT_ONCE - 1)
+        main = self._processes.is_main
+        with reporting_full_disk(writing.what):
+            made = temporary_directory(writing.path) if main else writing.path
+        temporary = self._processes.broadcast_object(made)
+        self._on_the_way.append(_Part(writing, temporary, self._processes.rank))
+
+    def look(self) -> None:
+        """Put in place what all processes have written by now; waits for nothing.
+
+        Raises:
+            DiskFullError: there was no room.
+        """
+        while self._on_the_way and not self._processes.any(self._on_the_way[0].is_writing):
+            self._settle(len(self._on_the_way) - 1)
+
+    def _settle(self, left: int) -> None:
+        while len(self._on_the_way) > left:
+            part = self._on_the_way[0]
+            part.wait()
+            results = self._processes.gather_objects([part.result])
+            self._on_the_way.popleft()
+            failed = [result for result in results if isinstance(result, str)]
+            if failed:
+                part.drop()
+                if part.error is not None:
+                    raise part.error
+                raise CheckpointError(f"another process: {failed[0]}")
+            if self._processes.is_main:
+                part.put_in_place([result for result in results if not isinstance(result, str)])
+            self._processes.barrier()
+
+
+class _Part:
+    """What one process writes of a directory."""
+
+    def __init__(self, writing: Writing, temporary: Path, rank: int) -> None:
+        self.writing, self._temporary, self._rank = writing, temporary, rank
+        self._files: Checksums = {}
+        self.error: BaseException | None = None
+        self._thread = Thread(target=self._run, name=f"writes {writing.path.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def result(self) -> Checksums | str:
+        """The checksums of its files, or what went wrong."""
+        return self._files if self.error is None else str(self.error)
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def drop(self) -> None:
+        self._thread.join()
+        if self._rank == 0:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def put_in_place(self, files: list[Checksums]) -> None:
+        try:
+            with reporting_full_disk(self.writing.what):
+                for rank, listed in enumerate(files):
+                    for entry in sorted(self._directory(rank).iterdir()) if listed else ():
+                        os.replace(entry, self._temporary / entry.name)
+                    shutil.rmtree(self._directory(rank), ignore_errors=True)
+                together = {name: checksum for listed in files for name, checksum in listed.items()}
+                self.writing.finish(self._temporary, together)
+                put_in_place(self._temporary, self.writing.path)
+        except BaseException:
+            self.drop()
+            raise
+        self.writing.placed()
+
+    def _directory(self, rank: int) -> Path:
+        """Where a process writes, until all have written."""
+        return self._temporary / f".{rank}"
+
+    def _run(self) -> None:
+        directory = self._directory(self._rank)
+        try:
+            with reporting_full_disk(self.writing.what):
+                directory.mkdir()
+                self.writing.write(directory)
+                flush(directory)
+                self._files = checksums(directory)
+        except BaseException as error:
+            self.error = error

@@ -1,0 +1,1 @@
+"""What several processes share out among them: gradients, moments and weights."""
