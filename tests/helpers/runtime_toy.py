@@ -15,8 +15,10 @@ from safetensors.torch import load_file, save_file
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.optimizer import AdafactorConfig, AnyOptimizerConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+
+ADAMW = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
 
 
 class Toy:
@@ -28,12 +30,15 @@ class Toy:
         total_steps: int = 12,
         scores: dict[int, float] | None = None,
         missed: dict[int, int] | None = None,
+        rows: int = 7,
+        optimizer: AnyOptimizerConfig = ADAMW,
     ) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        config = OptimizerConfig(lr=0.05, weight_decay=0.1, warmup_steps=2, max_grad_norm=1.0)
-        self.optimizer = config.build(self.model.named_parameters(), total_steps, processes)
-        self.processes = processes
+        unused = torch.nn.Linear(3, 2)
+        together = torch.nn.ModuleDict({"model": self.model, "unused": unused})
+        self.optimizer = optimizer.build(together.named_parameters(), total_steps, processes)
+        self.processes, self.rows = processes, rows
         self.scores, self.missed = scores, missed
         self.stop_reason: str | None = None
         self.fail_at: tuple[int, str] | None = None
@@ -55,15 +60,15 @@ class Toy:
             if self.fail_at[1] == "hang" and self.processes.rank == 1:
                 time.sleep(60)
         generator = torch.Generator().manual_seed(step)
-        inputs = torch.randn(7, 4, generator=generator)  # seven rows never divide by two
+        inputs = torch.randn(self.rows, 4, generator=generator)
         noise = float(torch.rand(()).double()) if self.processes.count == 1 else 0.0
-        mine = list(self.processes.share(len(inputs)))
-        error = self.model(inputs[mine]).squeeze(-1) - inputs[mine].sum(-1)
-        loss = (error**2).sum() / len(inputs)
-        if mine:
-            loss.backward()
+        loss = torch.zeros((), dtype=torch.float64)
+        for row in self.processes.share(len(inputs)):  # a backward pass each: processes make different numbers of them
+            error = self.model(inputs[row]).squeeze(-1) - inputs[row].sum(-1)
+            (error**2 / len(inputs)).backward()
+            loss += error.detach().double() ** 2 / len(inputs)
         self.optimizer.step(step)
-        total = float(self.processes.sum_(loss.detach().double()))
+        total = float(self.processes.sum_(loss))
         self.memory = 0.5 * self.memory + total
         return {"loss": total, "noise": noise, "memory": self.memory, "lr": self.optimizer.lr(step)}
 
@@ -101,8 +106,11 @@ def rows(path: Path) -> list[dict[str, float]]:
 
 
 def main(options: dict) -> None:
-    processes = Processes(ProcessConfig(threads=1, timeout_s=options.get("timeout_s", 60.0)))
-    toy = Toy(processes, options.get("total_steps", 12), {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5})
+    sharding = options.get("sharding", "none")
+    processes = Processes(ProcessConfig(threads=1, timeout_s=options.get("timeout_s", 60.0), sharding=sharding))
+    optimizer = AdafactorConfig(lr=0.01, schedule="constant") if options.get("adafactor") else ADAMW
+    scores = {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5}
+    toy = Toy(processes, options.get("total_steps", 12), scores, rows=options.get("rows", 7), optimizer=optimizer)
     toy.fail_at = tuple(options["fail_at"]) if "fail_at" in options else None
     toy.seconds = options.get("seconds", 0.0)
     config = LoopConfig(total_steps=options.get("total_steps", 12), seed=3, checkpoint_every=4, validate_every=3)

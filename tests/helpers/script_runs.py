@@ -157,17 +157,22 @@ def run_script(name: str, *arguments: str, timeout: float = 400.0, **options: An
 
 
 def run_in_two_processes(name: str, *arguments: str, timeout: float = 400.0) -> Done:
-    """Run a script as `accelerate launch` would in two processes: the variables that torchrun sets, nothing else.
+    """See `run_in_processes`."""
+    return run_in_processes(2, name, *arguments, timeout=timeout)
+
+
+def run_in_processes(count: int, name: str, *arguments: str, timeout: float = 400.0) -> Done:
+    """Run a script as `accelerate launch` would in several processes: the variables that torchrun sets, nothing else.
 
     When one fails the other is ended. Their outputs follow each other, those of the main process first.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        meeting = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        meeting = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
         meeting["MASTER_PORT"] = str(free.getsockname()[1])
     ranks = [
         start_script(name, *arguments, environment={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
+        for rank in range(count)
     ]
     deadline, ended = time.monotonic() + timeout, dict[int, int]()
     while len(ended) < len(ranks):

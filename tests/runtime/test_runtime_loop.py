@@ -344,7 +344,7 @@ def test_two_processes_end_where_one_does_and_nothing_hangs(tmp_path: Path, whol
     apart = run_in_two_processes(str(TOY), json.dumps({"output": str(tmp_path / "apart"), "fail_at": [6, "apart"]}))
     assert apart.returncode != 0
     assert (
-        "step 8: process 1 does not hold the trained parameters of process 0 (1 of 4 differ, first 0.bias)"
+        "step 8: process 1 does not hold the trained parameters of process 0 (1 of 6 differ, first model.0.bias)"
         in apart.stderr
     )
     assert sorted(p.name for p in (tmp_path / "apart/checkpoints").iterdir()) == ["step_0", "step_4"]

@@ -147,15 +147,18 @@ class _Loop:
         metrics = {**self.trainable.train_step(step), "processes": self.processes.count}
         metrics["time/step_s"] = time.perf_counter() - started
         metrics["time/processor_s"] = time.process_time() - worked  # of all threads of this process
+        self.writer.look()
         if self.processes.is_main:
             with reporting_full_disk(f"metrics in {self.run_directory.metrics}"):
                 self.sinks.log(step, metrics)
         state = replace(state, stop_reason=self.trainable.stop_reason)
-        every = config.validate_every
-        if every is not None and (step % every == 0 or self._finished(state)):
+        every, saves = config.validate_every, step % config.checkpoint_every == 0
+        validates = every is not None and (step % every == 0 or self._finished(state))
+        if validates or saves:
+            self.writer.finish()
+        if validates:
             state = self._validate(state)
-        self.writer.look()
-        if step % config.checkpoint_every == 0 or self._finished(state):
+        if saves or self._finished(state):
             self._checkpoint(state)
         progress.step(step, metrics)
         return state

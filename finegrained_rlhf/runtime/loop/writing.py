@@ -70,7 +70,7 @@ class BackgroundWriter:
     ) -> None:
         try:
             if error is None or (self._processes.count == 1 and not isinstance(error, DiskFullError)):
-                self._settle(0)
+                self.finish()
         finally:
             for part in self._on_the_way:
                 part.drop()
@@ -88,6 +88,14 @@ class BackgroundWriter:
             made = temporary_directory(writing.path) if main else writing.path
         temporary = self._processes.broadcast_object(made)
         self._on_the_way.append(_Part(writing, temporary, self._processes.rank))
+
+    def finish(self) -> None:
+        """Wait for all that was begun.
+
+        Raises:
+            DiskFullError: there was no room.
+        """
+        self._settle(0)
 
     def look(self) -> None:
         """Put in place what all processes have written by now; waits for nothing.
