@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.files import Write
+from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.models.lora import LoraConfig, adapter_weights, add_lora, load_adapter, merged_state
@@ -28,6 +28,7 @@ from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.models.weights.saving import pretrained_to_save, taken
+from finegrained_rlhf.models.weights.sharded import is_sharded
 from finegrained_rlhf.text.chat import record_prompt, recorded_prompt
 
 _VOCABULARIES = (
@@ -226,10 +227,20 @@ def save_policy(policy: Policy, directory: Path) -> None:
     policy_to_save(policy)(directory)
 
 
-def policy_to_save(policy: Policy) -> Write:
-    """The same of the policy as it is now, to be written while it is trained further."""
-    adapter, state = policy.adapter, policy.model.state_dict() if policy.adapter is None else merged_state(policy.model)
-    model = pretrained_to_save(policy.model, taken(state))
+def policy_to_save(policy: Policy, main: bool = True) -> Write:
+    """The same of the policy as it is now, to be written while it is trained further.
+
+    Args:
+        policy: as it is now; where it is in shards, every process must call this.
+        main: whether this process writes; the others write nothing.
+    """
+    adapter = policy.adapter
+    if not main and not is_sharded(policy.model):
+        return write_all(())
+    state = taken(policy.model.state_dict() if adapter is None else merged_state(policy.model))
+    if not main:
+        return write_all(())
+    model = pretrained_to_save(policy.model, state)
     inside = {f"base_model.model.{name}": tensor for name, tensor in taken(adapter_weights(policy.model)).items()}
 
     def write(directory: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
+from finegrained_rlhf.runtime.sharding.shards import whole
 
 ADAPTER = ".lora_"
 """In the names of an adapter's modules and weights."""
@@ -141,7 +142,7 @@ def merged_state(model: Any) -> dict[str, Tensor]:
     Weights that the model ties share their memory here too; one that has an adapter of its own gets its own.
     """
     state = {
-        name.replace(".base_layer.", "."): _in_fp32(tensor.detach())
+        name.replace(".base_layer.", "."): _in_fp32(whole(tensor))
         for name, tensor in model.state_dict().items()
         if not re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name)
     }

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import head_logits
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
+from finegrained_rlhf.runtime.sharding.shards import computed
 from finegrained_rlhf.text.chat import PromptConfig
 
 
@@ -97,7 +99,7 @@ class Policy(nn.Module, ABC):
         """Encode each prompt once. Gradients flow unless the caller switched them off."""
         ids, mask = self.pad_prompts(prompts)
         with self._recomputing():
-            return PromptMemory(prompts, ids, mask, self._encode(ids, mask))
+            return PromptMemory(prompts, ids, mask, computed(self.model, self._encode, ids, mask))
 
     def pad_prompts(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         """Ids and mask of prompts on the model's device, int64 [P, L], right-padded."""
@@ -242,7 +244,8 @@ class Seq2SeqPolicy(Policy):
         assert memory.states is not None
         states, mask = memory.states, memory.prompt_mask
         with self._recomputing():
-            return seq2seq.decoder_states(self.model, states, mask, prompt_index, response_ids, self.start_ids)
+            inputs = states, mask, prompt_index, response_ids, self.start_ids
+            return computed(self.model, partial(seq2seq.decoder_states, self.model), *inputs)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""
@@ -275,8 +278,8 @@ class CausalPolicy(Policy):
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""
         with self._recomputing():
-            asked = memory.prompt_ids, memory.prompt_mask
-            return causal_states(self.model.base_model, *asked, prompt_index, response_ids, self.pad_id)
+            inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id
+            return computed(self.model, partial(causal_states, self.model.base_model), *inputs)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]; see `Policy.head`."""

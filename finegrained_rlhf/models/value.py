@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
+from finegrained_rlhf.runtime.sharding.shards import computed
 
 
 class ValueHead(nn.Module):
@@ -86,11 +88,13 @@ class SeparateValueModel(nn.Module):
         """
         if self.start_ids is None:
             asked = memory.prompt_ids, memory.prompt_mask
-            states = causal_states(self.backbone, *asked, prompt_index, response_ids, self.pad_id)
+            inputs = *asked, prompt_index, response_ids, self.pad_id
+            states = computed(self.backbone, partial(causal_states, self.backbone), *inputs)
         else:
             mask = memory.prompt_mask
-            encoded = seq2seq.encode(self.backbone, memory.prompt_ids, mask)
-            states = seq2seq.decoder_states(self.backbone, encoded, mask, prompt_index, response_ids, self.start_ids)
+            encoded = computed(self.backbone, partial(seq2seq.encode, self.backbone), memory.prompt_ids, mask)
+            rest = encoded, mask, prompt_index, response_ids, self.start_ids
+            states = computed(self.backbone, partial(seq2seq.decoder_states, self.backbone), *rest)
         return self.head(states).float()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.sharding.exchange import exchange_for
 from finegrained_rlhf.runtime.sharding.moments import StoredMoments
+from finegrained_rlhf.runtime.sharding.share import OwnShare
 
 Groups = list[dict[str, Any]]
 Named = Iterable[tuple[str, nn.Parameter]]
@@ -33,6 +33,8 @@ class _Scheduled:
     warmup_ratio: float
     schedule: str
     max_grad_norm: float | None
+    elementwise: ClassVar[bool] = True
+    """Whether an element's update depends on its own gradients alone."""
 
     def _check(self) -> None:
         if self.lr <= 0 or self.weight_decay < 0:
@@ -137,6 +139,8 @@ class AdafactorConfig(_Scheduled):
     schedule: str = "linear"
     max_grad_norm: float | None = None
 
+    elementwise: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         self._check()
         if self.lr > 0.01:
@@ -190,12 +194,11 @@ class Optimizer:
         self.named = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         if not self.named:
             raise ConfigError("optimizer: no parameter needs a gradient")
-        self.config, self.total_steps, self._processes = config, total_steps, processes
-        self._exchange = None if processes is None else exchange_for(self.parameters, processes)
-        self._summed = False
-        owned = self.parameters if self._exchange is None else self._exchange.owned
-        names = {parameter: name for name, parameter in self.named.items()}
-        self._owned = {names[parameter]: parameter for parameter in owned}
+        self.config, self.total_steps, self._summed = config, total_steps, False
+        self.share = OwnShare(self.named, processes)
+        if len(self.share.common) < len(self.named) and not config.elementwise:
+            raise ConfigError("optimizer: Adafactor needs whole matrices; processes.sharding=full needs AdamW")
+        owned = self.share.parameters.values()
         decayed = [p for p in owned if p.ndim >= 2]
         others = [p for p in owned if p.ndim < 2]
         groups: Groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
@@ -213,8 +216,7 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.share.drop_gradients()
         self._summed = False
 
     def sum_gradients(self) -> None:
@@ -222,8 +224,8 @@ class Optimizer:
 
         Between the first backward pass of an update and this, no other collective call may be made.
         """
-        if self._exchange is not None and not self._summed:
-            self._exchange.sum_gradients()
+        if not self._summed:
+            self.share.sum_gradients()
             self._summed = True
 
     def step(self, step: int) -> float:
@@ -236,27 +238,16 @@ class Optimizer:
             The global gradient norm before clipping.
         """
         self.sum_gradients()
-        for parameter in self._owned.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        norm = self._norm()
+        norm = self.share.norm()
         if self.config.max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(self._owned.values(), self.config.max_grad_norm, norm)
+            nn.utils.clip_grads_with_norm_(self.share.parameters.values(), self.config.max_grad_norm, norm)
         if self._inner is not None:
             for group in self._inner.param_groups:
                 group["lr"] = self.lr(step)
             self._inner.step()
-        if self._exchange is not None:
-            self._exchange.spread()
+        self.share.spread()
         self.zero_grad()
         return float(norm)
-
-    def _norm(self) -> Tensor:
-        """Of all gradients together, wherever they are."""
-        norm = nn.utils.get_total_norm([p.grad for p in self._owned.values() if p.grad is not None])
-        if self._exchange is None or not self._exchange.shared_out:
-            return norm
-        return self._exchange.processes.sum_(norm.double() ** 2).sqrt()
 
     def to_save(self, name: str = "optimizer") -> Write:
         """What this process has to write of the moments, taken now; every process must call this.
@@ -264,15 +255,14 @@ class Optimizer:
         Where they are shared out, every process writes its own to `name.RANK-of-COUNT.safetensors`; else the main
         process writes all to `name.safetensors`.
         """
-        rank, count = (0, 1) if self._processes is None else (self._processes.rank, self._processes.count)
-        shared_out = self._exchange is not None and self._exchange.shared_out
-        if rank > 0 and not shared_out:
+        share = self.share
+        if share.rank > 0 and share.is_all:
             return write_all(())
         tensors = {}
-        for key, parameter in self._owned.items():
+        for key, parameter in share.parameters.items():
             for moment, value in (self._inner.state.get(parameter, {}) if self._inner else {}).items():
                 tensors[f"{moment}/{key}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
-        file = f"{name}.{rank + 1}-of-{count}.safetensors" if shared_out else f"{name}.safetensors"
+        file = f"{name}.safetensors" if share.is_all else f"{name}.{share.rank + 1}-of-{share.count}.safetensors"
         return lambda directory: save_file(tensors, directory / file)
 
     def load(self, directory: Path, name: str = "optimizer") -> None:
@@ -283,9 +273,9 @@ class Optimizer:
         """
         stored = StoredMoments.open(directory, name)
         stored.check(self.named)
-        for key, parameter in self._owned.items() if stored.names else ():
-            if self._inner is not None:
-                shapes = self.config.moments(parameter)
-                self._inner.state[parameter] = {
-                    moment: stored.read(moment, key, shape).to(parameter.device) for moment, shape in shapes.items()
-                }
+        for key, parameter in self.share.parameters.items() if stored.names else ():
+            assert self._inner is not None
+            shapes, rows = self.config.moments(self.named[key]), self.share.rows(key)
+            self._inner.state[parameter] = {
+                moment: stored.read(moment, key, shape, rows).to(parameter.device) for moment, shape in shapes.items()
+            }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -128,7 +127,8 @@ def check_forward(policy: Policy, prompts: Sequence[Prompt], processes: Processe
     if not prompts:
         return 0.0
     exact = all(parameter.dtype == torch.float32 for parameter in policy.model.parameters())
-    with nullcontext() if exact else processes.autocast():
+    in_bf16 = not exact and processes.precision == "bf16"
+    with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=in_bf16):
         gap, largest = _forward_gap(policy, prompts)
     allowed = FORWARD_TOLERANCE * max(1.0, largest / 10) if exact else start_tolerance(False, largest)
     if not gap <= allowed:

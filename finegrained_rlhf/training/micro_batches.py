@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.runtime.processes import Processes
 
 _ALIGNED = {"cuda": 8}
 """Micro-batches are cut to a multiple of so many tokens, where the rollout is that long: fused attention copies masks
@@ -94,6 +95,23 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
         return min(longest + -longest % aligned, rollout.response_ids.shape[1])
 
     return [_batch(rollout, real, group, rows, width(group)) for group in groups]
+
+
+def rounds_together(mine: int, processes: Processes) -> int:
+    """How many micro-batches this process goes through: where weights are in shards, as many as the one with most.
+
+    Args:
+        mine: that it has itself.
+        processes: of the run; where weights are in shards, all must call this.
+    """
+    return max(processes.gather_objects([mine])) if processes.sharding == "full" else mine
+
+
+def stand_in(token: int, device: torch.device) -> MicroBatch:
+    """A micro-batch of one prompt and one response of one token each, for a process that has none left."""
+    ids = torch.tensor([[token]], device=device)
+    zero = torch.zeros(1, dtype=torch.long)
+    return MicroBatch([Prompt("", "", (token,))], zero.to(device), zero, ids, torch.ones_like(ids), zero.to(device))
 
 
 @dataclass(frozen=True)

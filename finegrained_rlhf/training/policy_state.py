@@ -63,7 +63,7 @@ class PolicyTrainer(OptimizerTrainer):
 
     def model_to_save(self) -> Write:
         """The policy with its tokenizer in the Hugging Face layout."""
-        return policy_to_save(self.policy) if self.processes.is_main else write_all(())
+        return policy_to_save(self.policy, self.processes.is_main)
 
     def state_to_save(self) -> Write:
         """The adapters of a LoRA policy and the optimizer's moments; a step depends on nothing else."""

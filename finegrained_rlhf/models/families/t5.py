@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families.heads import head_logits
+from finegrained_rlhf.runtime.sharding.shards import computed
 
 _FAMILY = ("t5", "mt5", "umt5")
 ALIGNED = 8
@@ -170,6 +171,10 @@ def heads(x: Tensor, width: int) -> Tensor:
 
 def _run(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """One block, recomputed in the backward pass where gradient checkpointing is on."""
+    return computed(block, _forward, block, function, *arguments)
+
+
+def _forward(block: Any, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     if getattr(block, "gradient_checkpointing", False) and torch.is_grad_enabled():
         result: Tensor = checkpoint(function, *arguments, use_reentrant=False)  # type: ignore[no-untyped-call]
         return result

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from finegrained_rlhf.core.errors import CheckpointError
 from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.runtime.sharding.shards import copy_into, part_here
 
 
 def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None:
@@ -37,17 +38,17 @@ def restore_weights(module: torch.nn.Module, path: Path, part: str = "") -> None
     if path.is_dir() and not set(state) <= set(module.state_dict()):
         state = _as_transformers_reads(module, path) or state
     own = {name: tensor for name, tensor in module.state_dict().items() if part in name}
+    here = {name: part_here(tensor) for name, tensor in own.items()}
     strange = sorted(set(state) - set(own)) or [k for k in state if state[k].shape != own[k].shape]
-    addresses = {own[name].data_ptr() for name in state if name in own}
-    absent = sorted(name for name, tensor in own.items() if tensor.numel() and tensor.data_ptr() not in addresses)
+    addresses = {here[name].data_ptr() for name in state if name in own}
+    absent = sorted(name for name, tensor in here.items() if tensor.numel() and tensor.data_ptr() not in addresses)
     if not state or strange or absent:
         what = f"unexpected {strange[0]}" if strange else f"missing {absent[0]}" if absent else "no weights"
         raise CheckpointError(
             f"{path}: belongs to another architecture than this run's {type(module).__name__} ({what})"
         )
-    with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)
+    for name, tensor in state.items():
+        copy_into(own[name], tensor)
 
 
 def _as_transformers_reads(module: torch.nn.Module, directory: Path) -> dict[str, torch.Tensor]:

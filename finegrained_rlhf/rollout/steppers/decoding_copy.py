@@ -22,6 +22,7 @@ from finegrained_rlhf.rollout.steppers.snapshot import (
     effective_bias,
     effective_weight,
     is_plain,
+    must_copy,
 )
 
 _HEAD_ROWS = 1024
@@ -64,6 +65,7 @@ class _PlainLinear(nn.Linear):
     Args:
         source: a layer that `is_plain`.
         in_pieces: multiply by so many rows of W at a time.
+        copied: whether the weights are copied in any case.
 
     Attributes:
         is_product: says that nothing else happens (`models/families/heads.py`).
@@ -71,13 +73,13 @@ class _PlainLinear(nn.Linear):
 
     is_product = True
 
-    def __init__(self, source: Any, in_pieces: int | None) -> None:
+    def __init__(self, source: Any, in_pieces: int | None, copied: bool) -> None:
         nn.Module.__init__(self)
         weight, bias = effective_weight(source).detach(), effective_bias(source)
         dtype = compute_dtype(weight)
         if dtype != weight.dtype:  # a copy anyway, so lay it out for reading; otherwise share the module's memory
             weight = weight.to(dtype, memory_format=torch.contiguous_format)
-        elif hasattr(source, "base_layer"):  # adapters may be off now and on when it is read again
+        elif copied or hasattr(source, "base_layer"):  # adapters may be off now and on when it is read again
             weight = weight.clone()
         self.out_features, self.in_features = weight.shape
         self.register_buffer("weight", weight)
@@ -123,8 +125,9 @@ def _replace_linear(source: Any, copied: Any) -> list[tuple[Any, _PlainLinear]]:
         weight = getattr(module, "base_layer", module).weight
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take three quarters of the time.
         pieces = _HEAD_ROWS if module is source.get_output_embeddings() and not weight.is_cuda else None
-        if type(module) is not nn.Linear or compute_dtype(weight) != weight.dtype or pieces is not None:
-            plain = _PlainLinear(module, pieces)
+        kept = type(module) is nn.Linear and compute_dtype(weight) == weight.dtype and not must_copy(source)
+        if not kept or pieces is not None:
+            plain = _PlainLinear(module, pieces, must_copy(source))
             parent, _, child = name.rpartition(".")
             setattr(copied.get_submodule(parent), child, plain)
             replaced.append((module, plain))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.sharded import is_sharded
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -26,6 +27,11 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
 def shares_weights(policy: Policy) -> bool:
     """Whether all steppers of a policy read one copy of its weights: on CUDA, where recorded steps stay alive."""
     return policy.device.type == "cuda"
+
+
+def must_copy(model: Any) -> bool:
+    """Whether steppers need copies of all weights: those in shards are whole during a rollout only."""
+    return is_sharded(model)
 
 
 def is_plain(module: Any) -> bool:

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.steppers.snapshot import WeightsOfNow, compute_dtype, effective_weight, is_plain
+from finegrained_rlhf.rollout.steppers.snapshot import (
+    WeightsOfNow,
+    compute_dtype,
+    effective_weight,
+    is_plain,
+    must_copy,
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class T5Weights:
 
     @torch.no_grad()
     def __init__(self, policy: Policy) -> None:
+        self._copied = must_copy(policy.model)
         self._copies: list[tuple[tuple[Any, ...], Tensor]] = []
         self.blocks = [self._block(block) for block in policy.model.decoder.block]
         lm_head = policy.model.lm_head
@@ -87,7 +94,8 @@ class T5Weights:
         """Weights below each other in the dtype that they compute in; a copy, or the one module's own memory."""
         weights = [effective_weight(module).detach() for module in modules]
         dtype = compute_dtype(weights[0])
-        if len(modules) == 1 and weights[0].dtype == dtype and not hasattr(modules[0], "base_layer"):
+        plain = len(modules) == 1 and not hasattr(modules[0], "base_layer")
+        if plain and weights[0].dtype == dtype and not self._copied:
             return weights[0]
         made = torch.cat([weight.to(dtype) for weight in weights])
         self._copies.append((modules, made))

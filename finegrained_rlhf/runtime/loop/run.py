@@ -81,7 +81,7 @@ class _Loop:
                 return self._already_done(state)
             if start.checkpoint is not None:
                 self.trainable.load_state(start.checkpoint)
-            check_agreement(self.trainable.optimizer.named, self.processes, max(state.step, 0))
+            check_agreement(self.trainable.optimizer.share.common, self.processes, max(state.step, 0))
             if self.processes.is_main:
                 with reporting_full_disk(f"files in {self.run_directory.path}"):
                     make_ready(self.run_directory, self.store, start, self.config.export)
@@ -194,7 +194,7 @@ class _Loop:
 
     def _checkpoint(self, state: LoopState) -> None:
         """Take a checkpoint, to be written while training goes on."""
-        check_agreement(self.trainable.optimizer.named, self.processes, state.step)
+        check_agreement(self.trainable.optimizer.share.common, self.processes, state.step)
         model, rest, path = self.trainable.model_to_save(), self.trainable.state_to_save(), self.store.path(state.step)
 
         def write(directory: Path) -> None:

@@ -5,6 +5,7 @@
   owner once an update; the owner sends the updated parameter to the others.
 - `gradients`: the same, and gradients are summed at the owner in every backward pass, while it goes on, and dropped
   elsewhere: a process holds the gradients of what it owns, and a few buffers that travel.
+- `full`: the same for what is not in shards (`models/weights/sharded.py`).
 
 Processes may make different numbers of backward passes, or none, before an update. Source of the idea: Rajbhandari et
 al., 2020, ZeRO (stages 1 and 2), here with whole tensors, so that an optimizer need not be elementwise.
@@ -186,7 +187,12 @@ class OwnedGradientsExchange(OwnedExchange):
                 self._sums[parameter] = part
 
 
-_EXCHANGES = {"none": Exchange, "optimizer": OwnedExchange, "gradients": OwnedGradientsExchange}
+_EXCHANGES = {
+    "none": Exchange,
+    "optimizer": OwnedExchange,
+    "gradients": OwnedGradientsExchange,
+    "full": OwnedGradientsExchange,
+}
 
 
 def exchange_for(parameters: Sequence[nn.Parameter], processes: Processes) -> Exchange:

@@ -14,6 +14,7 @@ from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import module_to_save
+from finegrained_rlhf.models.weights.sharded import shard_layers
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
@@ -48,8 +49,25 @@ class PPOModels:
         self._reference: Policy | None = None
         if policy.adapter is None:
             self._reference = frozen_copy(policy)
+        if processes.sharding == "full":
+            self._shard(processes)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
         self.optimizer = optimizer.build(self._trained.named_parameters(), total_steps, processes)
+
+    def _shard(self, processes: Processes) -> None:
+        """Share out the weights of all models; each process holds its rows of their layers' matrices."""
+        shard_layers(self.policy.model, processes)
+        if self._reference is not None:
+            shard_layers(self._reference.model, processes)
+        if isinstance(self.value, SeparateValueModel):
+            shard_layers(self.value.backbone, processes)
+        if self.value is not None:
+            self.value.to(processes.device)
+
+    @property
+    def reference_model(self) -> nn.Module:
+        """The model whose weights the reference reads."""
+        return (self.policy if self._reference is None else self._reference).model
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -81,8 +99,9 @@ class PPOModels:
             main: whether this is the main process.
         """
         writes = [policy_state_to_save(self.policy, self.optimizer, main)]
-        if self.value is not None and main:
-            writes.append(module_to_save(self.value, _VALUE_FILE))
+        if self.value is not None:
+            value = module_to_save(self.value, _VALUE_FILE)
+            writes += [value] if main else []
         return write_all(writes)
 
     def load_state(self, checkpoint: Path) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Rollout
-from finegrained_rlhf.models.value import SharedTrunkValueModel
+from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
+from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rollout.engine import LogprobSource
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
@@ -74,7 +75,7 @@ class RolloutScorer:
         return replace(scored, rollout=replace(scored.rollout, sampler_logprobs=rollout.logprobs))
 
     def score_again(self, rollout: Rollout, batches: list[MicroBatch]) -> ScoredRollout:
-        """The same for any rollout, with the update's log-probabilities; decides nothing, needs no other process."""
+        """The same for any rollout, with the update's log-probabilities; decides nothing."""
         return self._run(rollout, batches, from_decode=False)
 
     @torch.no_grad()
@@ -84,18 +85,26 @@ class RolloutScorer:
         if self._models.value is not None:
             heads = self._models.value.head.output.out_features
             values = behaviour.new_zeros(behaviour.shape if heads == 1 else (*behaviour.shape, heads))
-        for batch in batches:
-            rows, width = batch.rows, batch.ids.shape[1]
-            with self._processes.autocast():
-                reference[rows, :width] = self._models.reference_logprobs(batch)
-                if from_decode:
-                    if values is not None:
-                        values[rows, :width] = self._models.values(batch)
-                    continue
-                now = token_statistics(self._models.policy, self._models.value, batch)
-            behaviour[rows, :width] = now.logprobs
-            if values is not None and now.values is not None:
-                values[rows, :width] = now.values
+        models = self._models
+        separate = models.value if isinstance(models.value, SeparateValueModel) else None
+        if not from_decode:
+            with whole_weights(models.policy.model):
+                for batch in batches:
+                    with self._processes.autocast():
+                        now = token_statistics(models.policy, None if separate else models.value, batch)
+                    rows, width = batch.rows, batch.ids.shape[1]
+                    behaviour[rows, :width] = now.logprobs
+                    if values is not None and now.values is not None:
+                        values[rows, :width] = now.values
+        if values is not None and separate is not None:
+            with whole_weights(separate.backbone):
+                for batch in batches:
+                    with self._processes.autocast():
+                        values[batch.rows, : batch.ids.shape[1]] = models.values(batch)
+        with whole_weights(models.reference_model):
+            for batch in batches:
+                with self._processes.autocast():
+                    reference[batch.rows, : batch.ids.shape[1]] = models.reference_logprobs(batch)
         return ScoredRollout(rollout if from_decode else replace(rollout, logprobs=behaviour), reference, values)
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:

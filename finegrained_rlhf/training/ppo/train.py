@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.inference.measure import ResponseMonitor
@@ -133,7 +135,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
 
     def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
         """Load data, models and scorers."""
-        policy = self.policy.load(processes.device)
+        sharded = processes.sharding == "full"  # then the models come to their device in shards
+        policy = self.policy.load(torch.device("cpu") if sharded else processes.device)
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()
         engine = make_engine(policy, self.rollout.engine)

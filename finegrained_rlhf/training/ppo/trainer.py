@@ -16,9 +16,10 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
-from finegrained_rlhf.core.records import Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
+from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
 from finegrained_rlhf.models.loading import policy_to_save
+from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -139,7 +140,7 @@ class PPOTrainer:
         mine = [prompts[i] for i in self.processes.share(count)]
         with timer.phase("total"):
             with timer.phase("rollout"):
-                rollout = self.sampler.draw(mine, [self.rollout_config.decoding()], step)
+                rollout = self._draw(mine, self.rollout_config.decoding(), step)
             with timer.phase("rewards"):
                 trace = self.composer.compose(rollout, self._scores(rollout), step=step)
             with timer.phase("scoring"):
@@ -167,6 +168,10 @@ class PPOTrainer:
             result[f"time/{phase}_s"] = seconds
             result[f"time/{phase}_tokens_per_s"] = tokens / max(seconds, 1e-9)
         return result
+
+    def _draw(self, prompts: Sequence[Prompt], decoding: Decoding, step: int) -> Rollout:
+        with whole_weights(self.models.policy.model):
+            return self.sampler.draw(prompts, [decoding], step)
 
     @torch.no_grad()
     def _scores(self, rollout: Rollout) -> dict[str, SegmentScores]:
@@ -197,7 +202,7 @@ class PPOTrainer:
         Every process must call this; all get the same number.
         """
         exact = self.processes.precision == "fp32" and self.rollout_config.logprobs != "decode"
-        with self.processes.autocast():
+        with whole_weights(self.models.policy.model), self.processes.autocast():
             largest = 0.0 if exact else largest_logit(self.models.policy, rollout)
         return start_tolerance(exact, max(self.processes.gather_objects([largest])))
 
@@ -236,9 +241,8 @@ class PPOTrainer:
             self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt // self.processes.count, 1
         )
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
-        answered = [
-            (rollout, self._scores(rollout)) for rollout in (self.sampler.draw(b, [Greedy()], step) for b in batches)
-        ]
+        with whole_weights(self.models.policy.model):
+            answered = [(drawn, self._scores(drawn)) for drawn in (self._draw(b, Greedy(), step) for b in batches)]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
             trace = self.composer.compose(rollout, scores, train=False)
@@ -255,7 +259,7 @@ class PPOTrainer:
     def _keep_validation(self, step: int) -> None:
         """Write the first validation prompts' greedy responses like a training step's."""
         prompts = self.data.validation[: self.samples.of_validation]
-        rollout = self.sampler.draw([prompts[i] for i in self.processes.share(len(prompts))], [Greedy()], step)
+        rollout = self._draw([prompts[i] for i in self.processes.share(len(prompts))], Greedy(), step)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         if self.algorithm.critic:
@@ -268,7 +272,7 @@ class PPOTrainer:
 
     def model_to_save(self) -> Write:
         """The policy in the Hugging Face layout."""
-        return policy_to_save(self.models.policy) if self.processes.is_main else write_all(())
+        return policy_to_save(self.models.policy, self.processes.is_main)
 
     def state_to_save(self) -> Write:
         """Everything beside the policy that a resumed run needs."""

@@ -18,7 +18,7 @@ from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.micro_batches import MicroBatch
+from finegrained_rlhf.training.micro_batches import MicroBatch, rounds_together, stand_in
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.models import masked_values
 
@@ -143,9 +143,12 @@ class PPOUpdate:
             if name not in left_out:
                 metrics.add(name, 0.0, 0.0)
         counts = self._counts(experience.rollout.response_mask)
+        rounds = rounds_together(len(batches), self._processes)
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
             gaps = [self._backward(experience, batch, counts, metrics, beta, first=epoch == 0) for batch in batches]
+            for _ in range(rounds - len(batches)):
+                self._backward_of_nothing()
             self._optimizer.sum_gradients()
             if epoch == 0 and check_ratio is not None:
                 largest = float(torch.stack(gaps).max()) if gaps else 0.0
@@ -223,6 +226,14 @@ class PPOUpdate:
             metrics.add("entropy", now.entropy.sum(), tokens)
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
+
+    def _backward_of_nothing(self) -> None:
+        """Take part in a micro-batch of other processes, which need this one's shards; the gradient is zero."""
+        batch = stand_in(self.policy.pad_id, self.policy.device)
+        with self._processes.autocast():
+            now = token_statistics(self.policy, self.value_model, batch)
+        nothing = now.logprobs.sum() if now.values is None else now.logprobs.sum() + now.values.sum()
+        (nothing * 0.0).backward()
 
     def _value_loss(
         self, values: Tensor, experience: Experience, batch: MicroBatch, weights: Tensor | None

@@ -1,0 +1,116 @@
+"""The matrices of a model's layers in shards over all processes (`processes.sharding=full`), by PyTorch's FSDP2.
+
+A layer's matrices are gathered for its forward and its backward pass and dropped behind it; their gradients are summed
+in fp32 at the process that has the rows. Under bf16 autocast they travel in bf16, in which autocast would use them.
+Embeddings, heads, norms, biases and adapters stay whole in every process and are treated as with `sharding=gradients`:
+they are small, and some are used outside a layer.
+
+Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
+`whole_weights` gathers a model once.
+
+Knows transformers' layers, FSDP2 and adapters by their names. Knows no algorithm.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.lora import ADAPTER
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.sharding.shards import COMPUTED
+
+T = TypeVar("T")
+_OF_FSDP = ("_forward_pre_hooks", "_forward_hooks", COMPUTED)
+
+
+def shard_layers(model: nn.Module, processes: Processes) -> None:
+    """Shard the matrices of all layers, in place, and bring the model to the processes' device.
+
+    Args:
+        model: a transformers model, on any device, the same in every process.
+        processes: of the run; with a single one nothing is sharded.
+
+    Raises:
+        ModelError: the model has no layers that transformers knows as such.
+    """
+    if processes.count > 1:
+        # Nothing is written into what a pass returns; FSDP2 warns that it could be.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not layers:
+            raise ModelError(f"processes.sharding=full: {type(model).__name__} has no layers to shard")
+        mesh = init_device_mesh(processes.device.type, (processes.count,))
+        dtype = torch.bfloat16 if processes.precision == "bf16" else None
+        settings: dict[str, Any] = {
+            "mesh": mesh,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
+        }
+        for layer in layers:
+            mine = set(_matrices(layer))
+            rest = {parameter for parameter in layer.parameters() if parameter not in mine}
+            _prepare(fully_shard(layer, **settings, reshard_after_forward=True, ignored_params=rest))
+        rest = {parameter for parameter in model.parameters() if not hasattr(parameter, "placements")}
+        _prepare(fully_shard(model, **settings, ignored_params=rest))
+    model.to(processes.device)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `shard_layers` has sharded this model."""
+    return isinstance(model, FSDPModule)
+
+
+@contextmanager
+def whole_weights(*models: nn.Module | None) -> Iterator[None]:
+    """Gather all matrices of sharded models for passes without gradients; all processes must do so together.
+
+    Inside, the models are ordinary ones: processes may make different numbers of passes, and nothing is gathered or
+    dropped in them. What is not sharded, or whole already, stays as it is.
+    """
+    layers = [
+        layer
+        for model in models
+        if model is not None and is_sharded(model) and COMPUTED in vars(model)
+        for layer in model.modules()
+        if isinstance(layer, FSDPModule)
+    ]
+    kept = [{name: vars(layer)[name] for name in _OF_FSDP} for layer in layers]
+    try:
+        for layer in layers:
+            layer.unshard()
+            layer._forward_pre_hooks, layer._forward_hooks = OrderedDict(), OrderedDict()
+            delattr(layer, COMPUTED)
+        yield
+    finally:
+        for layer, state in zip(layers, kept, strict=True):
+            vars(layer).update(state)
+            layer.reshard()
+
+
+def _matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """What of a layer is sharded: no vectors, no adapters, no tables that are looked up (position biases)."""
+    for name, module in layer.named_modules():
+        if not isinstance(module, nn.Embedding) and ADAPTER not in f".{name}":
+            yield from (parameter for parameter in module.parameters(recurse=False) if parameter.ndim >= 2)
+
+
+def _prepare(sharded: Any) -> None:
+    """Sums instead of means of gradients, and a method for `computed`."""
+    sharded.set_gradient_divide_factor(1.0)
+    sharded.set_force_sum_reduction_for_comms(True)
+    setattr(sharded, COMPUTED, _call)
+    register_fsdp_forward_method(sharded, COMPUTED)
+
+
+def _call(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)

@@ -1,0 +1,65 @@
+"""Tensors of which every process holds some rows: the part here, the whole, and passes that use them.
+
+Knows torch's `DTensor` sharded along its first dimension over all processes, as FSDP2 makes it. Everything works on
+ordinary tensors too, which are their own part and their own whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+T = TypeVar("T")
+COMPUTED = "_computed"
+"""A method of modules whose weights are in shards: calls a function as their forward pass."""
+
+
+def computed(module: nn.Module, function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)` as a forward pass of `module`, whose shards are gathered for it and dropped behind it.
+
+    Args:
+        module: one that calls of functions stand for instead of its own `forward`; it need not be in shards.
+        function: what is computed with its weights.
+        arguments: of the function, tensors with a gradient among them.
+    """
+    method = module.__dict__.get(COMPUTED)
+    result: T = function(*arguments) if method is None else method(function, *arguments)
+    return result
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Whether other processes hold the rest of it."""
+    return isinstance(tensor, DTensor)
+
+
+def part_here(tensor: Tensor) -> Tensor:
+    """The rows that this process holds, in the memory of `tensor`; may have none."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def rows_here(tensor: Tensor) -> range | None:
+    """Which rows those are; None of an ordinary tensor: all."""
+    if not isinstance(tensor, DTensor):
+        return None
+    if tensor.placements != (Shard(0),):
+        raise ValueError(f"expected a tensor in shards along its first dimension, got {tensor.placements}")
+    total, processes = tensor.shape[0], tensor.device_mesh.size()
+    each = -(-total // processes)  # as torch.chunk cuts
+    start = min(tensor.device_mesh.get_rank() * each, total)
+    return range(start, min(start + each, total))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All rows, gathered from all processes, every one of which must call this."""
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+@torch.no_grad()
+def copy_into(target: Tensor, value: Tensor) -> None:
+    """Copy `value`, a whole tensor, into `target` or into the part of it that is here."""
+    rows = rows_here(target)
+    part_here(target).copy_(value if rows is None else value[rows.start : rows.stop])
