@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family
-from finegrained_rlhf.models.families.heads import head_logits
+from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.text.chat import PromptConfig
@@ -156,9 +157,17 @@ class Policy(nn.Module, ABC):
             float [R, T, D], meaningful at real tokens.
         """
 
-    @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]."""
+        return self.head_of_pass()(hidden)
+
+    def head_of_pass(self) -> Head:
+        """`head` for all calls of one pass and its backward pass, with the weights of now; see `HeadOfPass`."""
+        return partial(self._logits, HeadOfPass(self.model.lm_head))
+
+    @abstractmethod
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        """Logits [n, V] of states [n, D], by the product of states and `lm_head`."""
 
     def logprobs(
         self,
@@ -187,7 +196,7 @@ class Policy(nn.Module, ABC):
             self.hidden(memory, prompt_index, response_ids),
             response_ids,
             response_mask,
-            self.head,
+            self.head_of_pass(),
             scored=self.scored,
             entropy=entropy,
             places=places,
@@ -244,9 +253,8 @@ class Seq2SeqPolicy(Policy):
         with self._recomputing():
             return seq2seq.decoder_states(self.model, states, mask, prompt_index, response_ids, self.start_ids)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.family.head(self.model, hidden)
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        return self.family.head(self.model, product, hidden)
 
 
 class CausalPolicy(Policy):
@@ -278,6 +286,5 @@ class CausalPolicy(Policy):
             asked = memory.prompt_ids, memory.prompt_mask
             return causal_states(self.model.base_model, *asked, prompt_index, response_ids, self.pad_id)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.family.head(head_logits(self.model.lm_head, hidden), self.model.config)
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        return self.family.head(product(hidden), self.model.config)
