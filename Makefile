@@ -1,20 +1,22 @@
 # `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
+# `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
 # `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
 SEED ?= 0
 WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
+TRL_VENV ?= .venv-trl
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
-test lint types imports quick unit scripts slow: export WANDB_MODE = offline
-test lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl lint types imports quick unit scripts slow: export WANDB_MODE = offline
+test test-trl lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all lint types imports quick unit scripts slow demo docs
+.PHONY: venv test test-all test-trl lint types imports quick unit scripts slow demo docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -57,6 +59,15 @@ scripts: $(STAMP)
 # What `make test` leaves out.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+# TRL has an environment of its own, whose Python runs the peer's side; pytest and our side run in .venv/.
+test-trl: $(STAMP) $(TRL_VENV)/.installed
+	TRL_PYTHON=$(abspath $(TRL_VENV))/bin/python $(BIN)/python -m pytest -q tests/benchmarks/test_benchmarks_peer.py -k test_trl_learns
+
+$(TRL_VENV)/.installed: benchmarks/peer_trl.txt
+	test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
+	$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-compile --requirement benchmarks/peer_trl.txt
+	@touch $@
 
 demo: $(STAMP)
 	$(BIN)/python scripts/run_experiment.py pipeline=factworld/demo seed=$(SEED)

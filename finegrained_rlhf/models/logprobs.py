@@ -6,7 +6,6 @@ at a time and are computed again in the backward pass instead of being stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.models.distribution import warp_logits
-
-Head = Callable[[Tensor], Tensor]
+from finegrained_rlhf.models.families.heads import Head
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def token_logprobs(
         hidden: float [R, T, D], the state that predicts each token.
         tokens: int64 [R, T].
         mask: int [R, T]; padding is neither computed nor returned.
-        head: maps [n, D] to logits [n, V].
+        head: maps [n, D] to logits [n, V]; called for each chunk, and again in the backward pass.
         scored: None scores the plain softmax (the paper's choice, the default); a `Sample` scores the tempered and
             truncated distribution that sampling uses.
         entropy: False leaves the entropy out, which saves a pass over the logits.

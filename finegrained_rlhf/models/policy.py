@@ -22,7 +22,7 @@ from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family
-from finegrained_rlhf.models.families.heads import head_logits
+from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
@@ -158,9 +158,17 @@ class Policy(nn.Module, ABC):
             float [R, T, D], meaningful at real tokens.
         """
 
-    @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of states [n, D]."""
+        return self.head_of_pass()(hidden)
+
+    def head_of_pass(self) -> Head:
+        """`head` for all calls of one pass and its backward pass, with the weights of now; see `HeadOfPass`."""
+        return partial(self._logits, HeadOfPass(self.model.lm_head))
+
+    @abstractmethod
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        """Logits [n, V] of states [n, D], by the product of states and `lm_head`."""
 
     def logprobs(
         self,
@@ -189,7 +197,7 @@ class Policy(nn.Module, ABC):
             self.hidden(memory, prompt_index, response_ids),
             response_ids,
             response_mask,
-            self.head,
+            self.head_of_pass(),
             scored=self.scored,
             entropy=entropy,
             places=places,
@@ -247,9 +255,8 @@ class Seq2SeqPolicy(Policy):
             inputs = states, mask, prompt_index, response_ids, self.start_ids
             return computed(self.model, partial(seq2seq.decoder_states, self.model), *inputs)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.family.head(self.model, hidden)
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        return self.family.head(self.model, product, hidden)
 
 
 class CausalPolicy(Policy):
@@ -281,6 +288,5 @@ class CausalPolicy(Policy):
             inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id
             return computed(self.model, partial(causal_states, self.model.base_model), *inputs)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] of states [n, D]; see `Policy.head`."""
-        return self.family.head(head_logits(self.model.lm_head, hidden), self.model.config)
+    def _logits(self, product: Head, hidden: Tensor) -> Tensor:
+        return self.family.head(product(hidden), self.model.config)

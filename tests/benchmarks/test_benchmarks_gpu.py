@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from families_toy import TINY
 
 from benchmarks.gpu import equality, steps
 from benchmarks.gpu import items as gpu_items
 from benchmarks.gpu.__main__ import chosen_items, main
 from benchmarks.gpu.attention import SITUATIONS, chosen, masked_gradient, plans
 from benchmarks.gpu.equality import compare_family, compare_rewards
-from benchmarks.gpu.families import SETTINGS
+from benchmarks.gpu.families import FUSED, SETTINGS
 from benchmarks.gpu.items import Item, Ledger, Result, Setting, passed, run_items
 from benchmarks.gpu.page import page
 from benchmarks.gpu.steps import qwen3_profile, smollm2_profile, t5_profile, targets_of
@@ -135,6 +136,21 @@ def test_every_family_is_measured() -> None:
     assert set(SETTINGS) == set(CAUSAL_FAMILIES) | set(SEQ2SEQ_FAMILIES)
     names = [item.name for item in chosen_items("equality")]
     assert names == [*SETTINGS, "rewards_longformer", "rewards_llama"]
+
+
+@pytest.mark.parametrize("family", sorted(SETTINGS))
+def test_the_tables_size_sets_the_width_of_heads(family: str) -> None:
+    """32 for fused kernels, 8 or a quarter of the width in tests."""
+    widths = [head_width(SETTINGS[family](size)) for size in (FUSED, TINY)]
+    assert widths[0] == 32 and widths[1] in (4, 8)
+
+
+def head_width(settings: dict[str, Any]) -> int:
+    names = ("head_dim", "d_kv")
+    given = [settings[name] for name in names if name in settings]
+    width = next(settings[name] for name in ("hidden_size", "d_model", "n_embd") if name in settings)
+    heads = ("num_attention_heads", "num_heads", "n_head", "decoder_attention_heads")
+    return given[0] if given else width // next(settings[name] for name in heads if name in settings)
 
 
 SOME = ("t5", "gemma2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -165,12 +166,16 @@ def test_a_python_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.scripts
-@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is no dependency; see docs/benchmarks.md")
+@pytest.mark.skipif(
+    "TRL_PYTHON" not in os.environ and importlib.util.find_spec("trl") is None,
+    reason="TRL is no dependency: `make test-trl` names a Python that has it",
+)
 @pytest.mark.parametrize("head", ["installed", "responses"])
 def test_trl_learns_what_ours_does(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "peer.json"
     short = ["profile=tiny", "rounds=1", "lengths=fixed", f"out={out}"]
-    ppo_step.main(["family=llama", *short, "peer=trl", f"peer_head={head}"])
+    python = os.environ.get("TRL_PYTHON", sys.executable)
+    ppo_step.main(["family=llama", *short, "peer=trl", f"peer_head={head}", f"peer_python={python}"])
     document = json.loads(out.read_text(encoding="utf-8"))
     assert len(document["equal"]) == 9 and all(found["ok"] for found in document["equal"].values())
     peer = document["peer"]

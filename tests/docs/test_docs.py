@@ -236,7 +236,7 @@ def test_documented_commands_compose(
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    used = set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE))
+    used = set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE))
     assert used and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in used), used
 
 

@@ -1,11 +1,14 @@
-"""Tiny random models of every decoder-only family, with what sets it apart switched on at values that matter.
+"""Tiny random models of every decoder-only family: the table of `benchmarks/gpu/families.py` at its smallest.
 
-Soft caps and scales are strong enough to move log-probabilities by whole nats, windows shorter than the prompts, query
-heads grouped, head widths other than width / heads. Weights are random, sharpened as in `rl_toy`.
+Values matter: soft caps and scales are strong enough to move log-probabilities by whole nats, windows shorter than the
+prompts, query heads grouped, head widths other than width / heads where a family names them. Weights are random,
+sharpened as in `rl_toy`.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,76 +16,23 @@ from rl_toy import prompts, responses, sharpen, tokenizer
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.gpu.families import SETTINGS, Size
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy
 
 FAMILIES = tuple(CAUSAL_FAMILIES)
 WINDOW = 5
-_ROTARY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-_GROUPED = {**_ROTARY, "num_key_value_heads": 2}
-_BOTH_KINDS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
-_QWEN = {**_GROUPED, **_BOTH_KINDS, "use_sliding_window": True}
-_GPT = {"max_position_embeddings": 64}
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "cohere": {**_GROUPED, "logit_scale": 0.25, "use_qk_norm": True},
-    "cohere2": {**_GROUPED, **_BOTH_KINDS, "logit_scale": 0.25, "head_dim": 4},
-    "gemma": {**_GROUPED, "head_dim": 8},
-    "gemma2": {
-        **_GROUPED,
-        **_BOTH_KINDS,
-        "head_dim": 8,
-        "query_pre_attn_scalar": 8,
-        "attn_logit_softcapping": 2.0,
-        "final_logit_softcapping": 1.5,
-    },
-    "gemma3_text": {
-        **_GROUPED,
-        **_BOTH_KINDS,
-        "head_dim": 8,
-        "query_pre_attn_scalar": 8,
-        "final_logit_softcapping": 1.5,
-    },
-    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
-    "gpt_neo": {
-        **_GPT,
-        "hidden_size": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "attention_types": [[["global", "local"], 1]],
-        "window_size": WINDOW,
-    },
-    "gpt_neox": {**_GPT, **_ROTARY, "rotary_pct": 0.5},
-    "granite": {
-        **_GROUPED,
-        "logits_scaling": 3.0,
-        "embedding_multiplier": 2.0,
-        "attention_multiplier": 0.3,
-        "residual_multiplier": 0.7,
-    },
-    "llama": {**_GROUPED, "head_dim": 8},
-    "mistral": {**_GROUPED, "sliding_window": WINDOW},
-    "olmo2": _GROUPED,
-    "olmo3": {**_GROUPED, **_BOTH_KINDS},
-    "phi3": {**_GROUPED, "sliding_window": WINDOW, "partial_rotary_factor": 0.5},
-    "qwen2": _QWEN,
-    "qwen3": {**_QWEN, "head_dim": 8},
-    "qwen3_moe": {
-        **_QWEN,
-        "head_dim": 8,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 8,
-        "decoder_sparse_step": 1,
-        "norm_topk_prob": True,
-    },
-    "smollm3": {**_QWEN, "no_rope_layers": [1, 0]},
-}
+TINY = Size(width=16, head=8, window=WINDOW, positions=64, cap=1.5, attention_cap=2.0)
 
 
 def family_config(family: str, tied: bool | None = None, **changes: Any) -> Any:
     """A tiny configuration; `tied` says whether head and embeddings are one, by default as the family has it."""
-    settings = {**_SETTINGS[family], "vocab_size": len(tokenizer("gpt2")), "bos_token_id": 1, "eos_token_id": 1}
+    settings = {**SETTINGS[family](TINY), "vocab_size": len(tokenizer("gpt2")), "bos_token_id": 1, "eos_token_id": 1}
+    if family == "qwen3_moe":  # here with windows; tests that decode it take them away
+        settings = {**SETTINGS["qwen2"](TINY), **settings}
     if tied is not None:
         settings["tie_word_embeddings"] = tied
     return AutoConfig.for_model(family, **{**settings, "pad_token_id": 0, **changes})

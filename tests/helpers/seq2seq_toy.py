@@ -9,46 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from families_toy import WINDOW
+from families_toy import TINY
 from rl_toy import prompts, responses, sharpen, tokenizer
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+from benchmarks.gpu.families import SETTINGS, with_images
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 
 FAMILIES = ("bart", "mbart", "pegasus", "t5gemma", "t5gemma2")
 POSITIONS = 40
 LANGUAGE = 7
-_BART = {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "max_position_embeddings": POSITIONS,
-    "scale_embedding": True,
-    "bos_token_id": 3,
-}
-_GEMMA = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "query_pre_attn_scalar": 8,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "sliding_window": WINDOW,
-    "final_logit_softcapping": 1.5,
-    "attn_logit_softcapping": 2.0,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "bos_token_id": 3,
-}
-_LOOKS = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+_BART = {"max_position_embeddings": POSITIONS, "scale_embedding": True, "bos_token_id": 3}
+_GEMMA = {**SETTINGS["t5gemma"](TINY), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
 
 
 def seq2seq_config(family: str, tied: bool | None = None, size: int | None = None, **changes: Any) -> Any:
@@ -64,11 +38,11 @@ def seq2seq_config(family: str, tied: bool | None = None, size: int | None = Non
         decoder = {**_GEMMA, "vocab_size": size, **changes}
         encoder: dict[str, Any] = {**decoder, "hidden_size": 24, "head_dim": 4} if family == "t5gemma" else decoder
         if family == "t5gemma2":
-            looks = {**_LOOKS, "image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
-            encoder = {"text_config": encoder, "vision_config": looks, "mm_tokens_per_image": 4}
+            encoder = with_images(encoder, width=8)
         return AutoConfig.for_model(family, encoder=encoder, decoder=decoder, **top)
     start = {"bart": 1, "mbart": LANGUAGE, "pegasus": 0}[family]
-    return AutoConfig.for_model(family, **{**_BART, **top, "decoder_start_token_id": start, **changes})
+    settings = {**SETTINGS[family](TINY), **_BART, **top, "decoder_start_token_id": start}
+    return AutoConfig.for_model(family, **{**settings, **changes})
 
 
 def seq2seq_model(family: str, tied: bool | None = None, seed: int = 0, **changes: Any) -> Any:

@@ -41,7 +41,7 @@ def ours(network: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
     ids, mask, responses = batch(network, rows)
     states = seq2seq.encode(network, ids, mask)
     hidden = seq2seq.decoder_states(network, states, mask, rows, responses, (0,))
-    return states[mask.bool()], t5.head(network, hidden)
+    return states[mask.bool()], t5.head(network, network.lm_head, hidden)
 
 
 def theirs(network: Any, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -262,6 +262,16 @@ def test_frozen_layers_in_bf16_take_half_and_are_not_copied() -> None:
     assert lora.value is not None and memory.cast_bytes(lora, lora.value, True) == 2 * 600
 
 
+def test_a_frozen_models_head_is_copied_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast keeps no copy of a frozen layer; the pass keeps its copy of the head, 50 · 8 numbers."""
+    frozen = replace(PLAN, bf16=True, policy=replace(SHAPE, trained=10), checkpointing=True)
+    assert memory.cached_bytes(frozen, frozen.policy, True) == 800
+    assert memory.cached_bytes(frozen, frozen.policy, False) == 0 == memory.head_copy_bytes(PLAN, SHAPE)
+    scoring, update = memory.scoring_bytes(frozen), memory.update_bytes(frozen)
+    monkeypatch.setattr(memory, "head_copy_bytes", lambda plan, shape: 0)
+    assert memory.scoring_bytes(frozen) == scoring - 800 and memory.update_bytes(frozen) == update - 800
+
+
 def test_the_plan_counts_what_is_stored_in_bf16(models: Path) -> None:
     bf16 = ProcessConfig(precision="bf16")
     job = job_of(models, "t5", policy=PolicyConfig(str(models / "t5"), frozen_dtype="bfloat16"), processes=bf16)

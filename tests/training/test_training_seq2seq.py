@@ -43,7 +43,7 @@ def steps(trainer: PPOTrainer, first: int, last: int) -> list[dict[str, float]]:
 def test_the_start_of_a_run_compares_with_forward(family: str) -> None:
     ours = seq2seq_policy(family)
     assert 0 < check_forward(ours, prompts("t5"), Processes()) < 1e-5
-    ours.family = Seq2SeqFamily("lm_head alone", lambda model, hidden: model.lm_head(hidden), bart_stacks)
+    ours.family = Seq2SeqFamily("lm_head alone", lambda model, product, hidden: product(hidden), bart_stacks)
     with pytest.raises(ConsistencyError, match=r"not those of .*\.forward: they differ by up to [1-9]"):
         check_forward(ours, prompts("t5"), Processes())
 

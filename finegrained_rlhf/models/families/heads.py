@@ -1,33 +1,55 @@
 """Logits in fp32 from a head that multiplies in bf16.
 
 Under bf16 autocast a linear layer rounds its output as well: a logit of 20 to steps of 1/8, several times what a small
-policy update changes. The product of bf16 numbers is summed in fp32 anyway; here it stays so. Knows linear layers and
-autocast, no model.
+policy update changes. The product of bf16 numbers is summed in fp32 anyway; here it stays so.
+
+A pass asks for the logits chunk by chunk, and for each chunk again in its backward pass. The weight [V, D] is rounded
+once for all of them (`HeadOfPass`). Knows linear layers and autocast, no model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+Head = Callable[[Tensor], Tensor]
+"""Maps states [..., D] to logits [..., V]."""
 
-def head_logits(head: Any, hidden: Tensor) -> Tensor:
-    """Logits [..., V] of states [..., D] by a language-model head; fp32 under bf16 autocast.
 
-    A head that is more than a linear layer (hooks, adapters) is called as it stands.
+class HeadOfPass:
+    """Logits [..., V] of states [..., D] by a language-model head, for one pass; fp32 under bf16 autocast.
+
+    A head that is more than a linear layer (hooks, adapters) is called as it stands. Otherwise the first call rounds
+    the weight to bf16, and the later ones, those in the backward pass too, multiply by that copy: V·D·2 bytes (none
+    where the weight is bf16 already) until this object and the graph of its logits are gone. It does not see a change
+    of the weight, so each pass takes one of its own. The gradient of every call reaches the weight itself.
+
+    Args:
+        layer: the head.
     """
-    device = hidden.device.type
-    in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-    if not in_bf16 or not _is_product(head):
-        logits: Tensor = head(hidden)
-        return logits
-    product: Tensor = _Bf16Product.apply(hidden.flatten(0, -2), head.weight)  # type: ignore[no-untyped-call]
-    if head.bias is not None:
-        product = product + head.bias.float()
-    return product.unflatten(0, hidden.shape[:-1])
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._rounded: Tensor | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of states [..., D]."""
+        device, layer = hidden.device.type, self._layer
+        in_bf16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+        if not in_bf16 or not _is_product(layer):
+            logits: Tensor = layer(hidden)
+            return logits
+        if self._rounded is None:
+            self._rounded = layer.weight.detach().bfloat16()
+        factors = hidden.flatten(0, -2), layer.weight, self._rounded
+        product: Tensor = _Bf16Product.apply(*factors)  # type: ignore[no-untyped-call]
+        if layer.bias is not None:
+            product = product + layer.bias.float()
+        return product.unflatten(0, hidden.shape[:-1])
 
 
 def _is_product(head: Any) -> bool:
@@ -45,21 +67,21 @@ def bf16_product(a: Tensor, b: Tensor) -> Tensor:
 class _Bf16Product(torch.autograd.Function):
     """x Wᵀ with factors rounded to bf16 and sums in fp32, in both directions.
 
-    x float [n, D], W float [V, D]; the result fp32 [n, V].
+    x float [n, D], W float [V, D] and its bf16 rounding; the result fp32 [n, V].
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        factors = x.bfloat16(), weight.bfloat16()
+    def forward(ctx: Any, x: Tensor, weight: Tensor, rounded: Tensor) -> Tensor:
+        factors = x.bfloat16(), rounded
         ctx.save_for_backward(*factors)
         ctx.dtypes = x.dtype, weight.dtype
         return bf16_product(factors[0], factors[1].t())
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         rounded = gradient.bfloat16()
         of_x = bf16_product(rounded, weight).to(ctx.dtypes[0]) if ctx.needs_input_grad[0] else None
         of_weight = bf16_product(rounded.t(), x).to(ctx.dtypes[1]) if ctx.needs_input_grad[1] else None
-        return of_x, of_weight
+        return of_x, of_weight, None

@@ -20,17 +20,17 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import softcapped_logits
-from finegrained_rlhf.models.families.heads import head_logits
+from finegrained_rlhf.models.families.heads import Head
 
 
-def biased_head(model: Any, hidden: Tensor) -> Tensor:
+def biased_head(model: Any, product: Head, hidden: Tensor) -> Tensor:
     """Logits [..., V] of states [..., D]: `lm_head` and `final_logits_bias`, a buffer [1, V] (BART)."""
-    return head_logits(model.lm_head, hidden) + model.final_logits_bias[0]
+    return product(hidden) + model.final_logits_bias[0]
 
 
-def capped_head(model: Any, hidden: Tensor) -> Tensor:
+def capped_head(model: Any, product: Head, hidden: Tensor) -> Tensor:
     """Logits [..., V] of states [..., D]: `lm_head` under the decoder's `final_logit_softcapping` (T5Gemma)."""
-    return softcapped_logits(head_logits(model.lm_head, hidden), model.config.decoder)
+    return softcapped_logits(product(hidden), model.config.decoder)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class Seq2SeqFamily:
 
     Attributes:
         name: for people.
-        head: maps a model and the decoder's last hidden states [..., D] to the model's logits [..., V].
+        head: maps a model, the product of its `lm_head` and the decoder's last hidden states [..., D] to the model's
+            logits [..., V].
         stacks: where the sizes of encoder and decoder stand in the configuration.
         start: the decoder's first token, by the configuration.
         positions: whether positions are a table of `max_position_embeddings` rows, which no text may exceed.
@@ -91,7 +92,7 @@ class Seq2SeqFamily:
     """
 
     name: str
-    head: Callable[[Any, Tensor], Tensor]
+    head: Callable[[Any, Head, Tensor], Tensor]
     stacks: Callable[[Any], Stacks]
     start: Callable[[Any], int | None] = declared_start
     positions: bool = False

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from finegrained_rlhf.core.records import on_device
-from finegrained_rlhf.models.families.heads import head_logits
+from finegrained_rlhf.models.families.heads import Head
 from finegrained_rlhf.runtime.sharding.shards import computed
 
 _FAMILY = ("t5", "mt5", "umt5")
@@ -86,13 +86,13 @@ def t5_decoder_states(model: Any, states: Tensor, mask: Tensor, prompt_index: Te
     return last
 
 
-def head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits [..., V] of a decoder's last hidden states [..., D].
+def head(model: Any, product: Head, hidden: Tensor) -> Tensor:
+    """Logits [..., V] of a decoder's last hidden states [..., D], by what `lm_head` multiplies.
 
     T5 and UMT5 scale the states by d_model^−½ first, T5 v1.1 and mT5 do not.
     """
     scale = head_scale(model.config)
-    return head_logits(model.lm_head, hidden if scale == 1.0 else hidden * scale)
+    return product(hidden if scale == 1.0 else hidden * scale)
 
 
 def head_scale(config: Any) -> float:

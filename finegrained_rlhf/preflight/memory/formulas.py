@@ -92,8 +92,17 @@ def cast_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
 
 
 def cached_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
-    """Of `cast_bytes`, what autocast keeps to its end without a backward pass: copies of trained weights only."""
-    return cast_bytes(plan, shape, head) if shape.trained == shape.parameters else 0
+    """Of `cast_bytes`, what lasts through a pass without gradients: autocast keeps its copies of trained weights only,
+    the head's own copy (`HeadOfPass`) stays in any case.
+    """
+    if shape.trained == shape.parameters:
+        return cast_bytes(plan, shape, head)
+    return head_copy_bytes(plan, shape) if head else 0
+
+
+def head_copy_bytes(plan: Plan, shape: ModelShape) -> int:
+    """The bf16 copy of a head, V·D·2; at most, for a frozen head may be stored in bf16. 0 in fp32."""
+    return 2 * shape.vocabulary * shape.width if plan.bf16 else 0
 
 
 def prompt_cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
@@ -256,6 +265,8 @@ def update_bytes(plan: Plan) -> int:
     policy = kept_bytes(plan, plan.policy, plan.policy_activations, plan.checkpointing)
     if not (plan.checkpointing and plan.policy.trained < plan.policy.parameters):
         policy += cast_bytes(plan, plan.policy, head=True)
+    else:
+        policy += head_copy_bytes(plan, plan.policy)
     value = value_gradients = 0
     if plan.value is not None and plan.value_activations is not None:
         value = kept_bytes(plan, plan.value, plan.value_activations, False) + cast_bytes(plan, plan.value, head=False)

@@ -38,6 +38,7 @@ class Seq2SeqStepper:
         assert isinstance(policy, Seq2SeqPolicy) and memory.states is not None
         check_response_length(policy.model, max_new_tokens, policy.start_ids)
         self._policy, self._cache = policy, None
+        self._head = policy.head_of_pass()
         self._states = memory.states.repeat_interleave(samples, dim=0)
         self._mask = memory.prompt_mask.repeat_interleave(samples, dim=0)
         start = memory.prompt_ids.new_tensor(policy.start_ids).expand(self._states.shape[0], -1)
@@ -55,7 +56,7 @@ class Seq2SeqStepper:
             use_cache=True,
         )
         self._cache = output.past_key_values
-        return self._policy.head(output.last_hidden_state[:, -1])
+        return self._head(output.last_hidden_state[:, -1])
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """See `Stepper.keep`: prompts int64 [P'] and rows int64 [P'·N'] that stay."""

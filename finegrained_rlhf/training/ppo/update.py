@@ -76,8 +76,9 @@ def token_statistics(
     """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
+    head = policy.head_of_pass()
     scored = token_logprobs(
-        hidden, batch.ids, batch.mask, policy.head, scored=policy.scored, entropy=entropy, places=batch.places
+        hidden, batch.ids, batch.mask, head, scored=policy.scored, entropy=entropy, places=batch.places
     )
     if value_model is None:
         return TokenStatistics(scored.logprobs, scored.entropy, None)
