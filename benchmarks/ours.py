@@ -94,11 +94,19 @@ class Ours:
         lengths: `fixed` or `spread`.
         run: an empty directory for what the trainer writes.
         adam: of policy and value model.
+        processes: how processes compute; None takes the profile's precision and defaults.
     """
 
     name = "ours"
 
-    def __init__(self, workload: Workload, lengths: str, run: Path, adam: OptimizerConfig = ADAM) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        lengths: str,
+        run: Path,
+        adam: OptimizerConfig = ADAM,
+        processes: ProcessConfig | None = None,
+    ) -> None:
         profile = workload.profile
         self.policy = open_policy(workload, lengths)
         value = SeparateValueModel(copy.deepcopy(workload.value), self.policy)
@@ -109,7 +117,7 @@ class Ours:
             self.engine,
             make_composer(workload),
             PPOData(workload.prompts(lengths), ()),
-            Processes(ProcessConfig(profile.precision)),
+            Processes(processes or ProcessConfig(profile.precision)),
             RunDirectory(run).create(),
         )
         self.trainer = PPOTrainer(
