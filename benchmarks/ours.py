@@ -94,23 +94,31 @@ class Ours:
         lengths: `fixed` or `spread`.
         run: an empty directory for what the trainer writes.
         adam: of policy and value model.
+        processes: how processes compute; None takes the profile's precision and defaults.
     """
 
     name = "ours"
 
-    def __init__(self, workload: Workload, lengths: str, run: Path, adam: OptimizerConfig = ADAM) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        lengths: str,
+        run: Path,
+        adam: OptimizerConfig = ADAM,
+        processes: ProcessConfig | None = None,
+    ) -> None:
         profile = workload.profile
         self.policy = open_policy(workload, lengths)
         value = SeparateValueModel(copy.deepcopy(workload.value), self.policy)
         value.head.load_state_dict(workload.value_head.state_dict())
         self.engine = RecordingEngine(make_engine(self.policy))
-        processes = Processes(ProcessConfig(profile.precision))
+        together = Processes(processes or ProcessConfig(profile.precision))
         parts = PPOParts(
-            PPOModels(self.policy, value.to(workload.device), adam, 1_000_000, processes),
+            PPOModels(self.policy, value.to(workload.device), adam, 1_000_000, together),
             self.engine,
             make_composer(workload),
             PPOData(workload.prompts(lengths), ()),
-            processes,
+            together,
             RunDirectory(run).create(),
         )
         self.trainer = PPOTrainer(

@@ -3,9 +3,11 @@
 Examples:
     python benchmarks/scaling.py out=scaling
     python benchmarks/scaling.py out=scaling sizes=tiny
+    python benchmarks/scaling.py out=scaling part=communication
 
 One factor at a time, the others as in the base; T5-small shapes on the CPU (`sizes=cpu`). Writes `scaling.json` and
-`scaling.png` under `out`. Needs matplotlib beside what `ppo_step.py` needs. See docs/benchmarks.md.
+`scaling.png` under `out`. Needs matplotlib beside what `ppo_step.py` needs. `part=communication` counts what two
+processes send each other in a step, and writes `scaling_communication.json` and `.md`. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -25,16 +27,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 from benchmarks.command import read_arguments, run_main
+from benchmarks.communication import communication_page, measure_communication
 from benchmarks.machine import describe_machine
 from benchmarks.ours import Ours
 from benchmarks.profiles import PHASES, PROFILES, Profile
 from benchmarks.rounds import Side
 from benchmarks.workload import Workload
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import atomic_path, write_json
+from finegrained_rlhf.core.files import atomic_path, write_json, write_text
 from finegrained_rlhf.models.quiet import quiet_transformers
 
-KEYS = ("out", "sizes", "threads", "rounds")
+KEYS = ("out", "sizes", "part", "threads", "rounds")
+MEASURED = ("time", "communication")
 BASES = {
     "cpu": replace(PROFILES["cpu"], prompts=2, prompt_tokens=256, new_tokens=32, epochs=1, warmup=1),
     "tiny": replace(PROFILES["tiny"], epochs=1, warmup=1),
@@ -142,33 +146,56 @@ def _seconds(phases: Mapping[str, float], part: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
-    """Measure, write both files; returns the document.
+    """Measure what `part` names and write its files; returns the document.
+
+    Raises:
+        ConfigError: a wrong argument.
+    """
+    out, sizes, part, base = chosen(arguments)
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if part == "communication":
+        document = measure_communication(sizes, say)
+        page = communication_page(document)
+        write_json(out / "scaling_communication.json", document)
+        write_text(out / "scaling_communication.md", page)
+        print(f"{page}\n{out / 'scaling_communication.json'}\n{out / 'scaling_communication.md'}")
+        return document
+    if base.threads:
+        torch.set_num_threads(base.threads)
+    factors = measure_all(base, FACTORS[sizes], say)
+    machine = describe_machine(torch.device("cpu"), base.precision)
+    document = {"machine": machine, "base": asdict(base), "factors": factors}
+    write_json(out / "scaling.json", document)
+    draw(document, out / "scaling.png")
+    print(f"{out / 'scaling.json'}\n{out / 'scaling.png'}")
+    return document
+
+
+def chosen(arguments: Sequence[str]) -> tuple[Path, str, str, Profile]:
+    """What a command line asks for: the directory, the sizes, the part and the base of the timed steps.
 
     Raises:
         ConfigError: a wrong argument.
     """
     given = read_arguments(arguments, KEYS)
-    sizes = given.get("sizes", "cpu")
+    sizes, part = given.get("sizes", "cpu"), given.get("part", "time")
     if sizes not in BASES:
         raise ConfigError(f"sizes: expected one of {', '.join(BASES)}, got {sizes!r}")
+    if part not in MEASURED:
+        raise ConfigError(f"part: expected one of {', '.join(MEASURED)}, got {part!r}")
+    if part == "communication" and {"threads", "rounds"} & set(given):
+        raise ConfigError("part=communication counts one step: it takes no threads and no rounds")
     if "out" not in given:
         raise ConfigError("out=DIRECTORY is missing")
     try:
         threads, rounds = int(given.get("threads", 0)), int(given.get("rounds", 1))
     except ValueError:
         raise ConfigError("threads and rounds must be whole numbers") from None
-    base = replace(BASES[sizes], threads=threads, rounds=rounds)
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    if base.threads:
-        torch.set_num_threads(base.threads)
-    factors = measure_all(base, FACTORS[sizes], lambda line: print(line, file=sys.stderr, flush=True))
-    machine = describe_machine(torch.device("cpu"), base.precision)
-    document = {"machine": machine, "base": asdict(base), "factors": factors}
-    out = Path(given["out"])
-    write_json(out / "scaling.json", document)
-    draw(document, out / "scaling.png")
-    print(f"{out / 'scaling.json'}\n{out / 'scaling.png'}")
-    return document
+    return Path(given["out"]), sizes, part, replace(BASES[sizes], threads=threads, rounds=rounds)
 
 
 if __name__ == "__main__":

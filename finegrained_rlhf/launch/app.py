@@ -116,8 +116,9 @@ def explain_command_line(error: BaseException) -> str:
     if match := re.search(r"Could not override '([^']+)'", text):
         if "not in struct" in cause or "No match in the defaults list" in text:
             return f"unknown key {match.group(1)!r} (--help lists the keys)"
-    if "Could not load 'hydra/launcher/joblib'" in text:
-        return f"the launcher needs joblib: {INSTALL.format(extra='sweeps')}, or give hydra/launcher=basic"
+    if match := re.search(r"Could not load 'hydra/launcher/(joblib|submitit)", text):
+        extra = {"joblib": "sweeps", "submitit": "slurm"}[match.group(1)]
+        return f"the launcher needs {match.group(1)}: {INSTALL.format(extra=extra)}, or give hydra/launcher=basic"
     if match := re.search(r"Could not find '([^']+)/([^']+)'.*Available options in '[^']+': (.*?) Config search", text):
         return f"{match.group(1)}={match.group(2)} does not exist; expected one of {', '.join(match.group(3).split())}"
     return " ".join([*lines[:2], cause if cause not in text else ""]).strip()

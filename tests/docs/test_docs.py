@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.commands.launch import launch_command_parser
 from hydra import initialize_config_dir
 from hydra_once import compose
 from kinds import kind_of
 from omegaconf import OmegaConf
 from script_runs import run_script
+from slurm_toy import make_slurm
+from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
@@ -89,12 +95,14 @@ class Command:
         script: its name.
         arguments: what follows the script.
         complete: it can be typed as it stands.
+        launcher: what stands before the script.
     """
 
     where: Path
     script: str
     arguments: tuple[str, ...]
     complete: bool
+    launcher: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{name_of(self.where)}: {self.script} {' '.join(self.arguments)}"
@@ -110,7 +118,7 @@ def _calls(line: str, where: Path, complete: bool) -> Iterator[Command]:
         script = re.fullmatch(r"(?:.*/)?scripts/([a-z]\w*)\.py", word)
         if script:
             rest = itertools.takewhile(lambda w: w not in {"|", ";", "&&", "<", ">"}, words[start + 1 :])
-            yield Command(where, script.group(1), tuple(rest), complete)
+            yield Command(where, script.group(1), tuple(rest), complete, tuple(words[:start]))
 
 
 def shell_commands(text: str, where: Path, variables: dict[str, str]) -> Iterator[Command]:
@@ -231,6 +239,62 @@ def test_documented_commands_compose(
                     build({k: v for k, v in resolved(config).items() if k not in beside})
             except Exception as error:
                 raise AssertionError(f"{command}\n{error}") from error
+
+
+def launched(command: Command) -> argparse.Namespace | None:
+    """What accelerate or torchrun makes of a command's options; None where neither starts it."""
+    words = list(command.launcher)
+    for name, parser in (("launch", launch_command_parser()), ("torchrun", get_args_parser())):
+        if name in words:
+            options = words[words.index(name) + 1 :]
+            return parser.parse_args([*options, f"scripts/{command.script}.py", *command.arguments])
+    return None
+
+
+def test_documented_launchers_take_their_options() -> None:
+    parsed = [launched(command) for command in COMMANDS]
+    assert len([one for one in parsed if one is not None]) > 20
+    assert not [str(c) for c, one in zip(COMMANDS, parsed, strict=True) if one is None and "accelerate" in c.launcher]
+
+
+def test_several_nodes_are_started_alike() -> None:
+    """The same run on every node: two nodes of eight processes that meet at one place."""
+    page = ROOT / "docs/multi_node.md"
+    commands = [c for c in COMMANDS if c.where == page and c.script == "train_ppo" and "smoke_nodes" in str(c)]
+    by_torchrun, *by_accelerate = [launched(command) for command in commands]
+    assert len({command.arguments for command in commands}) == 1
+    assert (by_torchrun.nnodes, by_torchrun.nproc_per_node, by_torchrun.rdzv_endpoint) == ("2", "8", "node0:29500")
+    assert [one.machine_rank for one in by_accelerate] == [0, 1]
+    for one in by_accelerate:
+        assert (one.num_machines, one.num_processes, one.multi_gpu) == (2, 16, True)
+        assert f"{one.main_process_ip}:{one.main_process_port}" == by_torchrun.rdzv_endpoint
+
+
+def test_the_batch_script_starts_what_it_asks_slurm_for(tmp_path: Path) -> None:
+    (script,) = (body for body in blocks(ROOT / "docs/multi_node.md", "bash") if body.startswith("#!/bin/bash"))
+    commands = make_slurm(tmp_path / "cluster")
+    (commands / "torchrun").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" - >> {tmp_path}/started\n', encoding="utf-8")
+    (commands / "torchrun").chmod(0o755)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").touch()
+    (tmp_path / "train_ppo.sbatch").write_text(script, encoding="utf-8")
+    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", script, re.MULTILINE))
+    slurm = {"SLURM_NNODES": asked["nodes"], "SLURM_CPUS_PER_TASK": asked["cpus-per-task"], "SLURM_JOB_ID": "7"}
+    environment = {**os.environ, **slurm, "SLURM_JOB_NODELIST": "node[0-1]", "PATH": f"{commands}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "train_ppo.sbatch"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    *started, end = (tmp_path / "started").read_text(encoding="utf-8").split("-\n")
+    assert len(started) == 2 == int(asked["nodes"]) and started[0] == started[1] and not end
+    words = started[0].splitlines()
+    one = get_args_parser().parse_args(words)
+    assert (one.nnodes, one.nproc_per_node) == (asked["nodes"], asked["gpus-per-node"]) and asked[
+        "ntasks-per-node"
+    ] == "1"
+    assert (one.rdzv_backend, one.rdzv_endpoint, one.rdzv_id) == ("c10d", "node0:29500", "7")
+    (composed,) = (c for c in COMMANDS if c.where.name == "multi_node.md" and "fine_grained" in str(c) and c.complete)
+    assert one.training_script == "scripts/train_ppo.py" and tuple(one.training_script_args) == composed.arguments
 
 
 def test_make_targets_exist() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import LAUNCH, ROOT, rows, run_in_two_processes, run_process, run_script, start_script
+from script_runs import LAUNCH, ROOT, Done, rows, run_in_two_processes, run_process, run_script, start_script
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
@@ -72,6 +75,54 @@ def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
     start, one, two = weights(smoke, 0), weights(smoke, 3), weights(tmp_path / "two", 3)
     assert read_jsonl(tmp_path / "two" / "metrics.jsonl")[-1]["processes"] == 2
     assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-3
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
+
+
+def in_two_nodes(launcher: Callable[[int, str], list[str]], script: str, *arguments: str) -> list[Done]:
+    """Start a script as two nodes do that have one process each; `launcher` takes a node's number and a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with ThreadPoolExecutor(2) as nodes:
+        starts = [
+            nodes.submit(run_process, *launcher(node, port), script, *arguments, preloaded=True) for node in range(2)
+        ]
+        return [start.result() for start in starts]
+
+
+def torchrun(*options: str) -> list[str]:
+    return ["-m", "torch.distributed.run", *options]
+
+
+NODES: dict[str, Callable[[int, str], list[str]]] = {
+    "torchrun": lambda node, port: torchrun(
+        *("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"),
+        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "smoke_1"),
+    ),
+    "accelerate": lambda node, port: [
+        *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "2", "--machine_rank", str(node)),
+        *("--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", port),
+        *("--mixed_precision", "no", "--dynamo_backend", "no"),
+    ],
+}
+
+
+@pytest.mark.parametrize("nodes", ["one", "torchrun", pytest.param("accelerate", marks=pytest.mark.slow)])
+def test_torchrun_and_several_nodes_give_the_parameters_of_one_process(
+    smoke: Path, smoke_keys: list[str], tmp_path: Path, nodes: str
+) -> None:
+    """One node with two processes, and two launchers on this machine that meet as two nodes do."""
+    name, *arguments = command(tmp_path / "two", "total_steps=1", *smoke_keys)
+    script = str(ROOT / f"scripts/{name}.py")
+    if nodes == "one":
+        one_node = torchrun("--standalone", "--nnodes", "1", "--nproc-per-node", "2")
+        ends = [run_process(*one_node, script, *arguments, preloaded=True)]
+    else:
+        ends = in_two_nodes(NODES[nodes], script, *arguments)
+    assert [end.returncode for end in ends] == [0] * len(ends), ends[-1].stderr
+    start, one, two = weights(smoke, 0), weights(smoke, 1), weights(tmp_path / "two", 1)
+    assert [row["processes"] for row in read_jsonl(tmp_path / "two" / "metrics.jsonl")] == [2]
+    assert max(float((one[key] - start[key]).abs().max()) for key in one) >= 1e-4
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 

@@ -39,7 +39,7 @@ class SweepSettings:
         evaluation: of points and baselines.
         table: what the sweep says at its end.
         prepare: command lines of scripts that run once, before all points.
-        parallel: points at once on this machine.
+        parallel: points at once.
         processes: of `accelerate`, for each point.
         launch: further arguments of `accelerate launch`.
         gpus: numbers of the GPUs that the points share; None leaves the choice to accelerate.
