@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,18 @@ def test_the_plan_counts_what_is_stored_in_bf16(models: Path) -> None:
     reference = frozen_copy(whole)
     stored = sum(p.numel() for p in reference.model.parameters() if p.dtype == torch.bfloat16)
     assert plan_of(job, Processes(bf16)).stored_in_bf16 == stored > 0
+
+
+def test_what_was_counted_is_freed() -> None:
+    """A graph whose saved outputs held it would keep all layers of a large model until the process ends."""
+    layer, states = torch.nn.Linear(8, 8), torch.ones(4, 8)
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def run() -> torch.Tensor:
+        outputs = layer(states).exp()  # its gradient needs its own output
+        made.append(weakref.ref(outputs))
+        return outputs
+
+    assert saved_bytes(layer, run) == 2 * 4 * 8 * 4
+    gc.collect()
+    assert made[0]() is None

@@ -197,8 +197,9 @@ def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
     kept: dict[int, Tensor] = {}  # held, so that no address comes twice
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        bare = tensor.detach()  # a saved output would hold its own graph for ever
+        kept[bare.untyped_storage().data_ptr()] = bare
+        return bare
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
