@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from memory_toy import PLAN, SHAPE, job_of, save_models
+from script_runs import ROOT
 
+from benchmarks import memory_plans
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.preflight.memory import formulas as memory
+from finegrained_rlhf.preflight.memory import preflight as module
 from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
-from finegrained_rlhf.preflight.memory.plan import Blocks
+from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
 from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
 from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
 from finegrained_rlhf.runtime.processes import SHARDING, ProcessConfig, Processes
@@ -150,3 +155,84 @@ def test_a_plan_for_gpus_that_are_not_here(models: Path) -> None:
     for wrong in ("8", "0x80", "8x", "eight"):
         with pytest.raises(ConfigError, match="dry_run_on: expected"):
             job_of(models, "untied", dry_run_on=wrong)
+
+
+# At full size, from configurations alone ----------------------------------------------------------------------------
+
+
+COUNTED = {
+    "t5-base": Activations(23658430, 62919680, 48269696, 3145728, 2457600),
+    "t5-3b": Activations(23705536, 192942080, 150922624, 4194304, 3276800),
+    "t5-11b": Activations(23693248, 696258560, 507532672, 4194304, 3276800),
+}
+"""What autograd keeps in bf16 of a prompt of 1,024 tokens and four responses of 200: counted once, because layers of
+this size take long. `test_what_layers_of_t5_3b_keep` counts them again."""
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def configurations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return memory_plans.write_configurations(tmp_path_factory.mktemp("full"))
+
+
+@pytest.fixture
+def planned(configurations: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Plan]:
+    """The plan of the paper's run with another policy, from `config.json` alone."""
+
+    def plan(policy: str, gpus: int) -> Plan:
+        monkeypatch.setattr(module, "policy_activations", lambda *args: COUNTED[policy])
+        monkeypatch.setattr(module, "value_activations", lambda *args: COUNTED["t5-base"])
+        ((_, found),) = memory_plans.plans(configurations, policy, [Machine(gpus, 80)])
+        return found
+
+    return plan
+
+
+def test_t5_3b_fits_two_gpus(planned: Callable[[str, int], Plan]) -> None:
+    """All of its parameters trained. Without sharding it takes nearly all of them, with it there is room to spare."""
+    plan = planned("t5-3b", 2)
+    assert (plan.prompts, plan.samples, plan.prompt_tokens, plan.response_tokens) == (4, 4, 1024, 200)
+    assert plan.policy.parameters == plan.policy.trained == 2_851_598_336
+    assert plan.policy.blocks.matrices == 24 * 1024 * (12 * 4096 + 4 * 16384)
+    for mode in SHARDING[1:]:
+        text = report(replace(plan, sharding=mode), 80 * GB, "A GPU of 80 GB")
+        assert f"processes.sharding={mode} splits" in text and text.endswith(": fits.")
+    assert "processes.sharding=optimizer: " in memory_verdict(plan, 68 * GB, "A GPU")
+    needed = {mode: peak(replace(plan, sharding=mode))[0] for mode in SHARDING}
+    trained = plan.policy.trained + plan.value.trained
+    largest = 32128 * 1024  # the embeddings
+    assert needed["none"] - needed["optimizer"] == pytest.approx(8 * (trained / 2 - largest), rel=1e-6)
+
+
+def test_t5_11b_fits_eight_gpus_when_weights_are_split(planned: Callable[[str, int], Plan]) -> None:
+    plan = planned("t5-11b", 8)
+    assert (plan.prompts, plan.policy.parameters) == (1, 11_307_321_344)
+    assert plan.policy.blocks.matrices == 24 * 1024 * (12 * 16384 + 4 * 65536)
+    for mode in SHARDING[:3]:
+        assert "does not fit" in (verdict := memory_verdict(replace(plan, sharding=mode), 80 * GB, "A GPU"))
+        assert "processes.sharding=full: " in verdict and verdict.count("processes.sharding=") == 1
+    full = replace(plan, sharding="full")
+    assert report(full, 80 * GB, "A GPU of 80 GB").endswith(": fits.")
+    held = 16 * plan.policy.blocks.matrices // 8 + 2 * plan.policy.blocks.matrices // 8  # the reference is in bf16
+    assert sharding.held_bytes(full) == pytest.approx(held, rel=0.06)
+    assert "does not fit" in memory_verdict(replace(full, processes=4, prompts=2), 40 * GB, "A GPU")
+
+
+@pytest.mark.slow
+def test_what_layers_of_t5_3b_keep(configurations: Path) -> None:
+    ((_, plan),) = memory_plans.plans(configurations, "t5-3b", [Machine(2, 80)])
+    if not torch.cuda.is_available():
+        assert (plan.policy_activations, plan.value_activations) == (COUNTED["t5-3b"], COUNTED["t5-base"])
+
+
+def test_the_table_of_the_page(
+    planned: Callable[[str, int], Plan], configurations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned("t5-3b", 1)  # with the layers of the fixture
+    memory_plans.main([f"out={configurations}", "models=t5-3b", "gpus=2,4", "gb=80"])
+    printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if line.startswith("| t5")]
+    page = [line.replace(" ", "") for line in (ROOT / "docs" / "configuration.md").read_text().splitlines()]
+    assert len(printed) == 2 and all(line in page for line in printed)
+    for wrong in (["models=t6"], ["gpus=0"], ["gb=many"]):
+        with pytest.raises(ConfigError, match="expected"):
+            memory_plans.main([f"out={configurations}", *wrong])
