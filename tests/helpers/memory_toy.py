@@ -17,6 +17,7 @@ from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
 from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -29,6 +30,42 @@ from reward_models.scorers import SegmentScorer, SequenceScorer
 
 WORDS = [f"w{number}" for number in range(7900)]
 PROMPT_TOKENS, RESPONSE_TOKENS, SAMPLES = 256, 64, 4
+SHAPE = ModelShape(
+    parameters=1000,
+    trained=1000,
+    decoder_parameters=400,
+    encoder_layers=2,
+    decoder_layers=3,
+    width=8,
+    keys=6,
+    heads=2,
+    feed_forward=32,
+    feed_forward_copies=2,
+    vocabulary=50,
+)
+PLAN = Plan(
+    policy=SHAPE,
+    policy_activations=Activations(10, 100, 200, 7, 5),
+    value=replace(SHAPE, parameters=600, trained=600),
+    value_activations=Activations(1, 10, 20, 3, 2),
+    rewards=(RewardModelShape("style", 500, 300, 4, 16, 96, 4, 40),),
+    reference_copy=True,
+    bf16=False,
+    cuda=False,
+    fast=True,
+    processes=1,
+    prompts=4,
+    samples=3,
+    prompt_tokens=20,
+    response_tokens=10,
+    prompts_per_batch=4,
+    validation_prompts=0,
+    micro_batch_prompts=2,
+    micro_batch_tokens=None,
+    checkpointing=False,
+    scored="plain",
+)
+"""A plan to count by hand."""
 
 
 @dataclass(frozen=True)

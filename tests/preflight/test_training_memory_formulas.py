@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from memory_toy import SAMPLES, job_of, measured, save_models
+from memory_toy import PLAN, SAMPLES, SHAPE, job_of, measured, save_models
 from rl_toy import policy as toy_policy
 from rl_toy import prompts as toy_prompts
 
@@ -19,7 +21,7 @@ from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
-from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
+from finegrained_rlhf.preflight.memory.plan import Activations
 from finegrained_rlhf.preflight.memory.preflight import _reward_models, plan_of
 from finegrained_rlhf.preflight.memory.probe import (
     Layers,
@@ -38,42 +40,6 @@ from finegrained_rlhf.rollout.steppers.t5 import T5Stepper
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from reward_models import MakeTinyRewardModels, SequenceScorer
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
-
-SHAPE = ModelShape(
-    parameters=1000,
-    trained=1000,
-    decoder_parameters=400,
-    encoder_layers=2,
-    decoder_layers=3,
-    width=8,
-    keys=6,
-    heads=2,
-    feed_forward=32,
-    feed_forward_copies=2,
-    vocabulary=50,
-)
-PLAN = Plan(
-    policy=SHAPE,
-    policy_activations=Activations(10, 100, 200, 7, 5),
-    value=replace(SHAPE, parameters=600, trained=600),
-    value_activations=Activations(1, 10, 20, 3, 2),
-    rewards=(RewardModelShape("style", 500, 300, 4, 16, 96, 4, 40),),
-    reference_copy=True,
-    bf16=False,
-    cuda=False,
-    fast=True,
-    processes=1,
-    prompts=4,
-    samples=3,
-    prompt_tokens=20,
-    response_tokens=10,
-    prompts_per_batch=4,
-    validation_prompts=0,
-    micro_batch_prompts=2,
-    micro_batch_tokens=None,
-    checkpointing=False,
-    scored="plain",
-)
 
 
 @pytest.fixture(scope="module")
@@ -279,3 +245,18 @@ def test_the_plan_counts_what_is_stored_in_bf16(models: Path) -> None:
     reference = frozen_copy(whole)
     stored = sum(p.numel() for p in reference.model.parameters() if p.dtype == torch.bfloat16)
     assert plan_of(job, Processes(bf16)).stored_in_bf16 == stored > 0
+
+
+def test_what_was_counted_is_freed() -> None:
+    """A graph whose saved outputs held it would keep all layers of a large model until the process ends."""
+    layer, states = torch.nn.Linear(8, 8), torch.ones(4, 8)
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def run() -> torch.Tensor:
+        outputs = layer(states).exp()  # its gradient needs its own output
+        made.append(weakref.ref(outputs))
+        return outputs
+
+    assert saved_bytes(layer, run) == 2 * 4 * 8 * 4
+    gc.collect()
+    assert made[0]() is None

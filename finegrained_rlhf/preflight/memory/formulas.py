@@ -1,7 +1,8 @@
 """How much memory a PPO step needs on one process: shapes in, bytes out.
 
 Knows counts and widths only; builds no model and reads no file (`preflight/memory/preflight.py` does). What autograd
-keeps of a layer is not derived here but measured (`preflight/memory/probe.py`): it depends on kernels.
+keeps of a layer is not derived here but measured (`preflight/memory/probe.py`): it depends on kernels. What several
+processes split is counted in `preflight/memory/sharding.py`.
 
 Symbols: P prompts, N responses to each, R = P·N rows, L prompt tokens, T response tokens, D width, F feed-forward
 width, V vocabulary, b bytes of a value in the compute dtype (4 in fp32, 2 in bf16). Weights, gradients, moments and the
@@ -13,6 +14,7 @@ from __future__ import annotations
 from inspect import signature
 
 from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
 from finegrained_rlhf.rollout.fast import KEPT_BYTES, MOST_RECORDED, PROMPT_BUCKET
 from finegrained_rlhf.runtime.sharding.ownership import BUCKET_ELEMENTS
@@ -34,8 +36,8 @@ cumulative sum in fp64, and what lies between."""
 
 
 def gradient_bytes(plan: Plan) -> int:
-    """4 bytes a trained parameter, from the first backward pass of an epoch to its optimizer step."""
-    return 4 * (plan.policy.trained + (plan.value.trained if plan.value else 0))
+    """4 bytes a trained parameter (of a share), from the first backward pass of an epoch to its optimizer step."""
+    return sum(sharding.model_gradient_bytes(plan, model) for model in sharding.trained_models(plan))
 
 
 def lasting_bytes(plan: Plan) -> int:
@@ -43,9 +45,9 @@ def lasting_bytes(plan: Plan) -> int:
 
     Weights are fp32, but for frozen linear layers where `policy.frozen_dtype` is bfloat16.
     """
-    weights = plan.policy.parameters * (2 if plan.reference_copy else 1)
-    weights += (plan.value.parameters if plan.value else 0) + sum(model.parameters for model in plan.rewards)
-    return 4 * weights - 2 * plan.stored_in_bf16 + 2 * gradient_bytes(plan) + kept_cache_bytes(plan)
+    gradients = gradient_bytes(plan)
+    rewards = 4 * sum(model.parameters for model in plan.rewards)
+    return sharding.held_bytes(plan) - gradients + rewards + kept_cache_bytes(plan)
 
 
 def pass_bytes(shape: ModelShape, tokens: int, b: int) -> int:
@@ -84,11 +86,11 @@ def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
 def cast_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
     """bf16 copies of the weights of all layers, and of the head, in a forward pass under autocast; 0 in fp32.
 
-    Frozen layers of the policy that are stored in bf16 are not copied.
+    Frozen layers of the policy that are stored in bf16 are not copied, nor is what is gathered in bf16.
     """
     embeddings = 0 if head else shape.vocabulary * shape.width
-    stored = 0 if plan.reference_copy or shape is not plan.policy else plan.stored_in_bf16
-    return 2 * (shape.parameters - embeddings - stored) if plan.bf16 else 0
+    stored = not plan.reference_copy and shape is plan.policy
+    return 2 * (sharding.copied_parameters(plan, shape, stored) - embeddings) if plan.bf16 else 0
 
 
 def cached_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
@@ -125,13 +127,15 @@ def cache_bytes(plan: Plan, prompts: int, samples: int) -> int:
 
 def snapshot_bytes(plan: Plan) -> int:
     """The fast engine's copies of decoder weights: in bf16 all and the head; in fp32 what T5's stepper joins, which is
-    query, key and value, and the two inner projections of a gated feed-forward part.
+    query, key and value, and the two inner projections of a gated feed-forward part (of split weights, all layers).
     """
     shape = plan.policy
     if not plan.fast:
         return 0
     if plan.bf16:
         return 2 * (shape.decoder_parameters + shape.vocabulary * shape.width)
+    if plan.splits("full"):
+        return 4 * shape.decoder_parameters
     joined = 3 * shape.keys + (2 * shape.feed_forward if shape.gated else 0)
     return 0 if shape.causal else 4 * shape.decoder_layers * shape.width * joined
 
@@ -173,25 +177,28 @@ def rollout_bytes(plan: Plan, prompts: int, samples: int) -> int:
         step += snapshot_bytes(plan)
     step += rows * shape.vocabulary * SAMPLING_BYTES
     casts = cached_bytes(plan, shape, head=not plan.fast)
-    if plan.fast and casts:
+    if plan.fast and casts and not plan.splits("full"):
         casts -= 2 * shape.decoder_parameters  # the snapshot stands for them
     scored = 0
     if not plan.fast:
         own = pass_bytes(shape, rows * plan.response_tokens, plan.value_bytes)
         layers = causal_bytes(plan, shape, prompts, samples) if shape.causal else own
         scored = max(layers, head_bytes(plan, prompts))
-    return casts + max(read, states + step, states + scored)
+    return casts + sharding.gathered_bytes(plan, shape) + max(read, states + step, states + scored)
 
 
 def scoring_bytes(plan: Plan) -> int:
     """Passes without gradients over the largest micro-batch: policy, its logits, then the value model.
 
-    The copies that autocast keeps of the policy's weights lie beside the value model's pass.
+    The copies that autocast keeps of the policy's weights lie beside the value model's pass; of split weights one model
+    is whole at a time. The reference's pass is as large as the policy's.
     """
     casts = cached_bytes(plan, plan.policy, head=True)
-    needed = casts + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
+    whole = sharding.gathered_bytes(plan, plan.policy)
+    needed = casts + whole + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
     if plan.value is not None:
-        needed = max(needed, casts + cached_bytes(plan, plan.value, head=False) + reading_bytes(plan, plan.value))
+        casts += cached_bytes(plan, plan.value, head=False) + sharding.gathered_bytes(plan, plan.value)
+        needed = max(needed, casts + reading_bytes(plan, plan.value))
     return needed
 
 
@@ -260,7 +267,8 @@ def update_bytes(plan: Plan) -> int:
     - After the last backward pass: all gradients, and a buffer where several processes sum them.
 
     The gradients of earlier micro-batches lie beside the first two; where there are none, those of the value model
-    beside the second.
+    beside the second. Where gradients are split, what is on its way lies beside the last two, and buffers of blocks
+    beside all.
     """
     policy = kept_bytes(plan, plan.policy, plan.policy_activations, plan.checkpointing)
     if not (plan.checkpointing and plan.policy.trained < plan.policy.parameters):
@@ -270,14 +278,17 @@ def update_bytes(plan: Plan) -> int:
     value = value_gradients = 0
     if plan.value is not None and plan.value_activations is not None:
         value = kept_bytes(plan, plan.value, plan.value_activations, False) + cast_bytes(plan, plan.value, head=False)
-        value_gradients = 4 * plan.value.trained
-    gradients = gradient_bytes(plan)
+        value_gradients = sharding.model_gradient_bytes(plan, plan.value)
+    gradients, moving = gradient_bytes(plan), sharding.moving_bytes(plan)
     before = gradients if plan.group < plan.prompts else 0
-    summing = min(4 * BUCKET_ELEMENTS, gradients) if plan.processes > 1 else 0
+    summing = moving
+    if plan.processes > 1 and not plan.splits("gradients"):
+        summing = min(4 * BUCKET_ELEMENTS, gradients)
     again = head_bytes(plan, plan.group, backward=True)
     if plan.checkpointing:
         one = plan.policy_activations
         again = max(again, plan.group * max(one.encoder_layer, one.decoder_layer))
     tokens = plan.group * plan.samples * plan.response_tokens
     logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
-    return max(before + policy + logits + value, (before or value_gradients) + policy + again, gradients + summing)
+    backward = (before or value_gradients) + moving + policy + again
+    return sharding.block_bytes(plan) + max(before + policy + logits + value, backward, gradients + summing)

@@ -8,6 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from finegrained_rlhf.runtime.processes import SHARDING
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Matrices of a model's transformer blocks, which `processes.sharding=full` splits. Numbers, not bytes.
+
+    Attributes:
+        matrices: in all of them; position biases and adapters are left out.
+        trained: of these, what the optimizer moves.
+        linear: of these, what linear layers have (`policy.frozen_dtype` stores it).
+        largest: in those of the largest block.
+    """
+
+    matrices: int = 0
+    trained: int = 0
+    linear: int = 0
+    largest: int = 0
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -28,6 +47,9 @@ class ModelShape:
         vocabulary: V.
         packed: whether the responses to a prompt are packed behind it in one row (causal models).
         gated: whether a feed-forward layer has two inner projections.
+        blocks: what of it lies in matrices of transformer blocks.
+        largest_tensor: numbers in the largest trained tensor.
+        largest_outside: the same of those that are no matrices of blocks.
     """
 
     parameters: int
@@ -43,6 +65,9 @@ class ModelShape:
     vocabulary: int
     packed: bool = False
     gated: bool = False
+    blocks: Blocks = Blocks()
+    largest_tensor: int = 0
+    largest_outside: int = 0
 
     @property
     def causal(self) -> bool:
@@ -124,6 +149,7 @@ class Plan:
         checkpointing: gradient checkpointing of the policy.
         scored: the distribution that the update scores: the softmax, or it tempered and truncated.
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
+        sharding: what the processes split (`processes.sharding`).
     """
 
     policy: ModelShape
@@ -147,6 +173,11 @@ class Plan:
     checkpointing: bool
     scored: Literal["plain", "top_k", "top_p"]
     stored_in_bf16: int = 0
+    sharding: str = "none"
+
+    def splits(self, what: str) -> bool:
+        """Whether the processes split "optimizer", "gradients" or "full" (weights); one alone splits nothing."""
+        return self.processes > 1 and SHARDING.index(self.sharding) >= SHARDING.index(what)
 
     @property
     def value_bytes(self) -> int:

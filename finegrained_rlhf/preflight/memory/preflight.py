@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,13 +47,35 @@ from finegrained_rlhf.training.ppo.trainer import PPOData
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) -> Plan:
+@dataclass(frozen=True)
+class Machine:
+    """GPUs that are not here.
+
+    Attributes:
+        gpus: how many, one process each.
+        gb: memory of each in 10⁹ bytes.
+    """
+
+    gpus: int
+    gb: int
+
+    @staticmethod
+    def of(job: TrainPPO) -> Machine | None:
+        """What `dry_run_on` of a job says: `8x80` is eight GPUs of 80 GB; None where it says nothing."""
+        if job.dry_run_on is None:
+            return None
+        gpus, gb = job.dry_run_on.split("x")
+        return Machine(int(gpus), int(gb))
+
+
+def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, machine: Machine | None = None) -> Plan:
     """Read the configuration files of all models and the prompts, and count one layer of policy and value model.
 
     Args:
         job: the run.
         processes: of the run.
         data: its prompts; None reads them.
+        machine: the GPUs that the plan is for; None is for this machine.
 
     Raises:
         ModelError: a model's directory holds no configuration, or models do not fit each other.
@@ -63,7 +86,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
     value = value_shell(job.value, policy, heads=job.value_heads)
     own = isinstance(value, SeparateValueModel)
     longest = max(len(prompt.input_ids) for prompt in (*data.train, *data.validation))
-    sampling, number = job.rollout, processes.count
+    sampling, number = job.rollout, machine.gpus if machine else processes.count
     prompts = -(-sampling.prompts_per_step // number)
     batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens)
     validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number)
@@ -81,7 +104,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),
         reference_copy=policy.adapter is None,
         bf16=processes.precision == "bf16",
-        cuda=processes.device.type == "cuda",
+        cuda=machine is not None or processes.device.type == "cuda",
         fast=_fast(job, policy),
         processes=number,
         prompts=prompts,
@@ -95,6 +118,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None) ->
         checkpointing=job.policy.gradient_checkpointing,
         scored=scored,
         stored_in_bf16=count(linear_parameters(policy.model)) if job.policy.frozen_dtype == "bfloat16" else 0,
+        sharding=job.processes.sharding,
     )
 
 
@@ -153,7 +177,9 @@ def device_bytes(processes: Processes) -> int:
 
 
 def preflight(job: TrainPPO, processes: Processes) -> str:
-    """The report on a run that has not begun."""
-    device = processes.device
+    """The report on a run that has not begun: on this machine, or on the GPUs that `dry_run_on` names."""
+    machine, device = Machine.of(job), processes.device
+    if machine is not None:
+        return report(plan_of(job, processes, machine=machine), machine.gb * 10**9, f"A GPU of {machine.gb} GB")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "This machine"
     return report(plan_of(job, processes), device_bytes(processes), name)

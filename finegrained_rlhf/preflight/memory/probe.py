@@ -31,6 +31,7 @@ from finegrained_rlhf.models.loading import (
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
 from finegrained_rlhf.preflight.memory.layers import Layers, decoder_config, layers_of, with_layers
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
@@ -154,6 +155,9 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         vocabulary=config.vocab_size,
         packed=_packed(config),
         gated=_gated(module),
+        blocks=blocks_of(module),
+        largest_tensor=largest_trained(module),
+        largest_outside=largest_trained(module, outside_blocks=True),
     )
 
 
@@ -197,8 +201,9 @@ def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
     kept: dict[int, Tensor] = {}  # held, so that no address comes twice
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        bare = tensor.detach()  # a saved output would hold its own graph for ever
+        kept[bare.untyped_storage().data_ptr()] = bare
+        return bare
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()

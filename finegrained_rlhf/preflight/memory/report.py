@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from finegrained_rlhf.preflight.memory import formulas as memory
-from finegrained_rlhf.preflight.memory.plan import Plan
+from finegrained_rlhf.preflight.memory import sharding
+from finegrained_rlhf.preflight.memory.plan import ModelShape, Plan
+from finegrained_rlhf.runtime.processes import SHARDING
 from finegrained_rlhf.text.tables import markdown_table
 
 GIB = memory.GIB
@@ -94,22 +96,48 @@ def _with_reward_rows(plan: Plan, number: int, rows: int) -> Plan:
 
 def model_rows(plan: Plan) -> list[dict[str, object]]:
     """One row a model, in millions of parameters and GiB."""
-    rows = [_model_row("policy", plan.policy.parameters, plan.policy.trained)]
+    rows = [_model_row(plan, "policy", plan.policy, frozen=not plan.reference_copy)]
     if plan.reference_copy:
-        rows.append(_model_row("reference", plan.policy.parameters, 0))
+        rows.append(_model_row(plan, "reference", plan.policy, frozen=True, trained=False))
     if plan.value is not None:
-        rows.append(_model_row("value", plan.value.parameters, plan.value.trained))
-    rows += [_model_row(model.name, model.parameters, 0) for model in plan.rewards]
+        rows.append(_model_row(plan, "value", plan.value))
+    for model in plan.rewards:
+        rows.append(
+            {"model": model.name, "parameters (M)": model.parameters / 1e6, "weights": 4 * model.parameters / GIB}
+        )
     if kept := memory.kept_cache_bytes(plan):
         rows.append({"model": "decoding caches", "weights": kept / GIB})
     return rows
 
 
-def _model_row(name: str, parameters: int, trained: int) -> dict[str, object]:
-    row: dict[str, object] = {"model": name, "parameters (M)": parameters / 1e6, "weights": 4 * parameters / GIB}
-    if trained:
-        row |= {"trained (M)": trained / 1e6, "gradients": 4 * trained / GIB, "optimizer": 8 * trained / GIB}
+def _model_row(
+    plan: Plan, name: str, shape: ModelShape, frozen: bool = False, trained: bool = True
+) -> dict[str, object]:
+    weights = sharding.weight_bytes(plan, shape, frozen)
+    row: dict[str, object] = {"model": name, "parameters (M)": shape.parameters / 1e6, "weights": weights / GIB}
+    if trained and shape.trained:
+        row["trained (M)"] = shape.trained / 1e6
+        row["gradients"] = sharding.model_gradient_bytes(plan, shape) / GIB
+        row["optimizer"] = 8 * sharding.share_of(plan, shape) / GIB
     return row
+
+
+def sharding_line(plan: Plan) -> str:
+    """What the processes split, and what it makes of weights, gradients and moments; empty where nothing is split."""
+    if not plan.splits("optimizer"):
+        return ""
+    what = "optimizer state"
+    if plan.splits("gradients"):
+        what = "gradients and optimizer state"
+    if plan.splits("full"):
+        blocks = plan.policy.blocks.matrices / plan.policy.parameters
+        what += f", and weights in the matrices of transformer blocks ({blocks:.1%} of the policy),"
+    held, whole = sharding.held_bytes(plan), sharding.held_bytes(replace(plan, sharding="none"))
+    return (
+        f"processes.sharding={plan.sharding} splits {what} over {plan.processes} processes: each holds "
+        f"{held / GIB:.2f} of {whole / GIB:.2f} GiB of weights, gradients and optimizer state of policy, reference and "
+        "value model."
+    )
 
 
 def report(plan: Plan, available: int, device: str) -> str:
@@ -131,6 +159,7 @@ def report(plan: Plan, available: int, device: str) -> str:
             f"Memory of one process (of {plan.processes}) in GiB",
             "",
             markdown_table(model_rows(plan), columns),
+            *filter(None, [sharding_line(plan)]),
             "Weights, optimizer state and kept caches last; each phase needs its batch beside them, the "
             "update also the gradients.",
             "",
@@ -152,7 +181,8 @@ def memory_verdict(plan: Plan, available: int, device: str) -> str:
     if useful := sorted((name for name in changes if after[name] < expected), key=lambda name: after[name]):
         lines.append("These settings lower it and leave the result as it is; each alone, and all together:")
         lines += [f"  {name}: {after[name] / GIB:.2f} GiB" for name in useful]
-        lines.append(f"  all: {peak(reduce(lambda p, change: change(p), changes.values(), plan))[0] / GIB:.2f} GiB")
+        lines.append(f"  all: {peak(_with_all(plan, changes))[0] / GIB:.2f} GiB")
+    lines += sharding_advice(plan, USABLE * available)
     other = [] if plan.bf16 else ["processes.precision=bf16 (activations, caches)"]
     if plan.reference_copy:
         other.append("policy=lora (no reference copy, no optimizer state of the frozen weights)")
@@ -161,3 +191,30 @@ def memory_verdict(plan: Plan, available: int, device: str) -> str:
     if other:
         lines.append(f"These change the result, or its rounding, and lower it too: {', '.join(other)}.")
     return "\n".join(lines)
+
+
+def _with_all(plan: Plan, changes: dict[str, Change]) -> Plan:
+    return reduce(lambda p, change: change(p), changes.values(), plan)
+
+
+def sharding_advice(plan: Plan, usable: float) -> list[str]:
+    """The first mode of sharding above the present one with which a plan fits, alone or with all remedies; in a line.
+
+    Where none is enough the last one is named with what it needs. No line where no mode is left.
+    """
+    modes = SHARDING[SHARDING.index(plan.sharding) + 1 :]
+    if not modes:
+        return []
+    if plan.processes == 1:
+        return ["More processes share the work, and processes.sharding lets them split what one holds alone."]
+    changes = remedies(plan)
+    for mode in modes:
+        needed = peak(replace(plan, sharding=mode))[0]
+        if needed <= usable:
+            return [f"processes.sharding={mode}: {needed / GIB:.2f} GiB, fits."]
+    for mode in modes:
+        least = peak(_with_all(replace(plan, sharding=mode), changes))[0]
+        if least <= usable:
+            return [f"processes.sharding={mode} with {', '.join(changes)}: {least / GIB:.2f} GiB, fits."]
+    words = f" with {', '.join(changes)}" if least < needed else ""
+    return [f"processes.sharding={modes[-1]}{words}: {least / GIB:.2f} GiB, does not fit either."]

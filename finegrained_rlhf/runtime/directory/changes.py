@@ -29,6 +29,7 @@ HARMLESS_KEYS = (
     "samples_every",
     "patience",
     "dry_run",
+    "dry_run_on",
     "tracking",
     "processes.threads",
     "processes.timeout_s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -62,6 +63,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         samples_every: training steps between files of sampled responses with their segment rewards.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
         dry_run: say what memory the run needs instead of training it (`train_ppo.py`; in Python call `preflight`).
+        dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.
     """
 
     data: DataPath
@@ -83,10 +85,15 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     samples_every: int = 10
     monitor: ResponseMonitor | None = None
     dry_run: bool = False
+    dry_run_on: str | None = None
 
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
+        if self.dry_run_on is not None and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", str(self.dry_run_on)):
+            raise ConfigError(
+                f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"
+            )
         self.policy.check_frozen(self.processes.precision, reference=True)
         limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
         if limit is not None and limit >= longest:

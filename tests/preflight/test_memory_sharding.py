@@ -1,0 +1,238 @@
+"""The memory plan of runs whose processes split optimizer state, gradients and weights: by hand, and at full size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from memory_toy import PLAN, SHAPE, job_of, save_models
+from script_runs import ROOT
+
+from benchmarks import memory_plans
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.preflight.memory import formulas as memory
+from finegrained_rlhf.preflight.memory import preflight as module
+from finegrained_rlhf.preflight.memory import sharding
+from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
+from finegrained_rlhf.preflight.memory.plan import Activations, Blocks, Plan
+from finegrained_rlhf.preflight.memory.preflight import Machine, plan_of, preflight
+from finegrained_rlhf.preflight.memory.report import memory_verdict, peak, remedies, report
+from finegrained_rlhf.runtime.processes import SHARDING, ProcessConfig, Processes
+
+POLICY = replace(SHAPE, blocks=Blocks(800, 800, 800, 200), largest_tensor=120, largest_outside=90)
+VALUE = replace(POLICY, parameters=600, trained=600, blocks=Blocks(400, 400, 400, 100), largest_tensor=110)
+FOUR = replace(PLAN, policy=POLICY, value=VALUE, processes=4)
+OPTIMIZER, GRADIENTS, FULL = (replace(FOUR, sharding=mode) for mode in SHARDING[1:])
+
+
+# By hand ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_lasts_of_optimizer_state_and_gradients() -> None:
+    """1,600 parameters over four processes in runs of whole tensors of at most 120: up to 520 belong to one."""
+    weights = 4 * (2 * 1000 + 600 + 500)
+    assert memory.lasting_bytes(FOUR) == weights + 8 * 1600
+    assert memory.lasting_bytes(OPTIMIZER) == memory.lasting_bytes(GRADIENTS) == weights + 8 * 520
+    assert [memory.gradient_bytes(plan) for plan in (FOUR, OPTIMIZER, GRADIENTS)] == [6400, 6400, 4 * 520]
+    large = replace(GRADIENTS, policy=replace(POLICY, largest_tensor=1500))
+    assert memory.gradient_bytes(large) == 6400  # a share is never more than everything
+
+
+def test_what_lasts_of_blocks() -> None:
+    """1,200 of 1,600 lie in blocks and are split evenly; of the other 400 up to 190 belong to one process."""
+    policy, value, own = 4 * 200 + 4 * 200, 4 * 200 + 4 * 100, 200 + 100 + 190
+    assert memory.gradient_bytes(FULL) == 4 * own
+    assert memory.lasting_bytes(FULL) == 2 * policy + value + 4 * 500 + 8 * own
+    stored = replace(FULL, bf16=True, stored_in_bf16=820)  # 20 of them outside blocks
+    reference = 4 * 180 + 2 * 20 + 2 * 200
+    assert memory.lasting_bytes(stored) == policy + reference + value + 4 * 500 + 8 * own
+    adapters = replace(stored, reference_copy=False, policy=replace(POLICY, trained=90, blocks=Blocks(800, 0, 800)))
+    outside = (90 + 200) // 4 + 1 + 90
+    assert memory.lasting_bytes(adapters) == reference + value + 4 * 500 + 8 * (100 + outside + 1)  # rounded up twice
+
+
+def test_gradients_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sharding.moving_bytes(FOUR) == sharding.moving_bytes(OPTIMIZER) == 0
+    assert sharding.moving_bytes(GRADIENTS) == 4 * (1600 - 520)  # all gradients and not more
+    monkeypatch.setattr(sharding, "BUCKET_ELEMENTS", 10)
+    small = replace(GRADIENTS, policy=replace(POLICY, largest_tensor=5), value=replace(VALUE, largest_tensor=8))
+    assert sharding.moving_bytes(small) == 4 * (3 + 1) * 10
+    assert sharding.moving_bytes(replace(small, value=replace(VALUE, largest_tensor=20))) == 4 * (3 + 1) * 20
+
+
+def test_an_update_holds_three_blocks() -> None:
+    assert sharding.block_bytes(GRADIENTS) == 0
+    assert sharding.block_bytes(FULL) == 200 * (3 * 4 + 4 + 4)
+    assert sharding.block_bytes(replace(FULL, bf16=True)) == 200 * (3 * 2 + 2 + 4)
+    frozen = replace(POLICY, blocks=Blocks(800, 0, 800, 200))
+    assert sharding.block_bytes(replace(FULL, policy=frozen, value=None)) == 200 * 3 * 4
+
+
+def test_update_by_hand() -> None:
+    """As in `test_training_memory_formulas`, with shares of the gradients and what is on its way beside activations."""
+    activations = 2 * (10 + 2 * 100 + 3 * 200) + 60 * 50 * 4 * 5 + 2 * 60 * 8 * 4
+    assert memory.update_bytes(OPTIMIZER) == memory.update_bytes(FOUR) == 6400 + activations
+    assert memory.update_bytes(GRADIENTS) == 4 * 520 + 4 * (1600 - 520) + activations
+    assert memory.update_bytes(FULL) == 200 * 20 + 4 * 490 + 4 * (400 - 190) + activations
+
+
+def test_models_are_gathered_one_at_a_time() -> None:
+    wide = replace(FULL, policy=replace(POLICY, vocabulary=5000))
+    whole, joined = 4 * 800, 4 * 3 * 3 * 8 * 6
+    copied = 4 * 400 - joined  # the engine's copy of the decoder is one of all its layers
+    unsplit = replace(wide, sharding="gradients")
+    assert memory.rollout_bytes(wide, 4, 3) - memory.rollout_bytes(unsplit, 4, 3) == whole + copied
+    assert memory.scoring_bytes(wide) - memory.scoring_bytes(unsplit) == whole
+    large = replace(wide, value=replace(VALUE, blocks=Blocks(10**6, 10**6, 10**6, 10)))
+    alone = 4 * 10**6 + memory.reading_bytes(large, VALUE)
+    assert memory.scoring_bytes(large) == alone  # nothing of the policy beside it
+    assert memory.cast_bytes(replace(FULL, bf16=True), POLICY, head=True) == 2 * (1000 - 800)
+
+
+@pytest.mark.parametrize("mode", SHARDING)
+def test_one_process_splits_nothing(mode: str) -> None:
+    assert report(replace(FOUR, processes=1, sharding=mode), 10**9, "It") == report(
+        replace(FOUR, processes=1), 10**9, "It"
+    )
+
+
+def test_the_report_says_what_is_split_and_what_to_split() -> None:
+    needed = {plan.sharding: peak(plan)[0] for plan in (FOUR, OPTIMIZER, GRADIENTS, FULL)}
+    assert needed["none"] > needed["optimizer"] == needed["gradients"]  # so small that all gradients are on their way
+    table = report(GRADIENTS, 10**9, "It")
+    assert "processes.sharding=gradients splits gradients and optimizer state over 4 processes" in table
+    assert "sharding" not in report(FOUR, 10**9, "It")
+    room = needed["optimizer"] * 10 // 9 + 1
+    assert "processes.sharding=optimizer: " in memory_verdict(FOUR, room, "It")
+    assert memory_verdict(OPTIMIZER, room, "It").endswith("fits.")
+    with_all = memory_verdict(FULL, 1, "It")
+    assert "processes.sharding=" not in with_all and "does not fit" in with_all
+    assert "processes.sharding=full with ppo.micro_batch_prompts=1, " in (refused := memory_verdict(FOUR, 1, "It"))
+    assert "GiB, does not fit either." in refused
+    least = replace(OPTIMIZER, micro_batch_prompts=1, checkpointing=True, prompts_per_batch=1)
+    least = replace(least, rewards=(replace(least.rewards[0], rows=1),))
+    assert not remedies(least) and "processes.sharding=full: " in memory_verdict(least, 1, "It")
+    both = peak(replace(least, prompts_per_batch=4))[0] * 10 // 9 + 1
+    assert " with ppo.micro_batch_prompts=1, " in memory_verdict(FOUR, both, "It").split("processes.sharding=")[1]
+    assert "More processes" in memory_verdict(replace(FOUR, processes=1), 1, "It")
+
+
+# Against models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+def test_blocks_of_models(models: Path) -> None:
+    """T5: four encoder blocks, four decoder blocks of width 256, feed-forward 1,024; GPT-2: four blocks."""
+    width, inner = 256, 1024
+    attention, feed_forward = 4 * width * width, 2 * width * inner
+    t5 = 4 * (attention + feed_forward) + 4 * (2 * attention + feed_forward)
+    policy = PolicyConfig(str(models / "t5")).load()
+    assert blocks_of(policy) == Blocks(t5, t5, t5, 2 * attention + feed_forward)
+    assert blocks_of(ValueConfig("separate", str(models / "t5")).load(policy)).matrices == t5
+    assert largest_trained(policy) == largest_trained(policy, outside_blocks=True) == len(policy.tokenizer) * width
+    gpt2 = 4 * (attention + feed_forward)
+    assert blocks_of(PolicyConfig(str(models / "gpt2")).load()) == Blocks(gpt2, gpt2, gpt2, gpt2 // 4)
+    adapted = PolicyConfig(str(models / "t5"), lora=LoraConfig(rank=4)).load()
+    assert blocks_of(adapted) == Blocks(t5, 0, t5, 2 * attention + feed_forward)
+    assert largest_trained(adapted) == largest_trained(adapted, outside_blocks=True) < 4 * inner + 1
+
+
+def test_a_plan_for_gpus_that_are_not_here(models: Path) -> None:
+    job = job_of(models, "untied", prompts=3, dry_run_on="2x3", processes=ProcessConfig(sharding="gradients"))
+    plan = plan_of(job, Processes(job.processes), machine=Machine.of(job))
+    assert (plan.processes, plan.prompts, plan.cuda, plan.sharding) == (2, 2, True, "gradients")
+    text = preflight(job, Processes(job.processes))
+    assert "one process (of 2)" in text and "A GPU of 3 GB has 2.79 GiB: fits." in text
+    for wrong in ("8", "0x80", "8x", "eight"):
+        with pytest.raises(ConfigError, match="dry_run_on: expected"):
+            job_of(models, "untied", dry_run_on=wrong)
+
+
+# At full size, from configurations alone ----------------------------------------------------------------------------
+
+
+COUNTED = {
+    "t5-base": Activations(23658430, 62919680, 48269696, 3145728, 2457600),
+    "t5-3b": Activations(23705536, 192942080, 150922624, 4194304, 3276800),
+    "t5-11b": Activations(23693248, 696258560, 507532672, 4194304, 3276800),
+}
+"""What autograd keeps in bf16 of a prompt of 1,024 tokens and four responses of 200: counted once, because layers of
+this size take long. `test_what_layers_of_t5_3b_keep` counts them again."""
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def configurations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return memory_plans.write_configurations(tmp_path_factory.mktemp("full"))
+
+
+@pytest.fixture
+def planned(configurations: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Plan]:
+    """The plan of the paper's run with another policy, from `config.json` alone."""
+
+    def plan(policy: str, gpus: int) -> Plan:
+        monkeypatch.setattr(module, "policy_activations", lambda *args: COUNTED[policy])
+        monkeypatch.setattr(module, "value_activations", lambda *args: COUNTED["t5-base"])
+        ((_, found),) = memory_plans.plans(configurations, policy, [Machine(gpus, 80)])
+        return found
+
+    return plan
+
+
+def test_t5_3b_fits_two_gpus(planned: Callable[[str, int], Plan]) -> None:
+    """All of its parameters trained. Without sharding it takes nearly all of them, with it there is room to spare."""
+    plan = planned("t5-3b", 2)
+    assert (plan.prompts, plan.samples, plan.prompt_tokens, plan.response_tokens) == (4, 4, 1024, 200)
+    assert plan.policy.parameters == plan.policy.trained == 2_851_598_336
+    assert plan.policy.blocks.matrices == 24 * 1024 * (12 * 4096 + 4 * 16384)
+    for mode in SHARDING[1:]:
+        text = report(replace(plan, sharding=mode), 80 * GB, "A GPU of 80 GB")
+        assert f"processes.sharding={mode} splits" in text and text.endswith(": fits.")
+    assert "processes.sharding=optimizer: " in memory_verdict(plan, 68 * GB, "A GPU")
+    needed = {mode: peak(replace(plan, sharding=mode))[0] for mode in SHARDING}
+    trained = plan.policy.trained + plan.value.trained
+    largest = 32128 * 1024  # the embeddings
+    assert needed["none"] - needed["optimizer"] == pytest.approx(8 * (trained / 2 - largest), rel=1e-6)
+
+
+def test_t5_11b_fits_eight_gpus_when_weights_are_split(planned: Callable[[str, int], Plan]) -> None:
+    plan = planned("t5-11b", 8)
+    assert (plan.prompts, plan.policy.parameters) == (1, 11_307_321_344)
+    assert plan.policy.blocks.matrices == 24 * 1024 * (12 * 16384 + 4 * 65536)
+    for mode in SHARDING[:3]:
+        assert "does not fit" in (verdict := memory_verdict(replace(plan, sharding=mode), 80 * GB, "A GPU"))
+        assert "processes.sharding=full: " in verdict and verdict.count("processes.sharding=") == 1
+    full = replace(plan, sharding="full")
+    assert report(full, 80 * GB, "A GPU of 80 GB").endswith(": fits.")
+    held = 16 * plan.policy.blocks.matrices // 8 + 2 * plan.policy.blocks.matrices // 8  # the reference is in bf16
+    assert sharding.held_bytes(full) == pytest.approx(held, rel=0.06)
+    assert "does not fit" in memory_verdict(replace(full, processes=4, prompts=2), 40 * GB, "A GPU")
+
+
+@pytest.mark.slow
+def test_what_layers_of_t5_3b_keep(configurations: Path) -> None:
+    ((_, plan),) = memory_plans.plans(configurations, "t5-3b", [Machine(2, 80)])
+    if not torch.cuda.is_available():
+        assert (plan.policy_activations, plan.value_activations) == (COUNTED["t5-3b"], COUNTED["t5-base"])
+
+
+def test_the_table_of_the_page(
+    planned: Callable[[str, int], Plan], configurations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned("t5-3b", 1)  # with the layers of the fixture
+    memory_plans.main([f"out={configurations}", "models=t5-3b", "gpus=2,4", "gb=80"])
+    printed = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if line.startswith("| t5")]
+    page = [line.replace(" ", "") for line in (ROOT / "docs" / "configuration.md").read_text().splitlines()]
+    assert len(printed) == 2 and all(line in page for line in printed)
+    for wrong in (["models=t6"], ["gpus=0"], ["gb=many"]):
+        with pytest.raises(ConfigError, match="expected"):
+            memory_plans.main([f"out={configurations}", *wrong])
