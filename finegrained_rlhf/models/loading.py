@@ -19,17 +19,14 @@ from transformers import (
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
-from finegrained_rlhf.models.lora import LoraConfig, adapter_weights, add_lora, load_adapter, merged_state
+from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.models.weights.frozen import store_frozen
-from finegrained_rlhf.models.weights.saving import pretrained_to_save, taken
-from finegrained_rlhf.models.weights.sharded import is_sharded
-from finegrained_rlhf.text.chat import record_prompt, recorded_prompt
+from finegrained_rlhf.text.chat import recorded_prompt
 
 _VOCABULARIES = (
     "tokenizer.json",
@@ -217,41 +214,6 @@ def open_policy(
         policy = CausalPolicy(model, tokenizer, wrapper)
     policy.prompt = recorded_prompt(directory)
     return policy.eval()
-
-
-def save_policy(policy: Policy, directory: Path) -> None:
-    """Save weights (adapters merged in), configuration and tokenizer so that `from_pretrained` opens them.
-
-    A LoRA policy's adapter is saved beside, in `adapter/`; how prompts are put, where that is not the default.
-    """
-    policy_to_save(policy)(directory)
-
-
-def policy_to_save(policy: Policy, main: bool = True) -> Write:
-    """The same of the policy as it is now, to be written while it is trained further.
-
-    Args:
-        policy: as it is now; where it is in shards, every process must call this.
-        main: whether this process writes; the others write nothing.
-    """
-    adapter = policy.adapter
-    if not main and not is_sharded(policy.model):
-        return write_all(())
-    state = taken(policy.model.state_dict() if adapter is None else merged_state(policy.model))
-    if not main:
-        return write_all(())
-    model = pretrained_to_save(policy.model, state)
-    inside = {f"base_model.model.{name}": tensor for name, tensor in taken(adapter_weights(policy.model)).items()}
-
-    def write(directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        model(directory)
-        if adapter is not None:
-            adapter.save_pretrained(directory / "adapter", selected_adapters=["default"], state_dict=inside)
-        policy.tokenizer.save_pretrained(directory)
-        record_prompt(directory, policy.prompt)
-
-    return write
 
 
 @dataclass(frozen=True)

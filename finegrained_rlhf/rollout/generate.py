@@ -97,5 +97,7 @@ class GenerateEngine(PolicyEngine):
             noise = torch.from_numpy(uniform_noise(seed, step, names, numbers, max_new_tokens))
             processors.append(_NamedNoise(decoding, noise.to(policy.device), start))
         with _no_other_settings(policy.model):
-            output = policy.model.generate(**inputs, generation_config=settings, logits_processor=processors)
+            output = policy.model.generate(
+                **inputs, generation_config=settings, logits_processor=processors, synced_gpus=False
+            )
         return output[:, start:]

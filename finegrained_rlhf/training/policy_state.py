@@ -11,11 +11,10 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from finegrained_rlhf.core.files import Write, write_all
-from finegrained_rlhf.models.loading import policy_to_save
 from finegrained_rlhf.models.lora import ADAPTER, adapter_weights
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
-from finegrained_rlhf.models.weights.saving import taken
+from finegrained_rlhf.models.weights.saving import policy_to_save, taken
 from finegrained_rlhf.runtime.loop.trainer import OptimizerTrainer
 from finegrained_rlhf.runtime.optimizer import Optimizer
 

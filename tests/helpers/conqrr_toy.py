@@ -8,10 +8,10 @@ from finegrained_rlhf.conqrr.labels.files import write_labels
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import save_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.retrieval.bm25.light import Bm25LightConfig
 
 PEOPLE = ("Ada", "Bob", "Cleo", "Dan", "Eve", "Finn")

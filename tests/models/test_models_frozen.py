@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, save_policy
+from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.frozen import frozen_copy, linear_parameters, store_frozen
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

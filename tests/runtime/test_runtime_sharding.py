@@ -54,10 +54,12 @@ def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, output
 
 
-@pytest.mark.parametrize("sharding", ["optimizer", "gradients"])
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize(
+    ("processes", "sharding"),
+    [(3, "optimizer"), (3, "gradients"), pytest.param(2, "gradients", marks=pytest.mark.slow)],
+)
 def test_the_same_parameters_as_one_process(
-    alone: tuple[dict[str, object], Path], tmp_path: Path, sharding: str, processes: int
+    alone: tuple[dict[str, object], Path], tmp_path: Path, processes: int, sharding: str
 ) -> None:
     """With different numbers of backward passes, and with a parameter that no loss depends on."""
     options, one = alone

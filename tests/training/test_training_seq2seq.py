@@ -18,9 +18,10 @@ from finegrained_rlhf.core.errors import ConsistencyError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.prompts import encode_prompts
 from finegrained_rlhf.models.families.seq2seq import Seq2SeqFamily, bart_stacks
-from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.tiny.tokenizers import wrap_tokenizer
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import token_ends

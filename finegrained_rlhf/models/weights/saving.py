@@ -1,20 +1,61 @@
-"""A model as it is now, ready to be written while training goes on.
+"""Policies and other models in the ordinary Hugging Face layout, taken as they are now and written when it suits.
 
-Knows state dictionaries and transformers' `save_pretrained`. Knows no policy and no file but what it is told to write.
+What was taken is not read again, so that it can be written while training goes on. Knows state dictionaries, adapters
+and transformers' `save_pretrained`.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from finegrained_rlhf.core.files import Write
+from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.models.lora import adapter_weights, merged_state
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.sharded import is_sharded
 from finegrained_rlhf.runtime.sharding.shards import is_shard, whole
+from finegrained_rlhf.text.chat import record_prompt
+
+
+def save_policy(policy: Policy, directory: Path) -> None:
+    """Save weights (adapters merged in), configuration and tokenizer so that `from_pretrained` opens them.
+
+    A LoRA policy's adapter is saved beside, in `adapter/`; how prompts are put, where that is not the default.
+    """
+    policy_to_save(policy)(directory)
+
+
+def policy_to_save(policy: Policy, main: bool = True) -> Write:
+    """The same of the policy as it is now, to be written while it is trained further.
+
+    Args:
+        policy: as it is now; where it is in shards, every process must call this.
+        main: whether this process writes; the others write nothing.
+    """
+    adapter = policy.adapter
+    if not main and not is_sharded(policy.model):
+        return write_all(())
+    state = taken(policy.model.state_dict() if adapter is None else merged_state(policy.model))
+    if not main:
+        return write_all(())
+    model = pretrained_to_save(policy.model, state)
+    inside = {f"base_model.model.{name}": tensor for name, tensor in taken(adapter_weights(policy.model)).items()}
+
+    def write(directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        model(directory)
+        if adapter is not None:
+            adapter.save_pretrained(directory / "adapter", selected_adapters=["default"], state_dict=inside)
+        policy.tokenizer.save_pretrained(directory)
+        record_prompt(directory, policy.prompt)
+
+    return write
 
 
 def taken(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -32,6 +32,7 @@ from finegrained_rlhf.runtime.sharding.shards import COMPUTED
 
 T = TypeVar("T")
 _OF_FSDP = ("_forward_pre_hooks", "_forward_hooks", COMPUTED)
+_SHARDED = "_has_shards"
 
 
 def shard_layers(model: nn.Module, processes: Processes) -> None:
@@ -62,12 +63,13 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
             _prepare(fully_shard(layer, **settings, reshard_after_forward=True, ignored_params=rest))
         rest = {parameter for parameter in model.parameters() if not hasattr(parameter, "placements")}
         _prepare(fully_shard(model, **settings, ignored_params=rest))
+        setattr(model, _SHARDED, True)
     model.to(processes.device)
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether `shard_layers` has sharded this model."""
-    return isinstance(model, FSDPModule)
+    return getattr(model, _SHARDED, False)
 
 
 @contextmanager
@@ -77,24 +79,20 @@ def whole_weights(*models: nn.Module | None) -> Iterator[None]:
     Inside, the models are ordinary ones: processes may make different numbers of passes, and nothing is gathered or
     dropped in them. What is not sharded, or whole already, stays as it is.
     """
-    layers = [
-        layer
-        for model in models
-        if model is not None and is_sharded(model) and COMPUTED in vars(model)
-        for layer in model.modules()
-        if isinstance(layer, FSDPModule)
-    ]
-    kept = [{name: vars(layer)[name] for name in _OF_FSDP} for layer in layers]
+    parts = [part for model in models if model is not None for part in model.modules() if isinstance(part, FSDPModule)]
+    kept = [(type(part), {name: vars(part)[name] for name in _OF_FSDP}) for part in parts]
     try:
-        for layer in layers:
-            layer.unshard()
-            layer._forward_pre_hooks, layer._forward_hooks = OrderedDict(), OrderedDict()
-            delattr(layer, COMPUTED)
+        for part in parts:
+            part.unshard()
+            part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
+            delattr(part, COMPUTED)
+            part.__class__ = type(part).__bases__[1]
         yield
     finally:
-        for layer, state in zip(layers, kept, strict=True):
-            vars(layer).update(state)
-            layer.reshard()
+        for part, (own, state) in zip(parts, kept, strict=True):
+            vars(part).update(state)
+            part.__class__ = own
+            part.reshard()
 
 
 def _matrices(layer: nn.Module) -> Iterator[nn.Parameter]:

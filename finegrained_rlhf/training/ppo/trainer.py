@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
 from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
-from finegrained_rlhf.models.loading import policy_to_save
+from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine

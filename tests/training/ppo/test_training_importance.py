@@ -17,8 +17,9 @@ from rl_toy import policy, prompts
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Experience, Greedy, Prompt, Rollout
-from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rl.importance import ImportanceMode
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.runtime.processes import Processes

@@ -19,9 +19,10 @@ from transformers import AutoModelForSeq2SeqLM
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Greedy, Prompt, SegmentScores
 from finegrained_rlhf.models.dropout import set_dropout
-from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import ComponentConfig
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop

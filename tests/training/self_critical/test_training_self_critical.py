@@ -17,9 +17,10 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
-from finegrained_rlhf.models.loading import open_policy, save_policy
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -1,0 +1,134 @@
+"""Weights, gradients and moments in shards: PPO ends with the parameters of one process that holds everything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from script_runs import Done, run_in_processes, run_script
+from sharding_toy import CASES
+
+TOY = str(Path(__file__).parents[2] / "helpers/sharding_toy.py")
+
+QUICK = ["t5_of_many_micro_batches", "t5_adapters", "llama"]
+REST = [case for case in CASES if case not in QUICK]
+
+
+def run(output: Path, processes: int, sharding: str, cases: list[str], **options: object) -> Done:
+    words = json.dumps({"output": str(output), "sharding": sharding, "cases": cases, **options})
+    done = run_script(TOY, words) if processes == 1 else run_in_processes(processes, TOY, words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def told(output: Path, rank: int = 0) -> dict[str, Any]:
+    """What a process says of each case."""
+    found: dict[str, Any] = json.loads((output / f"told_{rank}.json").read_text())
+    return found
+
+
+def saved(output: Path, case: str) -> dict[str, torch.Tensor]:
+    """The policy, the value model, adapters and moments that a run has saved."""
+    files = sorted((output / case).rglob("*.safetensors"))
+    moments = [file for file in files if file.name.startswith("optimizer")]
+    found = {f"{file.name}/{n}": t for file in files if file not in moments for n, t in load_file(file).items()}
+    for file in moments:  # in shards: parts along the first dimension, in the order of the processes
+        for name, tensor in load_file(file).items():
+            before = found.get(name)
+            whole = before is None or tensor.dim() == 0
+            found[name] = tensor if whole or before is None else torch.cat([before, tensor])
+    return found
+
+
+def assert_alike(one: Path, other: Path, case: str, tolerance: float = 1e-5) -> None:
+    ours, theirs = saved(one, case), saved(other, case)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=f"{case}: {name}")
+
+
+@pytest.fixture(scope="module", params=[QUICK, pytest.param(REST, marks=pytest.mark.slow)], ids=["quick", "rest"])
+def cases(request: pytest.FixtureRequest) -> list[str]:
+    found: list[str] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(cases: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process that holds everything."""
+    output = tmp_path_factory.mktemp("alone")
+    run(output, 1, "none", cases)
+    return output
+
+
+@pytest.fixture(scope="module")
+def full(cases: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two processes that hold everything in shards."""
+    output = tmp_path_factory.mktemp("full")
+    run(output, 2, "full", cases)
+    return output
+
+
+def test_two_processes_in_shards_end_as_one(cases: list[str], alone: Path, full: Path) -> None:
+    for case in cases:
+        assert_alike(alone, full, case)
+        metrics = told(alone)[case]["metrics"]
+        assert told(full)[case]["metrics"] == pytest.approx({**metrics, "processes": 2}, rel=1e-4, abs=1e-4), case
+        assert told(full)[case]["score"] == pytest.approx(told(alone)[case]["score"], abs=1e-5), case
+
+
+def test_the_matrices_of_layers_are_in_shards_and_the_rest_has_one_owner(cases: list[str], full: Path) -> None:
+    for case in cases:
+        here, there = told(full, 0)[case], told(full, 1)[case]
+        of_policy = sum(size for name, size in here["in_shards"].items() if name.startswith("policy."))
+        assert (of_policy == 0) == ("adapters" in case), case  # their base is in shards, but nothing of it is trained
+        assert here["trained"] / 4 < sum(here["in_shards"].values()) < here["trained"], case
+        assert here["updated_here"] + there["updated_here"] == here["trained"]
+
+
+def test_three_processes_some_without_work_end_as_one(cases: list[str], alone: Path, tmp_path: Path) -> None:
+    run(tmp_path, 3, "full", cases)
+    for case in cases:
+        assert_alike(alone, tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    ("processes", "sharding"),
+    [
+        (1, "none"),
+        pytest.param(3, "full", marks=pytest.mark.slow),
+        pytest.param(2, "gradients", marks=pytest.mark.slow),
+    ],
+)
+def test_another_number_of_processes_and_another_sharding_resume(
+    cases: list[str], alone: Path, full: Path, tmp_path: Path, processes: int, sharding: str
+) -> None:
+    run(tmp_path / "one", 1, "none", cases, resume=str(alone))
+    run(tmp_path / "other", processes, sharding, cases, resume=str(full))
+    for case in cases:
+        assert_alike(tmp_path / "one", tmp_path / "other", case)
+
+
+@pytest.mark.parametrize("sharding", [pytest.param("optimizer", marks=pytest.mark.slow), "gradients"])
+def test_moments_or_gradients_alone_in_shards(cases: list[str], alone: Path, tmp_path: Path, sharding: str) -> None:
+    run(tmp_path, 3, sharding, cases)
+    for case in cases:
+        assert_alike(alone, tmp_path, case)
+
+
+@pytest.mark.slow
+def test_in_bf16_the_gathered_matrices_are_those_of_autocast(tmp_path: Path) -> None:
+    """Rounded once to bf16 they are what autocast makes of them at every use: the same sampled tokens, and parameters
+    as near as two processes without shards come."""
+    cases = ["t5", "t5_adapters", "llama"]
+    for name, sharding in (("none", "none"), ("full", "full")):
+        run(tmp_path / name, 2, sharding, cases, precision="bf16")
+    for case in cases:
+        plain, sharded = told(tmp_path / "none")[case], told(tmp_path / "full")[case]
+        for name in ("reward/total", "kl", "response_length"):
+            assert sharded["metrics"][name] == pytest.approx(plain["metrics"][name], abs=1e-3), (case, name)
+        assert_alike(tmp_path / "none", tmp_path / "full", case, tolerance=2e-3)
