@@ -14,6 +14,7 @@ from sharding_toy import CASES
 
 TOY = str(Path(__file__).parents[2] / "helpers/sharding_toy.py")
 
+SLOW = pytest.mark.slow
 QUICK = ["t5_of_many_micro_batches", "t5_adapters", "llama"]
 REST = [case for case in CASES if case not in QUICK]
 
@@ -48,10 +49,11 @@ def assert_alike(one: Path, other: Path, case: str, tolerance: float = 1e-5) -> 
     ours, theirs = saved(one, case), saved(other, case)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=f"{case}: {name}")
+        allowed = tolerance * (10 if name.startswith("exp_avg") else 1)  # moments keep every rounding of the gradients
+        torch.testing.assert_close(tensor, theirs[name], rtol=allowed, atol=allowed, msg=f"{case}: {name}")
 
 
-@pytest.fixture(scope="module", params=[QUICK, pytest.param(REST, marks=pytest.mark.slow)], ids=["quick", "rest"])
+@pytest.fixture(scope="module", params=[QUICK, pytest.param(REST, marks=SLOW)], ids=["quick", "rest"])
 def cases(request: pytest.FixtureRequest) -> list[str]:
     found: list[str] = request.param
     return found
@@ -100,8 +102,8 @@ def test_three_processes_some_without_work_end_as_one(cases: list[str], alone: P
     ("processes", "sharding"),
     [
         (1, "none"),
-        pytest.param(3, "full", marks=pytest.mark.slow),
-        pytest.param(2, "gradients", marks=pytest.mark.slow),
+        pytest.param(3, "full", marks=SLOW),
+        pytest.param(2, "gradients", marks=SLOW),
     ],
 )
 def test_another_number_of_processes_and_another_sharding_resume(
@@ -113,14 +115,14 @@ def test_another_number_of_processes_and_another_sharding_resume(
         assert_alike(tmp_path / "one", tmp_path / "other", case)
 
 
-@pytest.mark.parametrize("sharding", [pytest.param("optimizer", marks=pytest.mark.slow), "gradients"])
+@pytest.mark.parametrize("sharding", [pytest.param("optimizer", marks=SLOW), "gradients"])
 def test_moments_or_gradients_alone_in_shards(cases: list[str], alone: Path, tmp_path: Path, sharding: str) -> None:
     run(tmp_path, 3, sharding, cases)
     for case in cases:
         assert_alike(alone, tmp_path, case)
 
 
-@pytest.mark.slow
+@SLOW
 def test_in_bf16_the_gathered_matrices_are_those_of_autocast(tmp_path: Path) -> None:
     """Rounded once to bf16 they are what autocast makes of them at every use: the same sampled tokens, and parameters
     as near as two processes without shards come."""
