@@ -27,6 +27,8 @@ ARGUMENTS: Mapping[str, str | None] = {
     "all_gather_into_tensor": "input_tensor",
     "reduce_scatter": "input_list",
     "reduce_scatter_tensor": "input",
+    "all_gather_single": "input_tensor",
+    "reduce_scatter_single": "input",
     "all_to_all": "input_tensor_list",
     "all_to_all_single": "input",
     "gather": "tensor",
@@ -60,12 +62,18 @@ class Recorder:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.sizes: Counter[tuple[str, str]] = Counter()
         self._purpose = OTHER
+        self._purposes: dict[str, str] = {}
         self._within: tuple[str, str] | None = None
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Count the calls of the block, by whichever name a loaded module knows them."""
-        originals = {name: getattr(dist, name) for name in ARGUMENTS}
+    def recording(self, purposes: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Count the calls of the block, by whichever name a loaded module knows them.
+
+        Args:
+            purposes: what collectives are for that only one thing calls, by their names.
+        """
+        self._purposes = dict(purposes or {})
+        originals = {name: getattr(dist, name) for name in ARGUMENTS if hasattr(dist, name)}
         counted = {id(original): self._counted(name, original) for name, original in originals.items()}
         with ExitStack() as stack:
             for module in list(sys.modules.values()):
@@ -101,7 +109,7 @@ class Recorder:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             before = self._within
-            key = before or (self._purpose, name)
+            key = before or (self._purposes.get(name, self._purpose), name)
             if before is None:
                 self.calls[key] += 1
             if argument not in (None, OBJECTS) and (before is None or ARGUMENTS[before[1]] == OBJECTS):

@@ -35,10 +35,12 @@ from finegrained_rlhf.models.value import ValueHead
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.tables import markdown_table
 
-MODES = ("none",)
+MODES = ("none", "optimizer", "gradients", "full")
 """Values of `processes.sharding` that are counted; `none` is the default and is not passed on."""
-PURPOSES = {"gradients": ("all_reduce_gradients",)}
+PURPOSES = {"gradients": ("all_reduce_gradients", "start_reduce"), "parameters": ("start_broadcast",)}
 """What the methods of `Processes` send for; what other code sends is for something else."""
+OF_SHARDS = {"all_gather_single": "parameters", "reduce_scatter_single": "gradients"}
+"""What FSDP2 sends for, under the names that torch 2.13 gives these calls."""
 STEPS = ("first", "later")
 PROCESSES = 2
 COUNTED = {
@@ -53,8 +55,8 @@ LINKS = {
 """Bytes a second of one link in one direction."""
 GPUS = (2, 8, 64)
 PAPER_EPOCHS = 4
-_GATHERS = ("all_gather", "all_gather_into_tensor")
-_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor")
+_GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single")
+_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
 _WORST_OTHER = 0.1
 """Of the gradients' bytes: more of other kinds grows with the model, and belongs into the arithmetic."""
 
@@ -77,7 +79,7 @@ def count_step(profile: Profile, mode: str, directory: Path) -> dict[str, Any]:
         ours = Ours(Workload(profile, directory), "fixed", directory / "run", processes=config)
         trained = sum(parameter.numel() for parameter in ours.trainer.models.trained)
         for recorder in recorders.values():
-            with recorder.recording(), recorder.naming(Processes, PURPOSES):
+            with recorder.recording(OF_SHARDS), recorder.naming(Processes, PURPOSES):
                 ours.step()
     ours.trainer.processes.close()
     found = [
@@ -150,7 +152,7 @@ def paper_parameters() -> int:
 
 
 def extrapolate(counted: Mapping[str, Any], epochs: int, parameters: int) -> list[dict[str, Any]]:
-    """Seconds a step that the gradients take on a link, by arithmetic from what two processes handed in.
+    """Seconds a step that gradients and parameters take on a link, by arithmetic from what two processes handed in.
 
     No latency, nothing sent while something else is computed, one ring.
 
@@ -197,7 +199,7 @@ def measure_communication(sizes: str, say: Callable[[str], None]) -> dict[str, A
         "backend": "gloo",
         "processes": PROCESSES,
         "modes": modes,
-        "on_paper": {"parameters": parameters, "epochs": PAPER_EPOCHS, "links": LINKS, "gradients": seconds},
+        "on_paper": {"parameters": parameters, "epochs": PAPER_EPOCHS, "links": LINKS, "seconds": seconds},
     }
 
 
@@ -212,7 +214,7 @@ def communication_page(document: Mapping[str, Any]) -> str:
             row |= {"calls": _spread(line["calls"]), "bytes handed in": _spread(line["bytes"])}
             lines.append({**row, "bytes a parameter and epoch": "" if line["for"] == OTHER else f"{each:.6f}"})
         for link in paper["links"]:
-            times = {f"{one['gpus']} GPUs": one["seconds"] for one in paper["gradients"][mode] if one["link"] == link}
+            times = {f"{one['gpus']} GPUs": one["seconds"] for one in paper["seconds"][mode] if one["link"] == link}
             seconds.append({"sharding": mode, "link": link, **times})
     sizes = {counted["trained_parameters"] for counted in document["modes"].values()}
     trained = " and ".join(f"{size:,}" for size in sorted(sizes))
@@ -222,9 +224,9 @@ def communication_page(document: Mapping[str, Any]) -> str:
         f"{document['processes']} processes, {document['backend']}, {trained} trained parameters. Calls and bytes are "
         "those of each process.\n\n"
         f"{markdown_table(lines, list(lines[0]))}\n"
-        f"**Arithmetic, not a measurement**: seconds that the gradients of {paper['parameters']:,} parameters take in "
-        f"a step of {paper['epochs']} epochs, from the bytes counted above and the nominal bandwidth of a link in one "
-        "direction; one ring, no latency, nothing computed meanwhile.\n\n"
+        f"**Arithmetic, not a measurement**: seconds that gradients and parameters take, {paper['parameters']:,} of "
+        f"them, in a step of {paper['epochs']} epochs with one micro-batch each, from the bytes counted above and the "
+        "nominal bandwidth of a link in one direction; one ring, no latency, nothing computed meanwhile.\n\n"
         f"{markdown_table(seconds, list(seconds[0]))}"
     )
 

@@ -123,6 +123,11 @@ class Processes:
         """True in the process that writes files and prints."""
         return self.rank == 0
 
+    @property
+    def loading_device(self) -> torch.device:
+        """Where models are loaded: on the CPU where their weights come to their device in shards."""
+        return torch.device("cpu") if self.sharding == "full" and self.count > 1 else self.device
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forward passes run in: bf16 autocast, or nothing in fp32."""
         if self.precision == "bf16":

@@ -51,6 +51,7 @@ class TrainingRun(ABC, Generic[Built]):
     """
 
     every_process: ClassVar[bool] = True
+    shards_weights: ClassVar[bool] = False
     export: ClassVar[str] = "policy"
 
     output_dir: str
@@ -66,6 +67,11 @@ class TrainingRun(ABC, Generic[Built]):
     tracking: TrackingConfig = dataclasses.field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
+        if self.processes.sharding == "full" and not self.shards_weights:
+            raise ConfigError(
+                "processes.sharding: full is for policies trained by PPO or on demonstrations; here expected none, "
+                "optimizer or gradients"
+            )
         if self.resume_changed not in ("refuse", "allow"):
             raise ConfigError(f"resume_changed: expected refuse or allow, got {self.resume_changed!r}")
         self.loop_settings(1 if self.total_steps is None else self.total_steps, epoch=1, validates=True)

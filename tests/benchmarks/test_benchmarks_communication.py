@@ -19,6 +19,8 @@ from benchmarks.communication import (
     COUNTED,
     GPUS,
     LINKS,
+    MODES,
+    OTHER,
     communication_page,
     extrapolate,
     link_bytes,
@@ -227,6 +229,13 @@ def test_the_committed_result_is_the_pages() -> None:
     for line in document["modes"]["none"]["collectives"]:
         assert f"| {line['step']} | {line['for']} | `{line['collective']}` | {line['calls'][0]} | " in page
         assert f"| {line['bytes'][0]:,} |" in page
-    for link in LINKS:
-        times = [one["seconds"] for one in document["on_paper"]["gradients"]["none"] if one["link"] == link]
-        assert f"| {link} | {' | '.join(f'{seconds:.2f}' for seconds in times)} |" in page
+    assert tuple(document["modes"]) == MODES
+    for mode in MODES[1:]:
+        for line in document["modes"][mode]["collectives"]:
+            if line["step"] == "later" and line["for"] != OTHER:
+                sent = f"`{line['collective']}` | {line['calls'][0]} | {line['bytes'][0]:,} |"
+                assert f"| `{mode}` | {line['for']} | {sent}" in page
+    for mode, seconds in document["on_paper"]["seconds"].items():
+        for link in LINKS:
+            times = " | ".join(f"{one['seconds']:.2f}" for one in seconds if one["link"] == link)
+            assert f"| `{mode}` | {link} | {times} |" in page

@@ -66,9 +66,10 @@ def test_a_run_and_its_files(trained: Path) -> None:
     assert {"config.json", "model.safetensors", "heads.safetensors", "dialki.json", "tokenizer.json"} <= names
 
 
-def test_two_processes_train_what_one_does(folder: Path, trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["gradients", pytest.param("none", marks=pytest.mark.slow)])
+def test_two_processes_train_what_one_does(folder: Path, trained: Path, tmp_path: Path, sharding: str) -> None:
     """The batch of 3 and the 9 validation dialogues do not divide by 2."""
-    done = run_in_two_processes(*train(folder, tmp_path / "run"))
+    done = run_in_two_processes(*train(folder, tmp_path / "run"), f"processes.sharding={sharding}")
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(trained / "metrics.jsonl"), strict=True):
         assert ours.pop("processes") == 2 and theirs.pop("processes") == 1

@@ -74,9 +74,10 @@ def test_the_run_directory_holds_what_it_should_and_hydra_leaves_nothing(whole: 
     assert not list(world.glob("outputs*")) and not list(world.glob("*.log")) and not list(world.glob(".hydra"))
 
 
-def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["full", pytest.param("none", marks=pytest.mark.slow)])
+def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: Path, sharding: str) -> None:
     """The batch of 7 and the 5 validation prompts do not divide by 2."""
-    done = run_in_two_processes(*sft(world, tmp_path / "run"))
+    done = run_in_two_processes(*sft(world, tmp_path / "run"), f"processes.sharding={sharding}")
     assert done.returncode == 0, done.stderr
     for ours, theirs in zip(rows(tmp_path / "run/metrics.jsonl"), rows(whole / "metrics.jsonl"), strict=True):
         assert ours.pop("processes") == 2 and theirs.pop("processes") == 1

@@ -6,9 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
+from typing import Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath
@@ -66,6 +64,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.
     """
 
+    shards_weights: ClassVar[bool] = True
+
     data: DataPath
     policy: PolicyConfig
     value: ValueConfig
@@ -100,6 +100,11 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             raise ConfigError(
                 f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
                 "no response would be longer"
+            )
+        if self.processes.sharding == "full" and self.rollout.engine == "continuous":
+            raise ConfigError(
+                "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
+                "rollout: take engine=auto, or sharding=gradients"
             )
         if not isinstance(self.algorithm, AdvantageEstimator):
             raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
@@ -142,8 +147,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
 
     def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
         """Load data, models and scorers."""
-        sharded = processes.sharding == "full"  # then the models come to their device in shards
-        policy = self.policy.load(torch.device("cpu") if sharded else processes.device)
+        policy = self.policy.load(processes.loading_device)
         if self.ppo.score_sampling_distribution:
             policy.scored = self.rollout.decoding()
         engine = make_engine(policy, self.rollout.engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.hub.names import DataPath
@@ -47,6 +48,8 @@ class TrainSFT(TrainingRun[SFTTrainer]):
         segmenter: spaCy pipeline that cuts sentences for RougeLSum.
         monitor: measures validation answers as well, for example by FactWorld's oracle.
     """
+
+    shards_weights: ClassVar[bool] = True
 
     data: DataPath
     policy: PolicyConfig
@@ -99,7 +102,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
 
     def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
         """Load model and data."""
-        policy = self.policy.load(processes.device)
+        policy = self.policy.load(processes.loading_device)
         prompts = prompts_for(policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         data = demonstrations(prompts, policy, self.max_answer_tokens)
         validation = []

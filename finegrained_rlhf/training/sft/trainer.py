@@ -7,6 +7,7 @@ answers are measured is other modules' work.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.sharded import shard_layers, whole_weights
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.training.micro_batches import rounds_together, stand_in
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.policy_state import PolicyTrainer
 
@@ -98,6 +101,8 @@ def backward_cross_entropy(
     """
     ordered = sorted(items, key=_length, reverse=True)
     total = torch.zeros(1, dtype=torch.float64, device=policy.device)
+    parts = math.ceil(len(ordered) / micro_batch_size)
+    rounds = rounds_together(parts, processes)
     for start in range(0, len(ordered), micro_batch_size):
         part = ordered[start : start + micro_batch_size]
         ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id)
@@ -111,6 +116,12 @@ def backward_cross_entropy(
         loss = nn.functional.cross_entropy(logits.float(), answers, reduction="sum") / tokens
         loss.backward()
         total += loss.detach()
+    for _ in range(rounds - parts):  # take part in those of others, which need this process's shards
+        batch = stand_in(policy.pad_id, policy.device)
+        with processes.autocast():
+            states = policy.hidden(policy.encode(batch.prompts), batch.index, batch.ids)
+            logits = policy.head(states.flatten(0, 1))
+        (logits.sum() * 0.0).backward()
     return total
 
 
@@ -170,6 +181,8 @@ class SFTTrainer(PolicyTrainer):
         self.processes, self.seed, self.segmenter, self.monitor = processes, seed, segmenter, monitor
         if settings.dropout is not None:
             set_dropout(policy.model, settings.dropout)
+        if processes.sharding == "full":
+            shard_layers(policy.model, processes)
         self.optimizer = optimizer.build(policy.model.named_parameters(), total_steps, processes)
 
     def train_step(self, step: int) -> dict[str, float]:
@@ -200,18 +213,20 @@ class SFTTrainer(PolicyTrainer):
         """Greedy answers to the validation prompts: `score` is their RougeLSum; see `evaluation.summarise`."""
         if not self.validation:
             return {}
-        evaluation = evaluate_policy(
-            TextGenerator(self.policy, processes=self.processes),
-            self.validation,
-            self.processes,
-            Answering(
-                max_new_tokens=self.settings.max_answer_tokens,
-                batch_size=self.settings.validation_batch_size,
-                progress=False,
-            ),
-            oracle=self.monitor,
-            segmenter=self.segmenter,
+        answering = Answering(
+            max_new_tokens=self.settings.max_answer_tokens,
+            batch_size=self.settings.validation_batch_size,
+            progress=False,
         )
+        with whole_weights(self.policy.model):
+            evaluation = evaluate_policy(
+                TextGenerator(self.policy, processes=self.processes),
+                self.validation,
+                self.processes,
+                answering,
+                oracle=self.monitor,
+                segmenter=self.segmenter,
+            )
         return {"score": evaluation.metrics["rouge_lsum"], **evaluation.metrics}
 
 

@@ -23,7 +23,7 @@ from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import WHOLE_BYTES, fingerprint, inputs_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.sinks import TrackingConfig
 from finegrained_rlhf.runtime.training_run import as_config, configured
 
@@ -240,3 +240,10 @@ def test_a_job_made_in_python_writes_its_configuration(begun: ToyRun) -> None:
     with configured({"seed": 0, "given": True}):
         ToyRun(output_dir=begun.output_dir, resume="never", total_steps=1).run()
     assert yaml.safe_load((Path(begun.output_dir) / "config.yaml").read_text()) == {"seed": 0, "given": True}
+
+
+def test_weights_in_shards_are_refused_where_a_trainer_has_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"processes\.sharding: full is for policies .* optimizer or gradients"):
+        ToyRun(output_dir=str(tmp_path), processes=ProcessConfig(sharding="full"))
+    ToyRun(output_dir=str(tmp_path), processes=ProcessConfig(sharding="gradients"))
+    assert not list(tmp_path.iterdir())
