@@ -208,15 +208,15 @@ class Processes:
                 parameter.grad.copy_(part)
 
     def start_sum(self, tensor: Tensor) -> Pending:
-        """Begin to sum a tensor on this process's device over all processes, in place."""
+        """Begin to sum a tensor of any shape on this process's device over all processes, in place."""
         return Pending(dist.all_reduce(tensor, async_op=True), self._in_time)
 
     def start_reduce(self, tensor: Tensor, owner: int) -> Pending:
-        """Begin to sum a tensor over all processes, in place at its owner; elsewhere it has no meaning afterwards."""
+        """Begin to sum a tensor of any shape over processes, in place at its owner; elsewhere it is worthless then."""
         return Pending(dist.reduce(tensor, dst=owner, async_op=True), self._in_time)
 
     def start_broadcast(self, tensor: Tensor, owner: int) -> Pending:
-        """Begin to send the owner's tensor to all processes, in place."""
+        """Begin to send the owner's tensor, of any shape, to all processes, in place."""
         return Pending(dist.broadcast(tensor, src=owner, async_op=True), self._in_time)
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ def test_a_step_of_two_processes_is_counted(tmp_path: Path) -> None:
     assert sum(line["bytes"][0] for key, line in lines.items() if key[:2] == ("later", "other")) < 2000
     page = (tmp_path / "scaling_communication.md").read_text(encoding="utf-8")
     assert page == communication_page(document) and page in done.stdout
-    assert re.search(r"\| none +\| later \| gradients \| all_reduce +\| 4 ", page)
+    assert re.search(r"\| none +\| later \| gradients +\| all_reduce +\| 4 ", page)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_processes_that_differ_are_shown() -> None:
     line = {"step": "later", "for": "gradients", "collective": "reduce", "calls": [2, 2], "bytes": [1200, 800]}
     counted = {"trained_parameters": 100, "collectives": [line]}
     seconds = {"none": extrapolate(counted, 3, 100)}
-    paper = {"parameters": 100, "epochs": 4, "links": LINKS, "gradients": seconds}
+    paper = {"parameters": 100, "epochs": 4, "links": LINKS, "seconds": seconds}
     document = {"base": {"epochs": 3}, "processes": 2, "backend": "gloo", "modes": {"none": counted}, "on_paper": paper}
     row = next(row for row in communication_page(document).splitlines() if "reduce" in row)
     assert [cell.strip() for cell in row.split("|")[4:-1]] == ["reduce", "2", "800 to 1,200", "4.000000"]

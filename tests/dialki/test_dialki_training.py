@@ -41,14 +41,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trainer(
-    folder: Path, batches: DialkiBatchConfig, losses: LossConfig | None = None, **changes: Any
+    folder: Path,
+    batches: DialkiBatchConfig,
+    losses: LossConfig | None = None,
+    processes: Processes | None = None,
+    **changes: Any,
 ) -> DialkiTrainer:
     model = tiny_dialki(folder / "bert", **changes)
     examples = encoded(model, toy_examples(), training=True)
     optimizer = OptimizerConfig(lr=1e-2, eps=1e-4)
-    return DialkiTrainer(
-        model, examples, examples, batches, losses or LossConfig(1.0, 0.5), optimizer, 10, Processes(), seed=0
-    )
+    losses, processes = losses or LossConfig(1.0, 0.5), processes or Processes()
+    return DialkiTrainer(model, examples, examples, batches, losses, optimizer, 10, processes, seed=0)
 
 
 def lines(path: Path) -> list[dict]:
@@ -142,10 +145,9 @@ def test_micro_batches_make_no_difference(folder: Path) -> None:
 
 def test_gradients_of_processes_add_up(folder: Path) -> None:
     def gradients(rank: int, count: int) -> Sequence[torch.Tensor]:
-        made = trainer(folder, DialkiBatchConfig(batch_size=5, passages=2))
-        made.processes = Share(rank, count)
-        made.train_step(1)
-        return made.processes.gradients
+        share = Share(rank, count)
+        trainer(folder, DialkiBatchConfig(batch_size=5, passages=2), processes=share).train_step(1)
+        return share.gradients
 
     whole = gradients(0, 1)
     parts = [gradients(rank, 3) for rank in range(3)]

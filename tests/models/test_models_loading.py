@@ -23,12 +23,12 @@ from finegrained_rlhf.models.loading import (
     load_tokenizer,
     model_directory,
     open_policy,
-    save_policy,
 )
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.restore import restore_weights
+from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.directory.changes import changes
 from finegrained_rlhf.runtime.directory.fingerprints import fingerprint, inputs_of
 

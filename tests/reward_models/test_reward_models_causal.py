@@ -188,7 +188,9 @@ def save_scored(base: Path, kind: str, to: Path) -> str:
         texts = [model.record.definition.parts(QUESTION, [LAKE], segments) for segments in cut if segments]
         logits = outputs(model, model.input_encoder().encode(texts))
         with torch.no_grad():
-            model.model.score.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
+            ordered = (logits[:, 1] - logits[:, 0]).sort().values
+            middle = len(ordered) // 2  # between two segments: one at the border would be right or wrong by rounding
+            model.model.score.bias[1] -= ordered[middle - 1 : middle + 1].mean()
     model.save(to)
     return str(to)
 

@@ -163,13 +163,18 @@ def test_resumed_run_equals_uninterrupted_run(folder: Path, tmp_path: Path, kind
 
 
 def trainer(
-    folder: Path, kind: str, batches: RewardBatchConfig, records: Sequence = (), base: str = "encoder"
+    folder: Path,
+    kind: str,
+    batches: RewardBatchConfig,
+    records: Sequence = (),
+    base: str = "encoder",
+    processes: Processes | None = None,
 ) -> RewardModelTrainer:
     torch.manual_seed(0)
     model = enlarged(new_reward_model(folder / base, RewardModelRecord(kind, "first")))
     examples = build_examples(records or cue_records(12), LabelSettings(kind), model.input_encoder(), SpacySegmenter())
     return RewardModelTrainer(
-        model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, Processes(), seed=0
+        model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, processes or Processes(), seed=0
     )
 
 
@@ -195,10 +200,10 @@ def test_micro_batches_make_no_difference(folder: Path, kind: str, base: str) ->
 @pytest.mark.parametrize("kind", ["relevance", "preference"])
 def test_gradients_of_processes_add_up(folder: Path, kind: str, base: str) -> None:
     def gradients(rank: int, count: int) -> tuple[list[torch.Tensor], dict[str, float]]:
-        made = trainer(folder, kind, RewardBatchConfig(batch_size=12), base=base)
-        made.processes = Share(rank, count)
+        share = Share(rank, count)
+        made = trainer(folder, kind, RewardBatchConfig(batch_size=12), base=base, processes=share)
         made.train_step(1)
-        return made.processes.gradients, made.validate(1)
+        return share.gradients, made.validate(1)
 
     whole, _ = gradients(0, 1)
     parts = [gradients(rank, 3)[0] for rank in range(3)]

@@ -59,7 +59,7 @@ def policy_to_save(policy: Policy, main: bool = True) -> Write:
 
 
 def taken(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU; tensors that share all of their memory do so in the copies too.
+    """Copies of tensors of any shape on the CPU; those that share all of their memory do so in the copies too.
 
     Where some are in shards, every process must call this.
     """
@@ -81,7 +81,7 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
 
     Args:
         model: gives class, configuration and generation settings.
-        state: on the CPU, under the names of a model without adapters.
+        state: on the CPU, of the shapes and under the names of a model without adapters.
     """
     with torch.device("meta"):
         shell: Any = type(model)(copy.deepcopy(model.config))

@@ -32,17 +32,17 @@ def computed(module: nn.Module, function: Callable[..., T], *arguments: Any) -> 
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether other processes hold the rest of it."""
+    """Whether other processes hold the rest of a tensor of any shape."""
     return isinstance(tensor, DTensor)
 
 
 def part_here(tensor: Tensor) -> Tensor:
-    """The rows that this process holds, in the memory of `tensor`; may have none."""
+    """The rows [r, …] that this process holds of [R, …], in the memory of `tensor`; there may be none."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def rows_here(tensor: Tensor) -> range | None:
-    """Which rows those are; None of an ordinary tensor: all."""
+    """Which rows of a tensor [R, …] those are; None of an ordinary tensor: all."""
     if not isinstance(tensor, DTensor):
         return None
     if tensor.placements != (Shard(0),):
@@ -54,12 +54,12 @@ def rows_here(tensor: Tensor) -> range | None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All rows, gathered from all processes, every one of which must call this."""
+    """All rows [R, …], gathered from all processes, every one of which must call this."""
     return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 @torch.no_grad()
 def copy_into(target: Tensor, value: Tensor) -> None:
-    """Copy `value`, a whole tensor, into `target` or into the part of it that is here."""
+    """Copy `value` [R, …], a whole tensor, into `target` or into the part of it that is here."""
     rows = rows_here(target)
     part_here(target).copy_(value if rows is None else value[rows.start : rows.stop])
