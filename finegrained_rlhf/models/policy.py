@@ -117,6 +117,8 @@ class Policy(nn.Module, ABC):
             self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
         else:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+        # A hook on the embeddings, which only reentrant checkpointing needs; with it no stepper of ours would decode.
+        self.model.disable_input_require_grads()
 
     @contextmanager
     def _recomputing(self) -> Iterator[None]:

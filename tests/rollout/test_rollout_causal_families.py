@@ -16,6 +16,7 @@ from torch import Tensor
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.lora import LoraConfig, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.fast import FastEngine
@@ -85,3 +86,13 @@ def test_under_autocast_keys_and_values_lie_in_its_dtype() -> None:
     same = exact.response_ids == rounded.response_ids
     gap = (exact.logprobs - rounded.logprobs)[same].abs()
     assert bool(same.any()) and 1e-5 < float(gap.max()) < 0.3
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_gradient_checkpointing_leaves_the_fast_engine(lora: bool) -> None:
+    """It is for the update; transformers' hook on the embeddings would send rollouts to `generate`."""
+    ours = family_policy("llama")
+    if lora:
+        ours = CausalPolicy(ours.model, ours.tokenizer, add_lora(ours.model, LoraConfig(rank=2))).eval()
+    ours.use_gradient_checkpointing()
+    assert isinstance(make_engine(ours), FastEngine)
