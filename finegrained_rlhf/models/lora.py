@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
-from finegrained_rlhf.runtime.sharding.shards import whole
 
 ADAPTER = ".lora_"
 """In the names of an adapter's modules and weights."""
@@ -134,21 +133,29 @@ def adapter_weights(model: Any) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if ADAPTER in name}
 
 
-def merged_state(model: Any) -> dict[str, Tensor]:
+def merged_state(model: Any, take: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
     """Plain weights with the adapter added in: W + (alpha / r) · B A, under the names of the plain model.
 
     Each keeps the shape of the plain weight: W [out, in], B [out, r], A [r, in].
 
     Weights that the model ties share their memory here too; one that has an adapter of its own gets its own.
+
+    Args:
+        model: with LoRA layers.
+        take: what is done with each weight of the model first, one after the other: copied to the CPU, for example.
     """
-    state = {
-        name.replace(".base_layer.", "."): _in_fp32(whole(tensor))
-        for name, tensor in model.state_dict().items()
-        if not re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name)
+    adapted = {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer")
     }
-    with torch.no_grad():
-        for name, module in model.named_modules():
-            if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
-                weight = state[f"{name}.weight"]
-                state[f"{name}.weight"] = weight + module.get_delta_weight("default").to(weight)
+    state = {}
+    for name, tensor in model.state_dict().items():
+        if re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\.", name):
+            continue
+        plain, weight = name.replace(".base_layer.", "."), _in_fp32(take(tensor))
+        if plain in adapted:
+            with torch.no_grad():
+                weight = weight + adapted[plain].get_delta_weight("default").to(weight)
+        state[plain] = weight
     return state

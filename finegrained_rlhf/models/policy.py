@@ -254,8 +254,8 @@ class Seq2SeqPolicy(Policy):
         assert memory.states is not None
         states, mask = memory.states, memory.prompt_mask
         with self._recomputing():
-            inputs = states, mask, prompt_index, response_ids, self.start_ids
-            return computed(self.model, partial(seq2seq.decoder_states, self.model), *inputs)
+            rest = mask, prompt_index, response_ids, self.start_ids
+            return computed(self.model, lambda given: seq2seq.decoder_states(self.model, given, *rest), states)
 
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:
         return self.family.head(self.model, product, hidden)
@@ -288,7 +288,7 @@ class CausalPolicy(Policy):
         """States [R, T, D]; see `Policy.hidden`."""
         with self._recomputing():
             inputs = memory.prompt_ids, memory.prompt_mask, prompt_index, response_ids, self.pad_id
-            return computed(self.model, partial(causal_states, self.model.base_model), *inputs)
+            return computed(self.model, partial(causal_states, self.model.base_model, *inputs))
 
     def _logits(self, product: Head, hidden: Tensor) -> Tensor:
         return self.family.head(product(hidden), self.model.config)

@@ -89,12 +89,12 @@ class SeparateValueModel(nn.Module):
         if self.start_ids is None:
             asked = memory.prompt_ids, memory.prompt_mask
             inputs = *asked, prompt_index, response_ids, self.pad_id
-            states = computed(self.backbone, partial(causal_states, self.backbone), *inputs)
+            states = computed(self.backbone, partial(causal_states, self.backbone, *inputs))
         else:
             mask = memory.prompt_mask
             encoded = computed(self.backbone, partial(seq2seq.encode, self.backbone), memory.prompt_ids, mask)
-            rest = encoded, mask, prompt_index, response_ids, self.start_ids
-            states = computed(self.backbone, partial(seq2seq.decoder_states, self.backbone), *rest)
+            rest = mask, prompt_index, response_ids, self.start_ids
+            states = computed(self.backbone, lambda given: seq2seq.decoder_states(self.backbone, given, *rest), encoded)
         return self.head(states).float()
 
 

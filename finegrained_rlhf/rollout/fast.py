@@ -72,7 +72,6 @@ class FastEngine(PolicyEngine):
         super().__init__(policy)
         self._open = open_stepper
         self._recorded: OrderedDict[tuple[object, ...], _Loop] = OrderedDict()
-        self._records = policy.device.type == "cuda"
         self._pool = GraphPool()
 
     def _draw(
@@ -81,9 +80,13 @@ class FastEngine(PolicyEngine):
         noise = torch.from_numpy(row_noise(memory.prompts, decodings, limit, seed, step))
         return self._loop(memory, tuple(decodings), limit).run(noise.to(self.policy.device))
 
+    def _records(self) -> bool:
+        """Whether steps are recorded, where the policy is now: it may have moved since this engine was made."""
+        return self.policy.device.type == "cuda"
+
     def _loop(self, memory: PromptMemory, decodings: tuple[Decoding, ...], limit: int) -> _Loop:
         """A loop at position 0. Where steps are recorded, the loops of the last shapes are kept with their graphs."""
-        if not self._records:
+        if not self._records():
             return self._new(memory, decodings, limit)
         memory = _bucketed(memory)
         key = (tuple(memory.prompt_ids.shape), decodings, limit, torch.is_autocast_enabled(self.policy.device.type))

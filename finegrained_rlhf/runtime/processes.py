@@ -40,7 +40,7 @@ class ProcessConfig:
         threads: CPU threads a process; None shares the cores of this machine evenly (a single process keeps torch's
             own choice, which honours OMP_NUM_THREADS).
         timeout_s: how long a process waits for the others before the run ends, in seconds. It must cover what one does
-            alone: the main process writes checkpoints.
+            alone: the main process makes what a run prepares, and writes the exported model.
         cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN on CUDA. torch prefers it on Hopper GPUs,
             where it makes a plan for every new shape (40 to 70 ms each are reported; lengths change in every step), and
             its masked backward pass has given NaN (pytorch#196678).

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.models.lora import ADAPTER, adapter_weights
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
-from finegrained_rlhf.models.weights.saving import policy_to_save, taken
+from finegrained_rlhf.models.weights.saving import Copies, policy_to_save
 from finegrained_rlhf.runtime.loop.trainer import OptimizerTrainer
 from finegrained_rlhf.runtime.optimizer import Optimizer
 
@@ -31,7 +31,8 @@ def policy_state_to_save(policy: Policy, optimizer: Optimizer, main: bool) -> Wr
     """
     writes = [optimizer.to_save()]
     if policy.adapter is not None and main:
-        adapters = {name: tensor.contiguous() for name, tensor in taken(adapter_weights(policy.model)).items()}
+        take = Copies()
+        adapters = {name: take(tensor).contiguous() for name, tensor in adapter_weights(policy.model).items()}
         writes.append(lambda directory: save_file(adapters, directory / _ADAPTER_FILE))
     return write_all(writes)
 

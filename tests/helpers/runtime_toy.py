@@ -43,6 +43,7 @@ class Toy:
         self.stop_reason: str | None = None
         self.fail_at: tuple[int, str] | None = None
         self.seconds = 0.0
+        self.checkpoints = Path()
         self.memory = 0.0
 
     def train_step(self, step: int) -> dict[str, float]:
@@ -57,6 +58,9 @@ class Toy:
                     self.model[0].bias[3] += 1e-6  # type: ignore[index, operator]
             if self.fail_at[1] == "rank1" and self.processes.rank == 1:
                 raise RuntimeError("rank 1 broke")
+            if self.fail_at[1] == "block" and self.processes.rank == 0:
+                os.replace(self.checkpoints, self.checkpoints.with_suffix(".old"))
+                self.checkpoints.write_text("no directory")
             if self.fail_at[1] == "hang" and self.processes.rank == 1:
                 time.sleep(60)
         generator = torch.Generator().manual_seed(step)
@@ -112,6 +116,7 @@ def main(options: dict) -> None:
     scores = {0: 0.0, 3: 1.0, 6: 3.0, 9: 2.0, 12: 2.5}
     toy = Toy(processes, options.get("total_steps", 12), scores, rows=options.get("rows", 7), optimizer=optimizer)
     toy.fail_at = tuple(options["fail_at"]) if "fail_at" in options else None
+    toy.checkpoints = Path(options["output"]) / "checkpoints"
     toy.seconds = options.get("seconds", 0.0)
     config = LoopConfig(total_steps=options.get("total_steps", 12), seed=3, checkpoint_every=4, validate_every=3)
     run_loop(toy, RunDirectory(options["output"]), config, processes)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from checkpoint_toy import write_checkpoint
 from doctor_toy import CHEAP, case_maker, diagnose, failed, make_smoke, odd, warned
 from safetensors.torch import load_file, save_file
 
@@ -20,7 +21,6 @@ from finegrained_rlhf.preflight.doctor import directory as doctor_directory
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, examine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
 CaseMaker = Callable[..., Case]
 
@@ -39,10 +39,7 @@ def case(smoke: Path, tmp_path: Path) -> CaseMaker:
 
 
 def checkpoint(run: Path, step: int, **state: Any) -> Path:
-    def write(directory: Path) -> None:
-        (directory / "weights").write_text(f"of step {step}")
-
-    return CheckpointStore(run / "checkpoints", 9).save(LoopState(step, **state), write)
+    return write_checkpoint(run, step, f"of step {step}", **state)
 
 
 def test_an_unwritable_directory(case: CaseMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

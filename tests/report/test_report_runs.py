@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint_toy import write_checkpoint
 from report_toy import write_toy_run
 from script_runs import run_script
 
@@ -23,15 +24,13 @@ from finegrained_rlhf.report.compare_text import Compare
 from finegrained_rlhf.report.elements.text_table import plain_table, print_table
 from finegrained_rlhf.report.runs.list import Runs, runs_below
 from finegrained_rlhf.report.runs.state import read_state
-from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, LoopState
 
 LATER = time.time() + 3600
 
 
 def checkpoint(run: Path, step: int, **state: Any) -> Path:
     """A checkpoint as the training loop writes it."""
-    store = CheckpointStore(run / "checkpoints", keep=9)
-    return store.save(LoopState(step=step, **state), lambda d: (d / "weights").write_bytes(b"12345"))
+    return write_checkpoint(run, step, **state)
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_a_recorded_step_serves_later_rollouts_of_its_shape(
 
     ours, other = policy(kind, seed=0), policy(kind, seed=4)
     recording, plain = FastEngine(ours, spy), FastEngine(ours, open_stepper)
-    recording._records = True
+    recording._records = lambda: True
     asked = prompts(kind, count=5)
     for some in (asked[:2], asked[2:4]):  # of different lengths, which the bucket hides
         assert_same(roll(recording, some, MIXTURES["several"]), roll(plain, some, MIXTURES["several"]))
@@ -237,7 +237,7 @@ def test_a_recording_that_is_dropped_is_freed_at_once(
     monkeypatch.setattr(fast_module, "GraphedStep", Replayed)
     monkeypatch.setattr(fast_module, "KEPT_BYTES", 0)
     engine = FastEngine(policy(kind), open_stepper)
-    engine._records = True
+    engine._records = lambda: True
     kept: list[weakref.ref[Any]] = []
     gc.disable()
     try:
@@ -380,3 +380,11 @@ def test_empty_and_endless_responses() -> None:
     assert empty.response_ids.tolist() == [[1]] * 9 and list(empty.texts) == [""] * 9
     endless = roll(make_engine(favoured(7)), prompts(), [Greedy(), Sample(2)], tokens=5)
     assert endless.response_ids.tolist() == [[7] * 5] * 9 and endless.response_mask.all()
+
+
+def test_an_engine_that_was_made_before_its_policy_moved_records_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = policy("t5")
+    engine = FastEngine(ours, T5Stepper)
+    assert not engine._records()
+    monkeypatch.setattr(type(ours), "device", torch.device("cuda"))
+    assert engine._records()

@@ -364,3 +364,31 @@ def test_two_processes_end_where_one_does_and_nothing_hangs(tmp_path: Path, whol
     one = load_file(whole / "checkpoints/step_12/policy/model.safetensors")
     for name in one:
         torch.testing.assert_close(two[name], one[name], atol=1e-6, rtol=0)
+
+
+def test_what_could_not_be_exported_is_in_no_later_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step 12 exports and saves; the checkpoint would call a model the best that is nowhere."""
+    whole = Toy.model_to_save
+
+    def refused(directory: Path) -> None:
+        if "policy" in directory.parent.name:  # an export, no part of a checkpoint
+            raise PermissionError(errno.EACCES, "not allowed", str(directory))
+
+    def late(self: Toy) -> Write:
+        wrong = len(rows(tmp_path / "metrics.jsonl")) >= 12 if (tmp_path / "metrics.jsonl").is_file() else False
+        return write_all([whole(self), *([refused] if wrong else [])])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Toy, "model_to_save", late)
+        patched.setitem(SCORES, 12, 9.0)
+        with pytest.raises(PermissionError):
+            train(tmp_path)
+        assert CheckpointStore(tmp_path / "checkpoints", keep=2).steps() == [0, 4, 8]
+    assert train(tmp_path).step == 12 and not list(tmp_path.rglob(".*.tmp"))
+
+
+def test_an_error_in_the_main_process_alone_ends_all(tmp_path: Path) -> None:
+    """A file stands where the checkpoints belong: only the main process makes their directory."""
+    output = tmp_path / "run"
+    done = run_in_two_processes(str(TOY), json.dumps({"output": str(output), "fail_at": [3, "block"], "timeout_s": 30}))
+    assert done.returncode != 0 and "the main process: " in done.stderr

@@ -1,7 +1,7 @@
 """Policies and other models in the ordinary Hugging Face layout, taken as they are now and written when it suits.
 
-What was taken is not read again, so that it can be written while training goes on. Knows state dictionaries, adapters
-and transformers' `save_pretrained`.
+Weights are copied and not read again, so that they can be written while training goes on, which changes nothing else
+that is written. Knows state dictionaries, adapters and transformers' `save_pretrained`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.models.lora import adapter_weights, merged_state
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.models.weights.sharded import is_sharded
 from finegrained_rlhf.runtime.sharding.shards import is_shard, whole
 from finegrained_rlhf.text.chat import record_prompt
 
@@ -38,14 +37,16 @@ def policy_to_save(policy: Policy, main: bool = True) -> Write:
         policy: as it is now; where it is in shards, every process must call this.
         main: whether this process writes; the others write nothing.
     """
-    adapter = policy.adapter
-    if not main and not is_sharded(policy.model):
-        return write_all(())
-    state = taken(policy.model.state_dict() if adapter is None else merged_state(policy.model))
     if not main:
+        take_part(policy.model)
         return write_all(())
+    adapter, take = policy.adapter, Copies()
+    if adapter is None:
+        state = {name: take(tensor) for name, tensor in policy.model.state_dict().items()}
+    else:
+        state = merged_state(policy.model, take)
     model = pretrained_to_save(policy.model, state)
-    inside = {f"base_model.model.{name}": tensor for name, tensor in taken(adapter_weights(policy.model)).items()}
+    inside = {f"base_model.model.{name}": take(tensor) for name, tensor in adapter_weights(policy.model).items()}
 
     def write(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -58,22 +59,32 @@ def policy_to_save(policy: Policy, main: bool = True) -> Write:
     return write
 
 
-def taken(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors of any shape on the CPU; those that share all of their memory do so in the copies too.
+class Copies:
+    """Copies tensors of any shape to the CPU; those that share all of their memory do so in the copies too.
 
-    Where some are in shards, every process must call this.
+    Shards are gathered first, one tensor after the other: meanwhile the other processes must `take_part`.
     """
-    copies: dict[tuple[Any, ...], Tensor] = {}
-    found = {}
-    for name, tensor in state.items():
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """The copy of a tensor of a model, of the same shape."""
         if is_shard(tensor):
-            found[name] = whole(tensor).cpu()
-            continue
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
-        if place not in copies:
-            copies[place] = tensor.detach().to("cpu", copy=True)
-        found[name] = copies[place]
-    return found
+            return whole(tensor).cpu()
+        if not tensor.numel():
+            return tensor.detach().cpu()
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if place not in self._made:  # with the tensor, so that its memory cannot become another's meanwhile
+            self._made[place] = tensor, tensor.detach().to("cpu", copy=True)
+        return self._made[place][1]
+
+
+def take_part(module: nn.Module) -> None:
+    """Give the main process, which copies a module's state, what this one has of it: its shards, if any."""
+    for tensor in module.state_dict().values():
+        if is_shard(tensor):
+            whole(tensor)
 
 
 def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
@@ -90,13 +101,20 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
     return lambda directory: shell.save_pretrained(directory)
 
 
-def module_to_save(module: nn.Module, file: str) -> Write:
+def module_to_save(module: nn.Module, file: str, main: bool = True) -> Write:
     """What writes all weights of a module to one safetensors file, those that share memory once.
 
-    Where some are in shards, every process must call this.
+    Args:
+        module: as it is now; where it is in shards, every process must call this.
+        file: its name.
+        main: whether this process writes; the others write nothing.
     """
-    state: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in sorted(taken(module.state_dict()).items()):
-        state.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), (name, tensor))
-    once = {name: tensor.contiguous() for name, tensor in state.values()}
-    return lambda directory: save_file(once, directory / file)
+    if not main:
+        take_part(module)
+        return write_all(())
+    take, once = Copies(), dict[int, tuple[str, Tensor]]()
+    for name, tensor in module.state_dict().items():
+        copied = take(tensor)
+        once.setdefault(copied.data_ptr() if copied.numel() else id(copied), (name, copied))
+    state = {name: tensor.contiguous() for name, tensor in once.values()}
+    return lambda directory: save_file(state, directory / file)

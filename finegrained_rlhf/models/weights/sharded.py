@@ -48,7 +48,7 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
     if processes.count > 1:
         # Nothing is written into what a pass returns; FSDP2 warns that it could be.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        layers = sharded_layers(model)
         if not layers:
             raise ModelError(f"processes.sharding=full: {type(model).__name__} has no layers to shard")
         mesh = init_device_mesh(processes.device.type, (processes.count,))
@@ -58,18 +58,35 @@ def shard_layers(model: nn.Module, processes: Processes) -> None:
             "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
         }
         for layer in layers:
-            mine = set(_matrices(layer))
+            mine = set(matrices_of(layer))
+            for part in layer.modules():
+                setattr(part, _SHARDED, any(own in mine for own in part.parameters(recurse=False)))
             rest = {parameter for parameter in layer.parameters() if parameter not in mine}
             _prepare(fully_shard(layer, **settings, reshard_after_forward=True, ignored_params=rest))
         rest = {parameter for parameter in model.parameters() if not hasattr(parameter, "placements")}
         _prepare(fully_shard(model, **settings, ignored_params=rest))
-        setattr(model, _SHARDED, True)
     model.to(processes.device)
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether `shard_layers` has sharded this model."""
-    return getattr(model, _SHARDED, False)
+def is_sharded(module: nn.Module) -> bool:
+    """Whether weights of this very module are in shards: whole only now and then, and not always in one place."""
+    return getattr(module, _SHARDED, False)
+
+
+def sharded_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers of encoder and decoder, each once."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def matrices_of(layer: nn.Module) -> list[nn.Parameter]:
+    """What of a layer is sharded: all of two dimensions or more, but adapters and tables such as position biases."""
+    return [
+        own
+        for name, part in layer.named_modules()
+        if not isinstance(part, nn.Embedding) and ADAPTER not in f".{name}"
+        for own in part.parameters(recurse=False)
+        if own.ndim >= 2
+    ]
 
 
 @contextmanager
@@ -93,13 +110,6 @@ def whole_weights(*models: nn.Module | None) -> Iterator[None]:
             vars(part).update(state)
             part.__class__ = own
             part.reshard()
-
-
-def _matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
-    """What of a layer is sharded: no vectors, no adapters, no tables that are looked up (position biases)."""
-    for name, module in layer.named_modules():
-        if not isinstance(module, nn.Embedding) and ADAPTER not in f".{name}":
-            yield from (parameter for parameter in module.parameters(recurse=False) if parameter.ndim >= 2)
 
 
 def _prepare(sharded: Any) -> None:

@@ -125,9 +125,9 @@ def _replace_linear(source: Any, copied: Any) -> list[tuple[Any, _PlainLinear]]:
         weight = getattr(module, "base_layer", module).weight
         # Few rows against a large vocabulary: on a CPU, products that fit its cache take three quarters of the time.
         pieces = _HEAD_ROWS if module is source.get_output_embeddings() and not weight.is_cuda else None
-        kept = type(module) is nn.Linear and compute_dtype(weight) == weight.dtype and not must_copy(source)
+        kept = type(module) is nn.Linear and compute_dtype(weight) == weight.dtype and not must_copy(module)
         if not kept or pieces is not None:
-            plain = _PlainLinear(module, pieces, must_copy(source))
+            plain = _PlainLinear(module, pieces, must_copy(module))
             parent, _, child = name.rpartition(".")
             setattr(copied.get_submodule(parent), child, plain)
             replaced.append((module, plain))

@@ -29,9 +29,9 @@ def shares_weights(policy: Policy) -> bool:
     return policy.device.type == "cuda"
 
 
-def must_copy(model: Any) -> bool:
-    """Whether steppers need copies of all weights: those in shards are whole during a rollout only."""
-    return is_sharded(model)
+def must_copy(module: Any) -> bool:
+    """Whether steppers need copies of a linear layer's weights: those in shards are whole during a rollout only."""
+    return is_sharded(getattr(module, "base_layer", module))
 
 
 def is_plain(module: Any) -> bool:

@@ -60,7 +60,6 @@ class T5Weights:
 
     @torch.no_grad()
     def __init__(self, policy: Policy) -> None:
-        self._copied = must_copy(policy.model)
         self._copies: list[tuple[tuple[Any, ...], Tensor]] = []
         self.blocks = [self._block(block) for block in policy.model.decoder.block]
         lm_head = policy.model.lm_head
@@ -95,7 +94,7 @@ class T5Weights:
         weights = [effective_weight(module).detach() for module in modules]
         dtype = compute_dtype(weights[0])
         plain = len(modules) == 1 and not hasattr(modules[0], "base_layer")
-        if plain and weights[0].dtype == dtype and not self._copied:
+        if plain and weights[0].dtype == dtype and not must_copy(modules[0]):
             return weights[0]
         made = torch.cat([weight.to(dtype) for weight in weights])
         self._copies.append((modules, made))

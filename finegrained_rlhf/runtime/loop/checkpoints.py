@@ -11,14 +11,14 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
+from finegrained_rlhf.core.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -98,23 +98,6 @@ class CheckpointStore:
         """The steps that have a checkpoint, ascending, damaged ones included."""
         names = (entry.name.removeprefix("step_") for entry in self.directory.glob("step_*") if entry.is_dir())
         return sorted(int(name) for name in names if name.isdigit())
-
-    def save(self, state: LoopState, write: Callable[[Path], None]) -> Path:
-        """Write a checkpoint and remove those that are no longer kept.
-
-        Args:
-            state: of the loop.
-            write: puts model and optimizer into a directory.
-
-        Raises:
-            DiskFullError: every earlier checkpoint is intact.
-        """
-        path = self.path(state.step)
-        with reporting_full_disk(f"checkpoint {path}"), atomic_directory(path) as directory:
-            write(directory)
-            complete(directory, state, checksums(directory))
-        self.prune()
-        return path
 
     def latest(self) -> tuple[Path, LoopState] | None:
         """The latest whole checkpoint; damaged ones on the way are reported and set aside as `step_N.damaged`.

@@ -68,7 +68,13 @@ class ModelTrainer(OptimizerTrainer, ABC):
         """The model: encoder and tokenizer in the Hugging Face layout, everything else beside them."""
         if not self.processes.is_main:
             return write_all(())
-        save: Write = copy.deepcopy(self.model).cpu().save
+        copies: dict[int, Any] = {}  # deepcopy takes these for the tensors of the model
+        for parameter in self.model.parameters():
+            on_cpu = parameter.detach().to("cpu", copy=True)
+            copies[id(parameter)] = nn.Parameter(on_cpu, requires_grad=parameter.requires_grad)
+        for buffer in self.model.buffers():
+            copies[id(buffer)] = buffer.detach().to("cpu", copy=True)
+        save: Write = copy.deepcopy(self.model, copies).save
         return save
 
     def load_state(self, checkpoint: Path) -> None:

@@ -12,13 +12,14 @@ import shutil
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
 
 from finegrained_rlhf.core.errors import CheckpointError
 from finegrained_rlhf.core.files import Write, flush, put_in_place, temporary_directory
-from finegrained_rlhf.runtime.loop.checkpoints import Checksums, DiskFullError, checksums, reporting_full_disk
+from finegrained_rlhf.runtime.loop.checkpoints import Checksums, checksums, reporting_full_disk
 from finegrained_rlhf.runtime.processes import Processes
 
 AT_ONCE = 2
@@ -51,8 +52,8 @@ class Writing:
 class BackgroundWriter:
     """Writes directories in threads. A context: its end waits for what is on its way.
 
-    All processes make the same calls. Where an error ends the block, what this process alone can finish is finished;
-    with several processes it is dropped, as the others may be gone.
+    All processes make the same calls. Where an error ends the block, a single process finishes what is on its way, but
+    nothing behind a directory that could not be written; several drop it, as one of them may be gone.
 
     Args:
         processes: of the run.
@@ -61,6 +62,7 @@ class BackgroundWriter:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._on_the_way: deque[_Part] = deque()
+        self._failed = False
 
     def __enter__(self) -> BackgroundWriter:
         return self
@@ -69,11 +71,11 @@ class BackgroundWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None or (self._processes.count == 1 and not isinstance(error, DiskFullError)):
+            if error is None or (self._processes.count == 1 and not self._failed):
                 self.finish()
         finally:
             for part in self._on_the_way:
-                part.drop()
+                part.drop(wait=self._processes.count == 1)
             self._on_the_way.clear()
 
     def begin(self, writing: Writing) -> None:
@@ -83,10 +85,9 @@ class BackgroundWriter:
             DiskFullError: there was no room for an earlier directory; all that are in place are intact.
         """
         self._settle(AT_ONCE - 1)
-        main = self._processes.is_main
-        with reporting_full_disk(writing.what):
-            made = temporary_directory(writing.path) if main else writing.path
-        temporary = self._processes.broadcast_object(made)
+        made: list[Path] = []
+        self._in_main(lambda: made.append(temporary_directory(writing.path)), writing.what)
+        temporary = self._processes.broadcast_object(made[0] if made else writing.path)
         self._on_the_way.append(_Part(writing, temporary, self._processes.rank))
 
     def finish(self) -> None:
@@ -114,13 +115,25 @@ class BackgroundWriter:
             self._on_the_way.popleft()
             failed = [result for result in results if isinstance(result, str)]
             if failed:
-                part.drop()
-                if part.error is not None:
-                    raise part.error
-                raise CheckpointError(f"another process: {failed[0]}")
-            if self._processes.is_main:
-                part.put_in_place([result for result in results if not isinstance(result, str)])
-            self._processes.barrier()
+                self._failed = True
+                part.drop(wait=True)
+                raise part.error or CheckpointError(f"another process: {failed[0]}")
+            files = [result for result in results if not isinstance(result, str)]
+            self._in_main(partial(part.put_in_place, files), part.writing.what)
+
+    def _in_main(self, do: Callable[[], object], what: str) -> None:
+        """Do something in the main process; where that fails, fail in all."""
+        problem: Exception | None = None
+        if self._processes.is_main:
+            try:
+                with reporting_full_disk(what):
+                    do()
+            except Exception as error:
+                problem = error
+        told = self._processes.broadcast_object(None if problem is None else str(problem))
+        if told is not None:
+            self._failed = True
+            raise problem or CheckpointError(f"the main process: {told}")
 
 
 class _Part:
@@ -145,23 +158,23 @@ class _Part:
     def wait(self) -> None:
         self._thread.join()
 
-    def drop(self) -> None:
-        self._thread.join()
+    def drop(self, wait: bool) -> None:
+        if wait:
+            self._thread.join()
         if self._rank == 0:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def put_in_place(self, files: list[Checksums]) -> None:
         try:
-            with reporting_full_disk(self.writing.what):
-                for rank, listed in enumerate(files):
-                    for entry in sorted(self._directory(rank).iterdir()) if listed else ():
-                        os.replace(entry, self._temporary / entry.name)
-                    shutil.rmtree(self._directory(rank), ignore_errors=True)
-                together = {name: checksum for listed in files for name, checksum in listed.items()}
-                self.writing.finish(self._temporary, together)
-                put_in_place(self._temporary, self.writing.path)
+            for rank, listed in enumerate(files):
+                for entry in sorted(self._directory(rank).iterdir()) if listed else ():
+                    os.replace(entry, self._temporary / entry.name)
+                shutil.rmtree(self._directory(rank), ignore_errors=True)
+            together = {name: checksum for listed in files for name, checksum in listed.items()}
+            self.writing.finish(self._temporary, together)
+            put_in_place(self._temporary, self.writing.path)
         except BaseException:
-            self.drop()
+            self.drop(wait=True)
             raise
         self.writing.placed()
 

@@ -123,7 +123,8 @@ class OwnedGradientsExchange(OwnedExchange):
     A backward pass is a round. In a round every process hands in every bucket, in one order; a process without a
     backward pass of its own hands in zeros. Each round begins with a sum of flags, and the rounds of an update end with
     the one in which no process had a backward pass. So between the first backward pass of an update and
-    `sum_gradients` no other collective call may be made.
+    `sum_gradients` no other collective call may be made. A bucket waits for those before it: where a parameter that
+    comes last gets its gradient late (BART's norm of the embeddings), more gradients are held meanwhile.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], processes: Processes) -> None:
@@ -147,7 +148,7 @@ class OwnedGradientsExchange(OwnedExchange):
 
     def _flag(self, working: bool) -> bool:
         """Whether a process has a backward pass in this round; always true where this one has (nobody waits then)."""
-        flag = torch.tensor([float(working)], device=self.processes.device)
+        flag = torch.full((1,), float(working), device=self.processes.device)
         pending = self.processes.start_sum(flag)
         if working:
             self._send(pending, _nothing)

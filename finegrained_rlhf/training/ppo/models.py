@@ -100,8 +100,7 @@ class PPOModels:
         """
         writes = [policy_state_to_save(self.policy, self.optimizer, main)]
         if self.value is not None:
-            value = module_to_save(self.value, _VALUE_FILE)
-            writes += [value] if main else []
+            writes.append(module_to_save(self.value, _VALUE_FILE, main))
         return write_all(writes)
 
     def load_state(self, checkpoint: Path) -> None:
