@@ -146,7 +146,10 @@ def test_an_interrupted_run_leaves_nothing(
         job(tmp_path).run()
     assert not list((tmp_path / "out").iterdir())
     change(monkeypatch, "one", write=write)
+    (tmp_path / "out/.one.killed.tmp").mkdir()  # what `kill -9` leaves
+    (tmp_path / "out/.one.killed.tmp/config.json").write_text("half")
     job(tmp_path).run()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["one"]
     assert listed(tmp_path / "out/one") == ["below/model.bin", "config.json", "source.json"]
 
 

@@ -6,6 +6,7 @@ run knows that nothing is left to do.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -146,6 +147,8 @@ class PrepareModels:
 
 
 def _make(model: PretrainedModel, file: Path, place: Path) -> None:
+    for unfinished in place.parent.glob(f".{place.name}.*.tmp"):  # of a run that was killed; the command holds the lock
+        shutil.rmtree(unfinished, ignore_errors=True)
     with atomic_directory(place) as directory:
         model.write(file, directory)
         files = {path.relative_to(directory).as_posix(): sha256_of(path) for path in _files(directory)}
