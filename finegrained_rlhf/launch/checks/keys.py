@@ -9,10 +9,19 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.declared import declared, find, module_exists, source
+from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 _HYDRAS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
 _OURS = ("finegrained_rlhf", "reward_models")
 MISSING = "???"
+
+
+def keys_of_job(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a configuration that reach its job: not the reserved ones, but `overwrite` where the job has it."""
+    target = config.get("_target_")
+    declaration = declared(target) if isinstance(target, str) else None
+    own = set() if declaration is None else {"overwrite"} & declaration.fields.keys()
+    return {key: value for key, value in config.items() if key not in RESERVED_KEYS or key in own}
 
 
 def check_keys(config: Mapping[str, Any], key: str = "") -> None:

