@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama": {"kind": "llama", "samples": 2},
     "llama_adapters_of_one_prompt": {"kind": "llama", "lora": True, "prompts_per_step": 1, "checkpointing": True},
     "gpt2": {"kind": "gpt2", "prompts_per_step": 2, "samples": 2},
+    "t5gemma": {"kind": "t5gemma", "prompts_per_step": 2, "samples": 2},
     "bart": {"kind": "bart", "prompts_per_step": 2, "samples": 2, "checkpointing": True},
 }
 """With three processes some have fewer micro-batches than others, or none."""
