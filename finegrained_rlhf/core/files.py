@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -86,6 +87,16 @@ def put_in_place(temporary: Path, path: str | Path) -> None:
             os.replace(old, path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a whole file, 64 hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: str | Path, text: str) -> None:

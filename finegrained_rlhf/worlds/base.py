@@ -5,7 +5,6 @@ Knows sizes, seeds, file names and the manifest. Knows no question, no dialogue 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
-from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
+from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl, write_text
 from finegrained_rlhf.core.seeding import stable_hash
 
 Drawn = TypeVar("Drawn")
@@ -105,7 +104,7 @@ class World(ABC, Generic[Drawn]):
         return {
             "world": public_path(type(self)),
             "configuration": configuration,
-            "files": {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in sorted(names)},
+            "files": {name: sha256_of(directory / name) for name in sorted(names)},
         }
 
 

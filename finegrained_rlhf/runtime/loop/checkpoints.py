@@ -6,7 +6,6 @@ Knows files and steps. What a checkpoint holds is written and read by the traine
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import math
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.files import read_json, sha256_of, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +161,7 @@ def read_checkpoint(path: Path) -> LoopState:
             file = path / name
             if not file.is_file():
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
-            if file.stat().st_size != entry["bytes"] or _sha256(file) != entry["sha256"]:
+            if file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
                 raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its checksum")
         raw = {"best_missed": 0, **read_json(path / LOOP_STATE)}  # version 0.1 had no constraints
         return LoopState(**{field.name: raw[field.name] for field in fields(LoopState)})
@@ -216,9 +215,4 @@ def checksums(directory: Path) -> Checksums:
 
 
 def _checksum(file: Path) -> dict[str, str | int]:
-    return {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": sha256_of(file)}

@@ -72,7 +72,7 @@ class _Loop:
         self.store = CheckpointStore(run.checkpoints, config.keep_checkpoints)
         self.export_path = run.final(config.export)
         self.writer = BackgroundWriter(processes)
-        self._taken: tuple[int, Write] | None = None
+        self._taken: Write | None = None
 
     def run(self) -> LoopResult:
         with self._explained():
@@ -198,7 +198,7 @@ class _Loop:
     def _checkpoint(self, state: LoopState) -> None:
         """Take a checkpoint, to be written while training goes on."""
         check_agreement(self.trainable.optimizer.share.common, self.processes, state.step)
-        model, rest, path = self._model_to_save(state.step), self.trainable.state_to_save(), self.store.path(state.step)
+        model, rest, path = self._model_to_save(), self.trainable.state_to_save(), self.store.path(state.step)
 
         def write(directory: Path) -> None:
             rest(directory)
@@ -223,13 +223,13 @@ class _Loop:
             write_json(directory / EXPORT_RECORD, {"step": state.step, "score": state.best_score})
 
         path = self.export_path
-        self.writer.begin(Writing(path, f"model {path}", self._model_to_save(state.step), finish))
+        self.writer.begin(Writing(path, f"model {path}", self._model_to_save(), finish))
 
-    def _model_to_save(self, step: int) -> Write:
-        """The model after a step, taken once where it is both exported and part of a checkpoint."""
-        if self._taken is None or self._taken[0] != step:
-            self._taken = step, self.trainable.model_to_save()
-        return self._taken[1]
+    def _model_to_save(self) -> Write:
+        """The model after this step, taken once where it is both exported and part of a checkpoint."""
+        if self._taken is None:
+            self._taken = self.trainable.model_to_save()
+        return self._taken
 
     def _finish(self, state: LoopState) -> None:
         """Make sure that the exported model is the best one, or the last one where nothing was validated."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,8 +72,7 @@ class OwnedExchange(Exchange):
     def sum_gradients(self) -> None:
         """See `Exchange.sum_gradients`; gradients of what others own are dropped."""
         for bucket in self._buckets:
-            flat = self._take(bucket)
-            self._send(self.processes.start_reduce(flat, bucket.owner or 0), self._keeper(bucket, flat))
+            self._launch(bucket)
         self._arrive()
 
     @torch.no_grad()
@@ -80,25 +80,19 @@ class OwnedExchange(Exchange):
         """See `Exchange.spread`."""
         for bucket in self._buckets:
             flat = bucket.flat(bucket.parameters)
-
-            def take(bucket: Bucket = bucket, flat: Tensor = flat) -> None:
-                for parameter, value in zip(bucket.parameters, bucket.cut(flat), strict=True):
-                    parameter.copy_(value)
-
             mine = bucket.owner == self.processes.rank
-            self._send(self.processes.start_broadcast(flat, bucket.owner or 0), _nothing if mine else take)
+            take = _nothing if mine else partial(_copy_from, bucket, flat)
+            self._send(self.processes.start_broadcast(flat, bucket.owner or 0), take)
         self._arrive()
 
-    def _take(self, bucket: Bucket) -> Tensor:
-        """The gradients of a bucket in a buffer of their own; the parameters have none afterwards."""
+    def _launch(self, bucket: Bucket) -> None:
+        """Send the gradients of a bucket to its owner; the parameters have none afterwards."""
         flat = bucket.gradients()
         for parameter in bucket.parameters:
             parameter.grad = None
-        return flat
-
-    def _keeper(self, bucket: Bucket, flat: Tensor) -> Callable[[], None]:
-        """What to do with a sum that has arrived."""
-        return _nothing if bucket.owner != self.processes.rank else lambda: self._keep(bucket, flat)
+        mine = bucket.owner == self.processes.rank
+        keep = partial(self._keep, bucket, flat) if mine else _nothing
+        self._send(self.processes.start_reduce(flat, bucket.owner or 0), keep)
 
     def _keep(self, bucket: Bucket, flat: Tensor) -> None:
         for parameter, part in zip(bucket.parameters, bucket.cut(flat), strict=True):
@@ -176,10 +170,6 @@ class OwnedGradientsExchange(OwnedExchange):
         self._missing = []
         self._arrive()
 
-    def _launch(self, bucket: Bucket) -> None:
-        flat = self._take(bucket)
-        self._send(self.processes.start_reduce(flat, bucket.owner or 0), self._keeper(bucket, flat))
-
     def _keep(self, bucket: Bucket, flat: Tensor) -> None:
         for parameter, part in zip(bucket.parameters, bucket.cut(flat), strict=True):
             if parameter in self._sums:
@@ -200,6 +190,11 @@ def exchange_for(parameters: Sequence[nn.Parameter], processes: Processes) -> Ex
     """The exchange that `processes.sharding` asks for; a single process has nothing to share out."""
     kind = Exchange if processes.count == 1 else _EXCHANGES[processes.sharding]
     return kind(parameters, processes)
+
+
+def _copy_from(bucket: Bucket, flat: Tensor) -> None:
+    for parameter, value in zip(bucket.parameters, bucket.cut(flat), strict=True):
+        parameter.copy_(value)
 
 
 def _nothing() -> None:

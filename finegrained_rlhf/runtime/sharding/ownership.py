@@ -28,11 +28,6 @@ class Bucket:
     parameters: tuple[nn.Parameter, ...]
     owner: int | None
 
-    @property
-    def elements(self) -> int:
-        """Of all parameters together."""
-        return sum(parameter.numel() for parameter in self.parameters)
-
     def flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """One after the other in a buffer [elements] of their own; None stands for zeros.
 
