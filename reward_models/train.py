@@ -16,72 +16,38 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
+from reward_models.config import RewardModelConfig
+from reward_models.data.examples import (
+    BatchPlan,
+    LabelSettings,
+    RewardExample,
+    build_examples,
+    hold_out,
+    output_inputs,
+    shuffled,
+)
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
-from reward_models.kinds import KindName, PairKind, kind_named
-from reward_models.kinds.base import GlobalAttention
+from reward_models.encoders.models import (
+    RewardModel,
+    RewardModelRecord,
+    error_label_ids,
+    load_reward_model,
+    new_reward_model,
+)
+from reward_models.kinds import PairKind
 from reward_models.labels.completeness import CompletenessConfig
-from reward_models.labels.segments import MIN_SPAN_WORDS
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
+from reward_models.training.logistic import counted_items, fit_counts
+from reward_models.training.objectives import LabelWeights
+from reward_models.training.trainer import RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
 
 LEAST_STD = 1e-3
 """Scores closer together than this have not been learned: in fp32 they are a few thousand rounding steps apart."""
-
-
-@dataclass(frozen=True)
-class RewardModelConfig:
-    """A kind of reward model with its hyper-parameters.
-
-    Attributes:
-        kind: `relevance`, `factuality`, `completeness` or `preference`.
-        batches: batch sizes.
-        optimizer: rates and schedule; `warmup_ratio` is a share of all steps.
-        epochs: passes over the examples; None where `steps` says how long to train.
-        steps: training steps; None where `epochs` does.
-        max_length: longest input in tokens; a longer one loses the end of its passages.
-        global_attention: `none`, `first` or `separators`: which tokens of a Longformer see everything.
-        min_span_words: C1 spans with fewer words are dropped.
-    """
-
-    kind: KindName
-    optimizer: OptimizerConfig
-    batches: RewardBatchConfig = RewardBatchConfig()
-    epochs: int | None = None
-    steps: int | None = None
-    max_length: int = 2048
-    global_attention: GlobalAttention = "none"
-    min_span_words: int = MIN_SPAN_WORDS
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
-            raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
-        if self.max_length < 8 or self.min_span_words < 0:
-            raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
-        RewardModelRecord(self.kind, self.global_attention)
-
-    @classmethod
-    def of_the_paper(cls, kind: KindName) -> RewardModelConfig:
-        """The paper's settings of a kind, as `conf/reward_model/` gives them to the scripts."""
-        recipe = kind_named(kind).recipe
-        optimizer = OptimizerConfig(
-            lr=recipe.lr, weight_decay=recipe.weight_decay, warmup_ratio=0.1, schedule="linear", max_grad_norm=1.0
-        )
-        return cls(
-            kind=kind,
-            optimizer=optimizer,
-            batches=RewardBatchConfig(batch_size=recipe.batch_size),
-            epochs=recipe.epochs,
-            steps=recipe.steps,
-            global_attention=recipe.global_attention,
-        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +82,8 @@ class TrainRewardModel(TrainingRun[Assembled]):
         model: directory or Hub name of the encoder or decoder-only model to start from.
         reward_model: which model, and its hyper-parameters.
         validation_data: feedback file to select by; None holds out a seeded part of `data`.
-        held_out: that part, a share of the records in (0, 1).
+        held_out: that part, a share of the records in [0, 1); 0 holds nothing out: the last model is kept, and nothing
+            is measured.
         completeness: how completeness labels are made.
         segmenter: `rules` or the name of an installed spaCy pipeline.
     """
@@ -133,8 +100,8 @@ class TrainRewardModel(TrainingRun[Assembled]):
     checkpoint_every: int | None = 200
 
     def __post_init__(self) -> None:
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out must lie between 0 and 1, got {self.held_out}")
+        if not 0 <= self.held_out < 1:
+            raise ConfigError(f"held_out must be at least 0 and less than 1, got {self.held_out}")
         if self.total_steps is not None and self.total_steps < 1:
             raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
         super().__post_init__()
@@ -160,11 +127,15 @@ class TrainRewardModel(TrainingRun[Assembled]):
         encoder = model.input_encoder()
         train = self._examples(train_records, encoder, self.data)
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
+        if model.counts is not None:
+            set_counts(model, train, self.reward_model.label_weights == "balanced")
         trainer, loop = self._trainer(model, train, validation, processes)
         return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
 
     def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
         records = read_feedback(self.data)
+        if self.validation_data is None and self.held_out == 0:
+            return records, []
         if self.validation_data is None:
             try:
                 return hold_out(records, self.held_out, self.seed)
@@ -174,7 +145,15 @@ class TrainRewardModel(TrainingRun[Assembled]):
 
     def _new_model(self) -> RewardModel:
         config = self.reward_model
-        record = RewardModelRecord(config.kind, config.global_attention, config.max_length, self.segmenter)
+        record = RewardModelRecord(
+            config.kind,
+            config.global_attention,
+            config.max_length,
+            self.segmenter,
+            passages=config.passages,
+            counts=config.counts,
+            passage_tokens=config.passage_tokens,
+        )
         return new_reward_model(self.model, record)
 
     def _examples(
@@ -187,7 +166,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         if needed and not examples:
             kind = self.reward_model.kind
             raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
-        return examples
+        return shuffled(examples, self.seed) if self.reward_model.shuffle_labels else examples
 
     def _label_settings(self) -> LabelSettings:
         config = self.reward_model
@@ -203,8 +182,18 @@ class TrainRewardModel(TrainingRun[Assembled]):
         config = self.reward_model
         plan = BatchPlan(train, config.batches.batch_size, self.seed)
         steps = self.total_steps or config.steps or plan.steps(config.epochs or 1)
+        weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
         trainer = RewardModelTrainer(
-            model, train, validation, config.batches, config.optimizer, steps, processes, self.seed
+            model,
+            train,
+            validation,
+            config.batches,
+            config.optimizer,
+            steps,
+            processes,
+            self.seed,
+            config.layers,
+            weights,
         )
         return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
 
@@ -259,6 +248,16 @@ class TrainRewardModel(TrainingRun[Assembled]):
         if processes.is_main:
             write_json(run.trust, report.to_json(self.validation_data or self.data))
         processes.barrier()
+
+
+def set_counts(model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:
+    """Fit the layer of counts to the training labels; the encoder learns what it leaves over."""
+    assert model.counts is not None
+    pairs = model.record.definition.form == "sequence"
+    columns = range(model.counts.in_features)
+    fitted = fit_counts([counted_items(example) for example in examples], columns, pairs, balanced)
+    has_error = 0 if pairs else min(error_label_ids(model.model.config.id2label))
+    model.counts.set(fitted.weights.tolist(), fitted.bias, has_error)
 
 
 def with_moments(

@@ -5,7 +5,7 @@ Knows parameters by name, and which of them this process updates. Knows no loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,8 @@ from finegrained_rlhf.runtime.sharding.share import OwnShare
 
 Groups = list[dict[str, Any]]
 Named = Iterable[tuple[str, nn.Parameter]]
+Rates = Callable[[str], float]
+"""By the name of a parameter, its learning rate as a multiple of the schedule's, above 0."""
 
 
 class _Scheduled:
@@ -97,9 +99,11 @@ class OptimizerConfig(_Scheduled):
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimizer.betas: expected two numbers in [0, 1), got {self.betas}")
 
-    def build(self, parameters: Named, total_steps: int, processes: Processes | None = None) -> Optimizer:
+    def build(
+        self, parameters: Named, total_steps: int, processes: Processes | None = None, rates: Rates | None = None
+    ) -> Optimizer:
         """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
-        return Optimizer(parameters, self, total_steps, processes)
+        return Optimizer(parameters, self, total_steps, processes, rates)
 
     def make(self, groups: Groups) -> torch.optim.Optimizer:
         """AdamW of these parameter groups."""
@@ -148,9 +152,11 @@ class AdafactorConfig(_Scheduled):
         if self.clip < 1:
             raise ConfigError(f"optimizer.clip: expected at least 1, got {self.clip}")
 
-    def build(self, parameters: Named, total_steps: int, processes: Processes | None = None) -> Optimizer:
+    def build(
+        self, parameters: Named, total_steps: int, processes: Processes | None = None, rates: Rates | None = None
+    ) -> Optimizer:
         """An optimizer of these named parameters (`model.named_parameters()`); frozen ones are left out."""
-        return Optimizer(parameters, self, total_steps, processes)
+        return Optimizer(parameters, self, total_steps, processes, rates)
 
     def make(self, groups: Groups) -> torch.optim.Optimizer:
         """Adafactor of these parameter groups. torch squares the first epsilon: 1e-30 as in the paper."""
@@ -173,6 +179,17 @@ class AdafactorConfig(_Scheduled):
 AnyOptimizerConfig = OptimizerConfig | AdafactorConfig
 
 
+def _groups(owned: Mapping[str, Tensor], rates: Rates | None) -> Groups:
+    """Parameters (of any shape) of one rate and one decay together; vectors are not decayed."""
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
+    for name, parameter in owned.items():
+        rate, decayed = 1.0 if rates is None else rates(name), parameter.ndim >= 2
+        unlike: dict[str, Any] = {} if decayed else {"weight_decay": 0.0}
+        group = groups.setdefault((-rate, not decayed), {"params": [], "rate": rate, **unlike})
+        group["params"].append(parameter)
+    return [groups[key] for key in sorted(groups)]
+
+
 class Optimizer:
     """AdamW or Adafactor over named parameters, which several processes may share out among them.
 
@@ -182,6 +199,7 @@ class Optimizer:
         total_steps: training steps that the schedule spans.
         processes: whose gradients are summed before an update, and how they share it out (`processes.sharding`); None
             for this process alone.
+        rates: learning rates of single parameters, relative to the schedule; None is 1 for all.
     """
 
     def __init__(
@@ -190,6 +208,7 @@ class Optimizer:
         config: AnyOptimizerConfig,
         total_steps: int,
         processes: Processes | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self.named = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         if not self.named:
@@ -198,11 +217,7 @@ class Optimizer:
         self.share = OwnShare(self.named, processes)
         if len(self.share.common) < len(self.named) and not config.elementwise:
             raise ConfigError("optimizer: Adafactor needs whole matrices; processes.sharding=full needs AdamW")
-        owned = self.share.parameters.values()
-        decayed = [p for p in owned if p.ndim >= 2]
-        others = [p for p in owned if p.ndim < 2]
-        groups: Groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        groups = [group for group in groups if group["params"]]
+        groups = _groups(self.share.parameters, rates)
         self._inner = config.make(groups) if groups else None
 
     @property
@@ -243,7 +258,7 @@ class Optimizer:
             nn.utils.clip_grads_with_norm_(self.share.parameters.values(), self.config.max_grad_norm, norm)
         if self._inner is not None:
             for group in self._inner.param_groups:
-                group["lr"] = self.lr(step)
+                group["lr"] = self.lr(step) * group["rate"]
             self._inner.step()
         self.share.spread()
         self.zero_grad()

@@ -7,7 +7,7 @@ Does not know models or losses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,11 +32,13 @@ class RewardExample:
         inputs: one for a segment model, the distinct answers that are compared for a pair model.
         labels: of a segment model, one a separator: 1 has an error, 0 has none, None teaches nothing.
         pairs: of a pair model, (better, worse) indices into `inputs`.
+        record: id of the record.
     """
 
     inputs: tuple[EncodedInput, ...]
     labels: tuple[int | None, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    record: str = ""
 
     @property
     def items(self) -> int:
@@ -78,7 +80,8 @@ def _segment_examples(
         for record, labels in kept
     ]
     return [
-        RewardExample((item,), labels.labels) for item, (_, labels) in zip(encoder.encode(parts), kept, strict=True)
+        RewardExample((item,), labels.labels, record=record.id)
+        for item, (record, labels) in zip(encoder.encode(parts), kept, strict=True)
     ]
 
 
@@ -101,7 +104,7 @@ def _pair_example(kind: PairKind, pairs: Sequence[AnswerPair], encoder: RewardIn
     inputs = encoder.encode([kind.parts(record.question, record.passages, text) for text in texts])
     where = {text: i for i, text in enumerate(texts)}
     return RewardExample(
-        tuple(inputs), pairs=tuple((where[pair.better_text], where[pair.worse_text]) for pair in pairs)
+        tuple(inputs), (), tuple((where[pair.better_text], where[pair.worse_text]) for pair in pairs), record.id
     )
 
 
@@ -142,6 +145,25 @@ def hold_out(
     count = min(len(records) - 1, max(1, round(fraction * len(records))))
     held = set(order[:count])
     return [record for i, record in enumerate(records) if i not in held], [records[i] for i in sorted(held)]
+
+
+def shuffled(examples: Sequence[RewardExample], seed: int) -> list[RewardExample]:
+    """The same inputs with labels that say nothing of them, for a control that must fail.
+
+    The labels of all segments are dealt out anew among the segments that have one; every pair is turned round or not by
+    a coin of its own.
+    """
+    generator = np.random.default_rng(stable_hash(seed, "shuffled labels"))
+    labels = [label for example in examples for label in example.labels if label is not None]
+    dealt = iter([labels[i] for i in generator.permutation(len(labels)).tolist()])
+    return [
+        replace(
+            example,
+            labels=tuple(None if label is None else next(dealt) for label in example.labels),
+            pairs=tuple(pair if generator.random() < 0.5 else pair[::-1] for pair in example.pairs),
+        )
+        for example in examples
+    ]
 
 
 class BatchPlan:

@@ -20,6 +20,9 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.text.plain_text import plain_token_ids
+from reward_models.encoders.counts import counts_of
+from reward_models.encoders.evidence import PassageChoice, choose, query_of, sentences_of
+from reward_models.kinds import Kind
 from reward_models.kinds.parts import InputParts
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ class EncodedInput:
         cut: tokens of the passages that were left out.
         lost: tokens of segments, or of what follows the passages, that were left out as well (`too_long=truncate`).
         unread: segments at the end that have no separator here, because not all separators fit.
+        counts: a row for each separator, or one for a whole answer (`encoders/counts.py`); none where none are read.
     """
 
     ids: tuple[int, ...]
@@ -47,6 +51,7 @@ class EncodedInput:
     cut: int = 0
     lost: int = 0
     unread: int = 0
+    counts: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class InputBatch:
         positions: int64 [S], its position in the row.
         columns: int64 [S], its number among the separators of its row, from 0.
         width: the most separators of any row.
+        counts: fp32 [S, F] of the S separators, or [B, F] of whole answers; None where the model reads none.
     """
 
     ids: Tensor
@@ -68,6 +74,7 @@ class InputBatch:
     positions: Tensor
     columns: Tensor
     width: int
+    counts: Tensor | None = None
 
 
 def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device | str = "cpu") -> InputBatch:
@@ -81,7 +88,9 @@ def pad_inputs(inputs: Sequence[EncodedInput], pad_id: int, device: torch.device
     columns = [column for item in inputs for column in range(len(item.separators))]
     where = send(torch.tensor([rows, positions, columns], dtype=torch.long), device).unbind()
     width = max((len(item.separators) for item in inputs), default=0)
-    return InputBatch(send(ids, device), send(mask, device), where[0], where[1], where[2], width)
+    counts = [row for item in inputs for row in item.counts]
+    counted = send(torch.tensor(counts, dtype=torch.float32), device) if counts else None
+    return InputBatch(send(ids, device), send(mask, device), where[0], where[1], where[2], width, counted)
 
 
 def batches_by_length(
@@ -120,8 +129,7 @@ class RewardInputEncoder:
 
     The pieces are tokenised one by one, each but the first with a leading space as inside a running text, so that a
     separator is always exactly one known token; `</s>` or `<mask>` written in a piece are characters like any other. A
-    piece is tokenised once: by all samples of a prompt, and by all
-    encoders whose tokenizers are equal, as those of several reward models usually are.
+    piece is tokenised once: by all samples of a prompt, and by all encoders whose tokenizers are equal.
 
     Args:
         tokenizer: with a class (or start) token and a separator (or end) token.
@@ -132,19 +140,31 @@ class RewardInputEncoder:
             policy in training must not end the run.
         causal: the model sees only what stands before a token. Its separator is the end token, and its tokenizer may
             have no start token; then none is put.
+        passages: what is kept of passages that do not fit (`encoders/evidence.py`).
+        counts: the kind that words are counted for (`encoders/counts.py`); None counts none.
+        passage_tokens: the most tokens of passages that are read; None for as many as fit.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
     """
 
     def __init__(
-        self, tokenizer: Any, max_length: int, too_long: InputTooLong = "refuse", causal: bool = False
+        self,
+        tokenizer: Any,
+        max_length: int,
+        too_long: InputTooLong = "refuse",
+        causal: bool = False,
+        passages: PassageChoice = "first",
+        counts: Kind | None = None,
+        passage_tokens: int | None = None,
     ) -> None:
         start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
         sep = tokenizer.sep_token_id if tokenizer.sep_token_id is not None and not causal else tokenizer.eos_token_id
         if (start is None and not causal) or sep is None or tokenizer.pad_token_id is None:
             raise ModelError("a reward model's tokenizer needs a class, a separator and a padding token")
         self.tokenizer, self.max_length, self.too_long, self.causal = tokenizer, max_length, too_long, causal
+        self.passages: PassageChoice = passages
+        self.counts, self.passage_tokens = counts, passage_tokens
         self.sep_id, self.pad_id = int(sep), int(tokenizer.pad_token_id)
         self._start = () if start is None else (int(start),)
         self.inputs_seen = 0
@@ -160,7 +180,7 @@ class RewardInputEncoder:
             DataError: an input does not fit even without its passages, and `too_long` is `refuse`; or its question
                 leaves no room for an answer (`room`).
         """
-        self._tokenise([piece for item in parts for piece in _pieces(item)])
+        self._tokenise([piece for item in parts for piece in (*_pieces(item), *self._sentences(item))])
         encoded = [self._assemble(item) for item in parts]
         self._count(encoded)
         return encoded
@@ -209,14 +229,30 @@ class RewardInputEncoder:
                 before, segments = before[:between], segments[:readable]
                 spare = between - len(before) - len(segments)
             after, *segments = _shortened([after, *segments], spare)
-        ids = [*self._start, *before, *context[:room], *after]
+        kept = self._kept(item, context, room if self.passage_tokens is None else min(room, self.passage_tokens))
+        ids = [*self._start, *before, *kept, *after]
         separators = []
         for segment in segments:
             separators.append(len(ids))
             ids += [self.sep_id, *segment]
         if self.causal and separators:
             separators = [*separators[1:], len(ids)]
-        return EncodedInput((*ids, *self._end(item)), tuple(separators), max(0, len(context) - room), lost, unread)
+        counts = () if self.counts is None else counts_of(self.counts, item)[: len(separators) or 1]
+        cut = len(context) - len(kept)
+        return EncodedInput((*ids, *self._end(item)), tuple(separators), cut, lost, unread, counts)
+
+    def _sentences(self, item: InputParts) -> list[str]:
+        """The sentences to choose from, each with its leading space; none where the passages' beginning is read."""
+        return [] if self.passages == "first" else [f" {sentence}" for sentence in sentences_of(item.context)]
+
+    def _kept(self, item: InputParts, context: tuple[int, ...], room: int) -> Sequence[int]:
+        """The ids of the passages that are read, at most `room`."""
+        if len(context) <= room or self.passages == "first":
+            return context[:room]
+        sentences = self._sentences(item)
+        ids = [self._cache[sentence] for sentence in sentences]
+        kept = choose(sentences, [len(part) for part in ids], query_of(item, self.passages), room)
+        return [token for i in kept for token in ids[i]]
 
     def _count(self, encoded: Sequence[EncodedInput]) -> None:
         """Warn the first time that passages are cut, and whenever ten times as many have been."""

@@ -21,6 +21,8 @@ from finegrained_rlhf.models.encoders.model import EncoderModel
 from finegrained_rlhf.models.loading import model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.backbones import is_causal, longest_input, open_classifier
+from reward_models.encoders.counts import CountLayer
+from reward_models.encoders.evidence import PassageChoice
 from reward_models.encoders.inputs import InputBatch, InputTooLong, RewardInputEncoder
 from reward_models.kinds import Kind, KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
@@ -42,6 +44,10 @@ class RewardModelRecord:
         segmenter: how answers were cut in training (`rules` or a spaCy pipeline).
         mean: mean raw score of the training outputs; None for segment models and before it is measured.
         std: their standard deviation (of the population), > 0.
+        passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
+            that share most words with the `question`, or with question and `answer`.
+        counts: whether counted words are added to what the head says (`encoders/counts.py`).
+        passage_tokens: the most tokens of passages that are read; None for as many as fit.
     """
 
     kind: KindName
@@ -50,12 +56,18 @@ class RewardModelRecord:
     segmenter: str = "rules"
     mean: float | None = None
     std: float | None = None
+    passages: PassageChoice = "first"
+    counts: bool = False
+    passage_tokens: int | None = None
 
     def __post_init__(self) -> None:
         kind_named(self.kind)
         if self.global_attention not in get_args(GlobalAttention):
             expected = ", ".join(get_args(GlobalAttention))
             raise ConfigError(f"global_attention must be one of {expected}, got {self.global_attention!r}")
+        if self.passages not in get_args(PassageChoice):
+            expected = ", ".join(get_args(PassageChoice))
+            raise ConfigError(f"passages must be one of {expected}, got {self.passages!r}")
         if self.std is not None and not self.std > 0:
             raise ConfigError(f"the standard deviation of a reward model's scores must be positive, got {self.std}")
 
@@ -85,7 +97,12 @@ def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
     if not path.is_file():
         return None
     try:
-        raw = read_json(path)
+        raw = {
+            "passages": "first",
+            "counts": False,
+            "passage_tokens": None,
+            **read_json(path),
+        }  # older records do not say
         return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
     except (DataError, ConfigError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not a reward model record ({error})") from None
@@ -121,6 +138,7 @@ class RewardModel(EncoderModel):
     def __init__(self, model: Any, tokenizer: Any, record: RewardModelRecord) -> None:
         super().__init__(tokenizer)
         self.model, self.record = model, record
+        self.counts = CountLayer(record.definition, model.config.num_labels) if record.counts else None
 
     @property
     def network(self) -> Any:
@@ -145,22 +163,38 @@ class RewardModel(EncoderModel):
             too_long: what happens to an input that does not fit.
         """
         longest = self.max_length if max_length is None else min(max_length, self.max_length)
-        return RewardInputEncoder(self.tokenizer, longest, too_long, causal=self.causal)
+        record = self.record
+        return RewardInputEncoder(
+            self.tokenizer,
+            longest,
+            too_long,
+            causal=self.causal,
+            passages=record.passages,
+            counts=record.definition if record.counts else None,
+            passage_tokens=record.passage_tokens,
+        )
 
     def segment_logits(self, batch: InputBatch) -> Tensor:
         """Label logits at the S separators of a batch, fp32 [S, labels]."""
         if self.model.config.model_type != "longformer":
-            return self._logits(batch)[batch.rows, batch.positions].float()
+            return self._counted(self._logits(batch)[batch.rows, batch.positions], batch)
         hidden = self._hidden(batch, _by_row(batch)[0], self.record.global_attention == "separators")
-        return self.model.classifier(self.model.dropout(hidden[batch.rows, batch.columns])).float()
+        return self._counted(self.model.classifier(self.model.dropout(hidden[batch.rows, batch.columns])), batch)
 
     def answer_scores(self, batch: InputBatch) -> Tensor:
         """Raw scores of the B answers of a batch, fp32 [B]; the record's mean and std are not applied."""
         if self.model.config.model_type != "longformer":
-            return self._logits(batch).squeeze(-1).float()
+            return self._counted(self._logits(batch), batch).squeeze(-1)
         first = torch.zeros_like(batch.ids[:, :1])
         hidden = self._hidden(batch, first, self.record.global_attention != "none")
-        return self.model.classifier(hidden).squeeze(-1).float()
+        return self._counted(self.model.classifier(hidden)[:, 0], batch).squeeze(-1)
+
+    def _counted(self, logits: Tensor, batch: InputBatch) -> Tensor:
+        """Logits [S or B, labels] in fp32, with what the batch's counts add to them."""
+        if self.counts is None:
+            return logits.float()
+        assert batch.counts is not None
+        return logits.float() + self.counts.of(batch.counts)
 
     def _logits(self, batch: InputBatch) -> Tensor:
         """What transformers' forward gives: [B, L, labels], or [B, 1] for whole answers."""
@@ -178,6 +212,8 @@ class RewardModel(EncoderModel):
     def save(self, directory: Path) -> None:
         """Write weights, configuration, tokenizer and record so that `from_pretrained` opens the directory."""
         super().save(directory)
+        if self.counts is not None:
+            self.counts.save(directory)
         write_json(directory / REWARD_MODEL_RECORD, asdict(self.record))
 
 
@@ -237,4 +273,7 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
             raise ModelError(f"{directory}: {error}") from None
     elif model.config.num_labels != 1:
         raise ModelError(f"{directory}: {model.config.num_labels} labels, expected one score an answer")
-    return RewardModel(model, tokenizer, record).eval()
+    found = RewardModel(model, tokenizer, record)
+    if found.counts is not None:
+        found.counts.load(directory)
+    return found.eval()

@@ -20,19 +20,20 @@ from reward_models.kinds import Form
 from reward_models.labels.segments import HAS_ERROR
 
 
-def segment_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def segment_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum over segments of the cross-entropy, in nats.
 
     Args:
         logits: fp32 [S, C].
         labels: int64 [S], label ids.
+        weights: fp32 [C], what a segment of each label counts; None is 1.
 
     Returns:
         fp32 scalar.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"expected logits [S, C] and labels [S], got {tuple(logits.shape)} and {tuple(labels.shape)}")
-    return F.cross_entropy(logits, labels, reduction="sum")
+    return F.cross_entropy(logits, labels, weight=weights, reduction="sum")
 
 
 def pairwise_loss(better: Tensor, worse: Tensor) -> Tensor:
@@ -48,6 +49,31 @@ def pairwise_loss(better: Tensor, worse: Tensor) -> Tensor:
     if better.ndim != 1 or better.shape != worse.shape:
         raise ValueError(f"expected two score vectors of one length, got {tuple(better.shape)}, {tuple(worse.shape)}")
     return F.softplus(worse - better).sum()
+
+
+@dataclass(frozen=True)
+class LabelWeights:
+    """What a segment counts in the loss, by its label.
+
+    Attributes:
+        no_error: of a segment without an error.
+        has_error: of one with an error.
+    """
+
+    no_error: float = 1.0
+    has_error: float = 1.0
+
+    @staticmethod
+    def balanced(examples: Sequence[RewardExample]) -> LabelWeights:
+        """Weights under which both labels count the same in all, and a segment 1 on average.
+
+        1 each where a label never occurs.
+        """
+        labels = [label for example in examples for label in example.labels if label is not None]
+        errors = sum(label == HAS_ERROR for label in labels)
+        if not 0 < errors < len(labels):
+            return LabelWeights()
+        return LabelWeights(len(labels) / (2 * (len(labels) - errors)), len(labels) / (2 * errors))
 
 
 @dataclass(frozen=True)
@@ -99,7 +125,9 @@ def labelled_items(examples: Sequence[RewardExample]) -> int:
     return sum(len(example.pairs) + sum(label is not None for label in example.labels) for example in examples)
 
 
-def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+def segment_objective(
+    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+) -> tuple[Tensor, Counts]:
     """Summed loss (fp32 scalar with gradient) and counts of segment labels; segments without one are left out."""
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
@@ -113,8 +141,11 @@ def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> 
     ids = [wrong_ids[0] if label == HAS_ERROR else clean_id for label in flat if label is not None]
     labels = torch.tensor(ids, dtype=torch.long, device=model.device)
     logits = model.segment_logits(batch)[known]
-    loss = segment_loss(logits, labels)
     errors = torch.tensor(wrong_ids, device=model.device)
+    of_labels = torch.full(logits.shape[1:], weights.no_error, device=model.device).index_fill(
+        0, errors, weights.has_error
+    )
+    loss = segment_loss(logits, labels, of_labels)
     is_error, says_error = torch.isin(labels, errors), torch.isin(logits.argmax(dim=-1), errors)
     sums = [
         loss.detach(),
@@ -127,8 +158,13 @@ def segment_objective(model: RewardModel, examples: Sequence[RewardExample]) -> 
     return loss, Counts(torch.stack([value.double().cpu() for value in sums]))
 
 
-def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
-    """Summed loss (fp32 scalar with gradient) and counts of pairs; one is correct where R(better) > R(worse)."""
+def pair_objective(
+    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+) -> tuple[Tensor, Counts]:
+    """Summed loss (fp32 scalar with gradient) and counts of pairs; one is correct where R(better) > R(worse).
+
+    Pairs have no labels: they all count 1.
+    """
     batch = pad_inputs(
         [item for example in examples for item in example.inputs], model.tokenizer.pad_token_id, model.device
     )
@@ -144,12 +180,14 @@ def pair_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tup
     return loss, Counts(values.double())
 
 
-_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample]], tuple[Tensor, Counts]]] = {
+_OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], LabelWeights], tuple[Tensor, Counts]]] = {
     "segment": segment_objective,
     "sequence": pair_objective,
 }
 
 
-def reward_model_objective(model: RewardModel, examples: Sequence[RewardExample]) -> tuple[Tensor, Counts]:
+def reward_model_objective(
+    model: RewardModel, examples: Sequence[RewardExample], weights: LabelWeights = LabelWeights()
+) -> tuple[Tensor, Counts]:
     """Summed loss (fp32 scalar with gradient) and counts, by the model's form."""
-    return _OBJECTIVES[model.record.definition.form](model, examples)
+    return _OBJECTIVES[model.record.definition.form](model, examples, weights)

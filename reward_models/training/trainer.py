@@ -18,7 +18,8 @@ from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
-from reward_models.training.objectives import Counts, labelled_items, reward_model_objective
+from reward_models.training.layers import LayerConfig
+from reward_models.training.objectives import Counts, LabelWeights, labelled_items, reward_model_objective
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ class RewardModelTrainer(ModelTrainer):
         total_steps: that the schedule spans.
         processes: of the run.
         seed: of the run.
+        layers: which parameters are trained, and at what rates; None is all, at one rate.
+        weights: of the labels of segments in the training loss; metrics never count them. None is 1 each.
 
     Raises:
+        ConfigError: more layers are frozen than the model has.
         DataError: there is nothing to train on.
     """
 
@@ -70,13 +74,17 @@ class RewardModelTrainer(ModelTrainer):
         total_steps: int,
         processes: Processes,
         seed: int,
+        layers: LayerConfig | None = None,
+        weights: LabelWeights | None = None,
     ) -> None:
         if not train:
             raise DataError("no example is left to train on after labelling")
         self.model, self.processes, self.batches = model.to(processes.device), processes, batches
         self.validation = sorted(validation, key=lambda example: example.length)
         self.plan = BatchPlan(train, batches.batch_size, seed)
-        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
+        self.weights = weights or LabelWeights()
+        rates = (layers or LayerConfig()).prepare(model)
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes, rates.__getitem__)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the batch of `step`. Returns loss and accuracy before it, gradient norm and rate."""
@@ -87,7 +95,7 @@ class RewardModelTrainer(ModelTrainer):
         counts = Counts.zero()
         for micro in in_batches(share, self.batches.micro_batch_size or max(1, items)):
             with self.processes.autocast():
-                loss, found = reward_model_objective(self.model, micro)
+                loss, found = reward_model_objective(self.model, micro, self.weights)
             (loss / items).backward()  # type: ignore[no-untyped-call]
             counts += found
         norm = self.optimizer_step(step)

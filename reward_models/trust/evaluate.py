@@ -19,7 +19,9 @@ from reward_models.encoders.models import RewardModel, RewardModelRecord, load_r
 from reward_models.kinds import KindName, kind_named
 from reward_models.labels.completeness import CompletenessConfig, Matching
 from reward_models.labels.segments import MIN_SPAN_WORDS
-from reward_models.trust.measure import TrustReport, marked_texts, measure_trust
+from reward_models.trust.items import JudgedRecord, judged_records, write_judged
+from reward_models.trust.judging import judge
+from reward_models.trust.measure import TrustReport, marked_texts, trust_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class EvaluateRewardModel:
         path: directory of the model or of the run that trained it, or a Hub name.
         data: feedback file; best one that the model did not learn from.
         output: JSON file for the report.
+        items: JSON-lines file for what the model said of each record (`trust/items.py`); None writes none.
         kind: of a model made elsewhere, which says nothing of itself; None takes the model's own.
         matching: how completeness labels are made; None takes that of the run in `path`, else `original`.
         min_span_words: C1 spans with fewer words are dropped; None takes that of the run in `path`, else 5.
@@ -43,6 +46,7 @@ class EvaluateRewardModel:
     path: ModelPath
     data: str
     output: str
+    items: str | None = None
     kind: KindName | None = None
     matching: Matching | None = None
     min_span_words: int | None = None
@@ -68,14 +72,16 @@ class EvaluateRewardModel:
         processes = Processes(self.processes)
         default = None if self.kind is None else RewardModelRecord(self.kind)
         model = load_reward_model(self.path, default).to(processes.device)
-        report = self._measure(model, processes)
+        report, items = self._measure(model, processes)
         if processes.is_main:
+            if self.items is not None:
+                write_judged(self.items, items)
             values = report.to_json(self.data)
             write_json(self.output, values)
             print(f"{trust_page(values)}\nreport: {self.output}")
         return report
 
-    def _measure(self, model: RewardModel, processes: Processes) -> TrustReport:
+    def _measure(self, model: RewardModel, processes: Processes) -> tuple[TrustReport, list[JudgedRecord]]:
         settings = self._settings(model.record.kind)
         segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
         records = read_feedback(self.data)
@@ -88,7 +94,9 @@ class EvaluateRewardModel:
                 f"no record gives a {settings.kind} label to compare with ({len(records)} read)", file=self.data
             )
         texts = marked_texts(records, settings, segmenter)
-        return measure_trust(model, examples, texts, self.batch_size, processes)
+        judgements = judge(model, examples, self.batch_size, processes)
+        items = judged_records(examples, texts, judgements)
+        return trust_of(settings.kind, examples, texts, judgements), items
 
     def _settings(self, kind: KindName) -> LabelSettings:
         """How labels are made: as told, else as the run in `path` made them, else as the original code does."""

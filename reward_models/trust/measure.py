@@ -18,12 +18,11 @@ from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 from reward_models.data.examples import LabelSettings, RewardExample
-from reward_models.encoders.inputs import EncodedInput, batches_by_length
-from reward_models.encoders.models import RewardModel, error_label_ids
+from reward_models.encoders.models import RewardModel
 from reward_models.kinds import SegmentKind, kind_named
 from reward_models.labels.segments import HAS_ERROR, SegmentLabels
-from reward_models.training.trainer import raw_scores
 from reward_models.trust.calibration import Calibration, calibration
+from reward_models.trust.judging import Judgements, SegmentVerdicts, judge
 
 MIN_COVERED = 0.5
 """A span counts as found, and a claim as right, when at least this share of its characters is covered."""
@@ -130,36 +129,19 @@ class TrustReport:
         return {**values, "calibration": curve}
 
 
-@dataclass(frozen=True)
-class SegmentVerdicts:
-    """What a model says of the segments of one input.
+def trust_of(
+    kind: str, examples: Sequence[RewardExample], texts: Sequence[MarkedText] | None, judgements: Judgements
+) -> TrustReport:
+    """Hold judgements of `examples` against their labels; `texts` as in `measure_trust`.
 
-    Attributes:
-        probabilities: of "has error", one a segment.
-        claims: whether an error label is the most probable one, as the scorer decides.
+    Raises:
+        ValueError: texts of other records.
     """
-
-    probabilities: tuple[float, ...]
-    claims: tuple[bool, ...]
-
-
-@torch.no_grad()
-def segment_verdicts(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> list[SegmentVerdicts]:
-    """What `model` says of each input's segments, in the order of `inputs`; computed in batches by length.
-
-    The probabilities of an input are those of the error labels at its separators: the sum over the wrong columns of
-    softmax(logits [S, labels]).
-    """
-    wrong = sorted(error_label_ids(model.model.config.id2label))
-    found: dict[int, SegmentVerdicts] = {}
-    for rows, batch in batches_by_length(inputs, batch_size, model.pad_id, model.device):
-        logits = model.segment_logits(batch).cpu().double()
-        probabilities = logits.softmax(dim=-1)[:, wrong].sum(dim=-1).clamp(0.0, 1.0)
-        claims = torch.isin(logits.argmax(dim=-1), torch.tensor(wrong))
-        lengths = [len(inputs[row].separators) for row in rows]
-        parts = zip(rows, probabilities.split(lengths), claims.split(lengths), strict=True)
-        found |= {row: SegmentVerdicts(tuple(p.tolist()), tuple(c.tolist())) for row, p, c in parts}
-    return [found[row] for row in range(len(inputs))]
+    if texts is None:
+        return pair_trust(kind, [example.pairs for example in examples], judgements.scores)
+    if [example.labels for example in examples] != [text.segments.labels for text in texts]:
+        raise ValueError("the texts are not those of the examples")
+    return segment_trust(kind, texts, judgements.verdicts)
 
 
 def measure_trust(
@@ -183,18 +165,7 @@ def measure_trust(
     """
     if not examples or (texts is None) == model.record.labels_segments:
         raise ValueError("trust needs examples, and texts for a segment model")
-    mine = [examples[i] for i in processes.share(len(examples))]
-    with processes.autocast():
-        if texts is not None:
-            inputs = [example.inputs[0] for example in mine]
-            verdicts = processes.gather_objects(segment_verdicts(model, inputs, batch_size))
-            if [example.labels for example in examples] != [text.segments.labels for text in texts]:
-                raise ValueError("the texts are not those of the examples")
-            return segment_trust(model.record.kind, texts, verdicts)
-        scores = raw_scores(model, [item for example in mine for item in example.inputs], batch_size)
-    split = scores.split([len(example.inputs) for example in mine]) if mine else ()
-    gathered = processes.gather_objects([part.tolist() for part in split])
-    return pair_trust(model.record.kind, [example.pairs for example in examples], gathered)
+    return trust_of(model.record.kind, examples, texts, judge(model, examples, batch_size, processes))
 
 
 def segment_trust(kind: str, texts: Sequence[MarkedText], verdicts: Sequence[SegmentVerdicts]) -> TrustReport:

@@ -1,0 +1,5 @@
+"""Experiments on QA-FEEDBACK, human feedback on real questions."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__, {"JudgeFolds": "folds", "RewardModelsTable": "reward_models"})

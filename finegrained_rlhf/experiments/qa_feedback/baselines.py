@@ -1,0 +1,104 @@
+"""What counting words alone finds: judges of the same labels without any pretrained weight.
+
+Knows labels and counts (`reward_models/encoders/counts.py`). Ridge logistic regressions, the ridge chosen inside the
+training records by question; errors and clean segments weigh the same in all, as in the models' training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.text.segmentation import Segmenter
+from reward_models.encoders.counts import count_names, counts_of
+from reward_models.kinds import Kind, PairKind, SegmentKind
+from reward_models.kinds.parts import answer_parts, factuality_parts
+from reward_models.labels.segments import HAS_ERROR
+from reward_models.training.logistic import CountedItems, fit_counts
+from reward_models.trust.items import JudgedRecord, judged_segments
+from reward_models.trust.measure import MarkedText
+
+MAJORITY = "majority"
+BASELINES: Mapping[str, tuple[str, ...] | None] = {
+    MAJORITY: (),
+    "length": ("place", "last", "segments", "length", "words", "variety"),
+    "overlap": ("asked", "said", "answered", "sentence", "passages", "bigrams", "numbers"),
+    "counts": None,
+}
+"""Of each baseline, which counts it reads; None reads all."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The labelled items of one record.
+
+    Attributes:
+        record: the record.
+        items: their counts and labels.
+        text: the judged answer with its marks; None for pairs.
+    """
+
+    record: FeedbackRecord
+    items: CountedItems
+    text: MarkedText | None = None
+
+
+def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter) -> list[Counted]:
+    """The items of records that have any; passages are counted for every kind, also for one whose model sees none."""
+    seeing = replace(kind, reads_passages=True)
+    if isinstance(kind, PairKind):
+        groups: dict[str, list[NDArray[np.float64]]] = {}
+        for pair in kind.pairs(records, segmenter).pairs:
+            texts = (pair.better_text, pair.worse_text)
+            inputs = [answer_parts(pair.record.question, pair.record.passages, text) for text in texts]
+            better, worse = (np.array(counts_of(seeing, item)[0]) for item in inputs)
+            groups.setdefault(pair.record.id, []).append(better - worse)
+        having = [record for record in records if record.id in groups]
+        return [Counted(r, CountedItems(np.array(groups[r.id]), np.ones(len(groups[r.id])))) for r in having]
+    assert isinstance(kind, SegmentKind)
+    found = []
+    for record in records:
+        text, labels = record.predictions[0], kind.labels(record, segmenter)
+        if labels.teaches:
+            known = [i for i, label in enumerate(labels.labels) if label is not None]
+            parts = factuality_parts(record.question, record.passages, [text[a:b] for a, b in labels.spans])
+            rows = np.array(counts_of(seeing, parts))[known]
+            truth = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
+            marks = tuple(dict.fromkeys((mark.start, mark.end) for mark in kind.marks(record)))
+            found.append(Counted(record, CountedItems(rows, truth), MarkedText(text, labels, marks)))
+    return found
+
+
+def baseline(name: str, kind: Kind, train: Sequence[Counted], test: Sequence[Counted]) -> list[JudgedRecord]:
+    """What a baseline, fitted on some records, says of others.
+
+    `majority` says of every segment what most segments are, with their share as probability; of pairs it says that the
+    first answer of the record is better as often as it was, and so decides nothing: every gap is 0.
+    """
+    pairs = isinstance(kind, PairKind)
+    names, wanted = count_names(replace(kind, reads_passages=True)), BASELINES[name]
+    columns = tuple(i for i, of in enumerate(names) if wanted is None or of in wanted)
+    if name == MAJORITY:
+        share = float(np.concatenate([one.items.labels for one in train]).mean())
+        logit = 0.0 if pairs else float(np.log(share / (1 - share)))
+        return [judged(one, np.full(len(one.items.labels), logit)) for one in test]
+    judge = fit_counts([one.items for one in train], columns, pairs)
+    return [judged(one, judge.logits(one.items.rows)) for one in test]
+
+
+def judged(item: Counted, logits: NDArray[np.float64]) -> JudgedRecord:
+    """Log odds [n] of a record's items as a judged record."""
+    if item.text is None:
+        return JudgedRecord(item.record.id, gaps=tuple(logits.tolist()))
+    probabilities, claims = iter((1 / (1 + np.exp(-logits))).tolist()), iter((logits > 0).tolist())
+    labels = item.text.segments.labels
+    return judged_segments(
+        item.record.id,
+        item.text,
+        [0.0 if label is None else next(probabilities) for label in labels],
+        [False if label is None else next(claims) for label in labels],
+    )

@@ -1,0 +1,81 @@
+"""The settings of a reward model's training: its kind, inputs, labels, rates and length. Knows no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from reward_models.encoders.evidence import PassageChoice
+from reward_models.encoders.models import RewardModelRecord
+from reward_models.kinds import KindName, kind_named
+from reward_models.kinds.base import GlobalAttention
+from reward_models.labels.segments import MIN_SPAN_WORDS
+from reward_models.training.layers import LayerConfig
+from reward_models.training.trainer import RewardBatchConfig
+
+
+@dataclass(frozen=True)
+class RewardModelConfig:
+    """A kind of reward model with its hyper-parameters.
+
+    Attributes:
+        kind: `relevance`, `factuality`, `completeness` or `preference`.
+        batches: batch sizes.
+        optimizer: rates and schedule; `warmup_ratio` is a share of all steps.
+        epochs: passes over the examples; None where `steps` says how long to train.
+        steps: training steps; None where `epochs` does.
+        max_length: longest input in tokens; a longer one loses the end of its passages.
+        global_attention: `none`, `first` or `separators`: which tokens of a Longformer see everything.
+        min_span_words: C1 spans with fewer words are dropped.
+        passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
+            that share most words with the `question`, or with question and `answer`.
+        passage_tokens: the most tokens of passages that are read; None for as many as fit into max_length.
+        counts: add counted words to what the head says (`encoders/counts.py`).
+        label_weights: `balanced` lets segments with and without an error count the same in all; `none` each the same.
+        layers: which layers are trained, and how fast.
+        shuffle_labels: a control: train and select on labels in random order, which must teach nothing.
+    """
+
+    kind: KindName
+    optimizer: OptimizerConfig
+    batches: RewardBatchConfig = RewardBatchConfig()
+    epochs: int | None = None
+    steps: int | None = None
+    max_length: int = 2048
+    global_attention: GlobalAttention = "none"
+    min_span_words: int = MIN_SPAN_WORDS
+    passages: PassageChoice = "first"
+    passage_tokens: int | None = None
+    counts: bool = False
+    label_weights: Literal["none", "balanced"] = "none"
+    layers: LayerConfig = LayerConfig()
+    shuffle_labels: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
+            raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
+        if self.max_length < 8 or self.min_span_words < 0:
+            raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
+        if self.passage_tokens is not None and self.passage_tokens < 0:
+            raise ConfigError(f"reward_model.passage_tokens: expected null or at least 0, got {self.passage_tokens}")
+        if self.label_weights not in ("none", "balanced"):
+            raise ConfigError(f"reward_model.label_weights: expected none or balanced, got {self.label_weights!r}")
+        RewardModelRecord(self.kind, self.global_attention, passages=self.passages)
+
+    @classmethod
+    def of_the_paper(cls, kind: KindName) -> RewardModelConfig:
+        """The paper's settings of a kind, as `conf/reward_model/` gives them to the scripts."""
+        recipe = kind_named(kind).recipe
+        optimizer = OptimizerConfig(
+            lr=recipe.lr, weight_decay=recipe.weight_decay, warmup_ratio=0.1, schedule="linear", max_grad_norm=1.0
+        )
+        return cls(
+            kind=kind,
+            optimizer=optimizer,
+            batches=RewardBatchConfig(batch_size=recipe.batch_size),
+            epochs=recipe.epochs,
+            steps=recipe.steps,
+            global_attention=recipe.global_attention,
+        )

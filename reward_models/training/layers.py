@@ -1,0 +1,71 @@
+"""Which layers of a pretrained model are trained, and how fast each: freezing, layer-wise rates, the head's own rate.
+
+Knows how transformers names the layers of encoders and decoder-only models. Knows no loss and no schedule.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from finegrained_rlhf.core.errors import ConfigError
+
+_LAYER = re.compile(r"\.(?:layer|layers|h)\.(\d+)\.")
+_HEAD = re.compile(r"^(?:model\.)?(classifier|pre_classifier|score)\.|\bpooler\.")
+_LAST = re.compile(r"\.(norm|ln_f|final_norm)\.(weight|bias)$")
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What is trained of a pretrained model with a new head, and at what rates.
+
+    The learning rate of layer l of L is lr · decay^(L − l), l from 1; embeddings count as layer 0, and norms behind
+    the last layer as layer L (Howard and Ruder 2018, section 3.2, discriminative fine-tuning).
+
+    Attributes:
+        frozen: the embeddings and so many layers from the bottom are not trained; 0 trains everything.
+        decay: of the rate from one layer to the one below, in (0, 1].
+        head: rate of the head as a multiple of lr, above 0.
+    """
+
+    frozen: int = 0
+    decay: float = 1.0
+    head: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.frozen < 0 or not 0 < self.decay <= 1 or self.head <= 0:
+            raise ConfigError(f"layers: need frozen >= 0, 0 < decay <= 1 and head > 0, got {self}")
+
+    def prepare(self, model: nn.Module) -> dict[str, float]:
+        """Freeze what is frozen, and return the rate of every parameter that was not, as a multiple of lr.
+
+        Raises:
+            ConfigError: the model has fewer layers than are to be frozen, or rates are asked for and its layers are
+                not known by their names.
+        """
+        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        count = max((int(found[1]) + 1 for name in names if (found := _LAYER.search(name))), default=0)
+        if self.frozen > count or (self.decay < 1 and not count):
+            raise ConfigError(f"layers: the model has {count} layers, asked for {self}")
+        depths = _depths(names, count)
+        if self.frozen:
+            for name, parameter in model.named_parameters():
+                if (depth := depths.get(name)) is not None and depth <= self.frozen:
+                    parameter.requires_grad_(False)
+        return {n: self.head if depth is None else self.decay ** (count - depth) for n, depth in depths.items()}
+
+
+def _depths(names: list[str], count: int) -> dict[str, int | None]:
+    """The layer of each parameter, from 1; 0 for embeddings, `count` behind the last layer, None for the head."""
+    depths: dict[str, int | None] = {}
+    for name in names:
+        found = _LAYER.search(name)
+        if _HEAD.search(name):
+            depths[name] = None
+        elif found:
+            depths[name] = int(found[1]) + 1
+        else:
+            depths[name] = count if _LAST.search(name) else 0
+    return depths
