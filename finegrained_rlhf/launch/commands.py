@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_rewrite_world": "make a RewriteWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
+        "make_longformer": "make a Longformer of a BERT or RoBERTa",
         "prepare_models": "make model directories of pretrained weights that packages carry",
         "build_index": "index a corpus of passages",
         "search": "search an index",
