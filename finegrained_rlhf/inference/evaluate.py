@@ -8,25 +8,33 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
-from finegrained_rlhf.inference.evaluation import Evaluation, evaluate_policy, evaluate_responses
+from finegrained_rlhf.inference.evaluation import (
+    EvaluatedResponse,
+    Evaluation,
+    error_free_flags,
+    evaluate_policy,
+    evaluate_responses,
+)
 from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.loading import load_tokenizer
+from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.segmentation import SpacySegmenter
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,8 @@ class Evaluate(AnswersPrompts):
 
     Attributes:
         data: prompt file with references, or data set of the Hub (`org/name:split`).
-        output: JSON file for the metrics; a run also gets those of its greedy answers in `metrics.json`
-            (`beside_earlier`).
+        output: JSON file for the metrics, with those of each question beside it (`questions_path`); a run also gets
+            those of its greedy answers in `metrics.json` (`beside_earlier`).
         checkpoint: run directory, checkpoint, model directory or Hub name to evaluate; set this or `outputs`.
         outputs: JSON lines of outputs to evaluate; the first output of each record counts.
         tokenizer: directory or Hub name of the tokenizer that counts the tokens of `outputs`; None counts only words.
@@ -92,7 +100,7 @@ class Evaluate(AnswersPrompts):
         composer = None if self.reward is None else RewardComposer(self.reward, processes.sum_)
         result = self._outputs(composer, processes) if self.outputs else self._policy(composer, processes)
         if processes.is_main:
-            self._write(result)
+            self._write(result, composer)
         return result
 
     def _policy(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
@@ -131,12 +139,13 @@ class Evaluate(AnswersPrompts):
             segmenter=self.segmenter,
         )
 
-    def _write(self, result: Evaluation) -> None:
+    def _write(self, result: Evaluation, composer: RewardComposer | None) -> None:
         outputs = self.outputs
         if outputs is None:
             path = Path(self.output)
             outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
             write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
+        write_jsonl(questions_path(self.output), question_rows(result.responses, composer, self.segmenter))
         report: dict[str, Any] = {
             "checkpoint": self.checkpoint,
             "data": self.data,
@@ -164,6 +173,50 @@ class Evaluate(AnswersPrompts):
         if self.outputs is not None or isinstance(drawn, Greedy):
             return {}
         return {"best_of": self.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": self.seed}
+
+
+def questions_path(output: str | Path) -> Path:
+    """Where the measurements of each question lie, beside the metrics of all."""
+    return Path(output).with_suffix(".questions.jsonl")
+
+
+def question_rows(
+    responses: Sequence[EvaluatedResponse], composer: RewardComposer | None, segmenter: str
+) -> list[dict[str, Any]]:
+    """What was measured of each answer, one a question, so that errors over questions can be had of every mean.
+
+    Args:
+        responses: the answers.
+        composer: whose components' opinions they hold; None where there are none.
+        segmenter: spaCy pipeline that cuts sentences for RougeLSum.
+
+    Returns:
+        Rows with `id`, `words`, and where they are known `tokens`, `finished`, `rouge_lsum`; `rewards`: by component
+        the `sum` of its values, the number of `segments` and, of one that judges segments, how many are `error_free`;
+        `oracle`: by rate (found, of how many).
+    """
+    from finegrained_rlhf.metrics.functions import rouge_lsum_scores
+
+    references = [list(row.prompt.metadata.get("references", ())) for row in responses]
+    scores: list[float | None] = [None] * len(responses)
+    if responses and all(references):
+        texts = [row.response for row in responses]
+        scores = [*rouge_lsum_scores(texts, references, SpacySegmenter(segmenter))]
+    rows = []
+    for row, rouge in zip(responses, scores, strict=True):
+        known = {"tokens": row.tokens, "finished": row.finished, "rouge_lsum": rouge}
+        rewards = {}
+        for name, found in row.components.items():
+            rewards[name] = {"sum": sum(found.values), "segments": len(found.values)}
+            if composer is not None and not found.whole_response:
+                flags = error_free_flags(found, error_free_from(composer.config.components[name]))
+                rewards[name] |= {"segments": len(flags), "error_free": sum(flags)}
+        rows.append(
+            {"id": row.prompt.id, "words": len(row.response.split())}
+            | {name: value for name, value in known.items() if value is not None}
+            | {"rewards": rewards, "oracle": {name: list(pair) for name, pair in row.counts.items()}}
+        )
+    return rows
 
 
 _SAME = ("data", "examples", "step")

@@ -260,15 +260,17 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
             metrics[f"reward/{name}/mean_score"] = finite_mean(values)
         else:
             least = error_free_from(composer.config.components[name])
-            flags = [
-                [int(value >= least) for span, value in zip(scores.spans, scores.values, strict=True) if span != EMPTY]
-                for scores in found
-            ]
+            flags = [error_free_flags(scores, least) for scores in found]
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):
         metrics["reward/total"] = finite_mean(composer.totals(everything))
     return metrics
+
+
+def error_free_flags(scores: ComponentScores, least: float) -> list[int]:
+    """Whether each segment of a response is free of errors: has a value of at least `least`. None of an empty one."""
+    return [int(value >= least) for span, value in zip(scores.spans, scores.values, strict=True) if span != EMPTY]
 
 
 def _oracle_metrics(rows: Sequence[EvaluatedResponse]) -> dict[str, float]:

@@ -33,9 +33,9 @@ class Fold:
     fit: tuple[FeedbackRecord, ...]
 
 
-def question_key(record: FeedbackRecord) -> str:
-    """What makes two records the same question: its words, whatever their case and white space."""
-    return " ".join(record.question.lower().split())
+def question_key(question: str) -> str:
+    """What makes two questions the same: their words, whatever case and white space."""
+    return " ".join(question.lower().split())
 
 
 def split_by_question(records: Sequence[FeedbackRecord], folds: int, tuning: float, seed: int) -> list[Fold]:
@@ -53,21 +53,23 @@ def split_by_question(records: Sequence[FeedbackRecord], folds: int, tuning: flo
     Raises:
         DataError: fewer questions than folds, or than a tuning part needs.
     """
-    questions = sorted({question_key(record) for record in records}, key=lambda q: (stable_hash(seed, "folds", q), q))
+    questions = sorted(
+        {question_key(record.question) for record in records}, key=lambda q: (stable_hash(seed, "folds", q), q)
+    )
     if len(questions) < max(folds, 3):
         raise DataError(f"{len(questions)} questions, expected at least {max(folds, 3)} for {folds} folds")
     place = {question: i for i, question in enumerate(questions)}
-    ordered = sorted(records, key=lambda record: place[question_key(record)])
+    ordered = sorted(records, key=lambda record: place[question_key(record.question)])
     return [_fold(ordered, place, number, folds, tuning) for number in range(folds)]
 
 
 def _fold(ordered: Sequence[FeedbackRecord], place: dict[str, int], number: int, folds: int, tuning: float) -> Fold:
-    test = tuple(record for record in ordered if place[question_key(record)] % folds == number)
-    train = tuple(record for record in ordered if place[question_key(record)] % folds != number)
-    asked = list(dict.fromkeys(question_key(record) for record in train))
+    test = tuple(record for record in ordered if place[question_key(record.question)] % folds == number)
+    train = tuple(record for record in ordered if place[question_key(record.question)] % folds != number)
+    asked = list(dict.fromkeys(question_key(record.question) for record in train))
     chosen = set(asked[: min(len(asked) - 1, max(1, round(tuning * len(asked))))])
-    tune = tuple(record for record in train if question_key(record) in chosen)
-    return Fold(test, train, tune, tuple(record for record in train if question_key(record) not in chosen))
+    tune = tuple(record for record in train if question_key(record.question) in chosen)
+    return Fold(test, train, tune, tuple(record for record in train if question_key(record.question) not in chosen))
 
 
 @dataclass(frozen=True)

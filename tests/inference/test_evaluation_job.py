@@ -9,7 +9,7 @@ import pytest
 from evaluation_toy import WordScorer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
@@ -67,6 +67,25 @@ def test_a_run_is_answered_measured_and_recorded(
     assert report["completeness"] <= 1 and report["reward/words/segments"] >= 0
     assert json.loads((run / "metrics.json").read_text()) == report
     assert f"{report['rouge_lsum']:.4f}" in capsys.readouterr().out
+
+
+def test_each_question_is_kept_and_together_they_are_the_metrics(run: Path, data: str, tmp_path: Path) -> None:
+    output = tmp_path / "test.json"
+    reward = RewardConfig({"words": WordScorer()}, {"words": 1.0})
+    Evaluate(data, str(output), str(run), max_new_tokens=7, reward=reward, oracle=FactWorldOracle()).run()
+    report, rows = read_json(output), read_jsonl(tmp_path / "test.questions.jsonl")
+    assert [row["id"] for row in rows] == [record.id for record in read_outputs(report["outputs"])]
+    for name, key in (("rouge_lsum", "rouge_lsum"), ("mean_tokens", "tokens"), ("finished_share", "finished")):
+        assert report[name] == pytest.approx(sum(row[key] for row in rows) / 3), name
+    words = [row["rewards"]["words"] for row in rows]
+    assert report["reward/words/raw"] == pytest.approx(sum(found["sum"] for found in words) / 3)
+    segments = sum(found["segments"] for found in words)
+    assert report["reward/words/segments"] == segments
+    assert report["reward/words/error_free_share"] == pytest.approx(
+        sum(found["error_free"] for found in words) / max(segments, 1)
+    )
+    found, of = (sum(row["oracle"]["completeness"][i] for row in rows) for i in (0, 1))
+    assert report["completeness"] == pytest.approx(found / of)
 
 
 def test_the_answers_of_a_run_score_the_same_when_read_back_from_their_file(

@@ -2,4 +2,12 @@
 
 from finegrained_rlhf.core.exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {"JudgeFolds": "folds", "RewardModelsTable": "reward_models"})
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "JudgeFolds": "folds",
+        "RealPolicyTable": "policies",
+        "RewardModelsTable": "reward_models",
+        "SplitQuestions": "questions",
+    },
+)
