@@ -63,10 +63,12 @@ class Forecast:
         validation_s = max((row.get("time/validate_s", 0.0) for row in rows), default=0.0)
         hours = self.hours_of(max(steps), validation_s, self.steps)
         if hours > self.hours:
-            fits = max(n for n in range(self.steps) if self.hours_of(max(steps), validation_s, n) <= self.hours)
+            numbers = range(1, self.steps)
+            fits = max((n for n in numbers if self.hours_of(max(steps), validation_s, n) <= self.hours), default=None)
             raise ConfigError(
                 f"a run of {self.steps} steps would take {hours:.1f} hours here (a step {max(steps):.0f} s, a "
-                f"validation {validation_s:.0f} s), and may take {self.hours:g}: {self.setting}={fits} fits"
+                f"validation {validation_s:.0f} s), and may take {self.hours:g}: "
+                f"{'no step fits' if fits is None else f'{self.setting}={fits} fits'}"
             )
         found = {"step_s": max(steps), "validation_s": validation_s, "hours_a_run": hours, "hours": hours * self.runs}
         print(

@@ -122,7 +122,7 @@ class RealPolicyTable(ComparedTable):
         )
 
 
-def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, tuple[float, float, float]]:
+def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, list[float]]:
     """How far a system lies from the baseline in what reward models say and in RougeLSum: difference and 95% borders.
 
     Questions are drawn again, both systems' answers to one together; those of all seeds are taken as questions of one
@@ -140,7 +140,7 @@ def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, tu
             pair = _measured(ours, column), _measured(theirs, column)
             mean = sum(pair[0][0]) / sum(pair[0][1]) - sum(pair[1][0]) / sum(pair[1][1])
             label = column if column == "rouge_lsum" else f"{judge}_{column}"
-            found[label] = (mean, *difference_interval(*pair))
+            found[label] = [mean, *difference_interval(*pair)]
     return found
 
 

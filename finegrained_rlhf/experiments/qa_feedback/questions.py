@@ -20,6 +20,8 @@ from reward_models.encoders.evidence import choose, content_words, sentences_of
 
 TUNING = 0.1
 """Share of the training questions that validations use."""
+CUE = " answer:"
+"""What a prompt ends with: a decoder-only policy has no other sign that the passages are over."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class SplitQuestions:
     One fold of the questions is held out. The feedback on the others is halved by folds: `optimised.json` trains the
     reward models that the policy learns from, `judge.json` those that evaluate it. `train.json` and `dev.json` are the
     prompts of the questions that are not held out, `test.json` those of the held-out ones. Prompts keep the sentences
-    that share most words with the question; the passages of a record, which reward models read, stay whole.
-    `split.json` says how many there are of each.
+    that share most words with the question, and end with `CUE`; the passages of a record, which reward models read,
+    stay whole. `split.json` says how many there are of each.
 
     Attributes:
         data: prompt file.
@@ -98,9 +100,11 @@ class SplitQuestions:
         return counts
 
     def _shortened(self, item: QAExample, answers: bool) -> QAExample:
+        text = item.text
         if self.context_words is not None:
             context = shortened_context(item, self.context_words)
-            item = replace(item, text=f"question: {squeeze(item.question)} context: {context}")
+            text = f"question: {squeeze(item.question)} context: {context}"
+        item = replace(item, text=f"{text.rstrip()}{CUE}")
         if answers and self.answer_words is not None:
             words = self.answer_words
             item = replace(item, references=tuple(leading_sentences(text, words) for text in item.references))

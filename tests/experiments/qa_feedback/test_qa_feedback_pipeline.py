@@ -1,0 +1,48 @@
+"""pipeline=qa_feedback/smollm2 from the published files to its page, with tiny models in place of pretrained ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from script_runs import run_script
+
+from finegrained_rlhf.core.files import read_json, read_jsonl
+
+
+@pytest.mark.slow
+def test_a_policy_is_judged_by_models_that_it_was_not_optimised_for(tmp_path: Path, shared_data: Path) -> None:
+    data, size = shared_data / "qa_feedback", "settings.budgets.cpu"
+    made = run_script(
+        "make_tiny_models",
+        f"data=[{data / 'dev.json'}]",
+        f"output_dir={tmp_path / 'models'}",
+        "vocab_size=2000",
+        "bert.num_layers=5",
+        "bert.d_model=32",
+        "bert.d_ff=64",
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    arguments = (
+        "pipeline=qa_feedback/smollm2",
+        f"output_dir={tmp_path / 'out'}",
+        f"settings.prompts={data / 'dev.json'}",
+        f"settings.feedback={data / 'dev_feedback.json'}",
+        f"settings.policy={tmp_path / 'models/llama'}",
+        f"settings.encoder={tmp_path / 'models/bert'}",
+        "settings.threads=1",
+        f"collect.output={tmp_path / 'table.json'}",
+        *(f"{size}.{key}" for key in ("steps=2", "sft_steps=2", "validations=2", "best_of=2", "max_new_tokens=12")),
+    )
+    done = run_script("run_experiment", *arguments, timeout=900.0)
+    assert done.returncode == 0, done.stderr[-3000:]
+    root, found = tmp_path / "out" / "seed_0", read_json(tmp_path / "table.json")
+    assert found["split"] == {"train": 291, "dev": 31, "test": 78, "optimised": 160, "judge": 160}
+    assert len(read_jsonl(root / "evaluation/best_of_judge.questions.jsonl")) == 78
+    own, judge = (read_json(root / f"evaluation/sft{end}.json")["reward/relevance/raw"] for end in ("", "_judge"))
+    assert own != judge  # two sets of reward models
+    assert read_json(root / "forecast.json")["step_s"] > 0
+    assert [row["step"] for row in read_jsonl(root / "fine_grained_rlhf/metrics.jsonl")] == [1, 2]
+    again = run_script("run_experiment", *arguments, timeout=400.0)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert read_json(tmp_path / "table.json")["rows"] == found["rows"]
