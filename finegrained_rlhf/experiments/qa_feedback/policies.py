@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.core.intervals import difference_interval
 from finegrained_rlhf.experiments.compared_table import ComparedTable
+from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.runtime.directory.provenance import hardware

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from finegrained_rlhf.core.intervals import difference_interval, share_interval
+from finegrained_rlhf.experiments.intervals import difference_interval, share_interval
 
 
 def test_equal_questions_have_no_width() -> None:
