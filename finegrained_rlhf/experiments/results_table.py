@@ -9,14 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
 from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page
 from finegrained_rlhf.experiments.run_settings import settings_of_runs, settings_words
-from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of
+from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of, hardware
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+
+Evidence = Literal["generated world", "real data", "real data and pretrained weights"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Results(ABC):
             that runs the experiment gives it.
     """
 
+    evidence: ClassVar[Evidence] = "generated world"
+    """What the numbers are evidence of; `docs/proven.md` sorts tables by it."""
+
     output: str
     command: str
     chosen: str = field(kw_only=True)
@@ -44,7 +49,7 @@ class Results(ABC):
 
     def made_by(self) -> dict[str, Any]:
         """Fields of the results file: `command`, `command_line` (of this process), `commit`, `chosen`, `made_before`,
-        `configuration`.
+        `hardware` (of this machine), `configuration`.
         """
         return {
             "command": self.command,
@@ -52,6 +57,7 @@ class Results(ABC):
             "commit": commit_of(Path(__file__).parent),
             "chosen": self.chosen.strip(),
             "made_before": [entry.strip() for entry in self.made_before],
+            "hardware": {name: value for name, value in hardware().items() if name != "host"},
             "configuration": self.configuration,
         }
 

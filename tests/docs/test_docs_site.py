@@ -32,6 +32,21 @@ def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None
     assert house.PICTURE.read_text(encoding="utf-8") == house.picture_of_the_house(), "run: python docs/site/house.py"
 
 
+def test_what_has_been_proven_is_what_the_results_files_say() -> None:
+    proven = load("proven")
+    assert proven.PAGE.read_text(encoding="utf-8") == proven.page(), "run: python docs/site/proven.py"
+    assert proven.README.read_text(encoding="utf-8") == proven.readme(), "run: python docs/site/proven.py"
+    shown = {table.page for table in proven.tables()}
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs/results").glob("*/*.md")}
+    assert shown == pages  # no committed table is left out
+
+
+def test_figures_of_a_gpu_are_known_by_their_machine_record() -> None:
+    proven = load("proven")
+    assert list(proven._gpus({"machine": {"gpu": None}, "rows": [{"gpus": 64}], "x": {"gpus": []}})) == []
+    assert list(proven._gpus([{"machine": {"gpu": "NVIDIA H200"}}, {"gpus": ["A", "B"]}])) == ["NVIDIA H200", "A", "B"]
+
+
 def test_every_room_stands_on_a_floor_of_the_picture(house: ModuleType) -> None:
     rooms = {path.parent.name for path in (ROOT / house.PACKAGE).glob("*/__init__.py")}
     assert rooms == {room for floor in house.floors() for room in floor}

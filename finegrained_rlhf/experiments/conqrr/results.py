@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.results_table import Results
+from finegrained_rlhf.experiments.results_table import Evidence, Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -35,6 +35,8 @@ class RewriteTable(Results):
         title: of the page.
         about: what was measured on what, in a few sentences.
     """
+
+    evidence: ClassVar[Evidence] = "real data"
 
     evaluations: Mapping[str, str]
     title: str

@@ -14,9 +14,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.intervals import difference_interval
-from finegrained_rlhf.experiments.results_table import setting_of
+from finegrained_rlhf.experiments.results_table import Evidence, setting_of
 from finegrained_rlhf.feedback.outputs import read_outputs
-from finegrained_rlhf.runtime.directory.provenance import hardware
 from finegrained_rlhf.text.tables import markdown_table
 
 SFT, BEST_OF, PREFERENCE, FINE_GRAINED = "sft", "best_of", "preference_rlhf", "fine_grained_rlhf"
@@ -41,6 +40,7 @@ Measured = tuple[list[float], list[float]]
 class RealPolicyTable(ComparedTable):
     """SFT, best of n, preference RLHF and fine-grained RLHF on a held-out fold of questions."""
 
+    evidence: ClassVar[Evidence] = "real data and pretrained weights"
     title: ClassVar[str] = "QA-FEEDBACK: a pretrained policy, judged by reward models that it was not optimised for"
     world: ClassVar[str] = "QA-FEEDBACK"
     runs: ClassVar[tuple[str, ...]] = (SFT, PREFERENCE, FINE_GRAINED)
@@ -59,12 +59,10 @@ class RealPolicyTable(ComparedTable):
     )
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """The budget, the machine, the forecast of the first seed, and how the questions were split."""
+        """The budget, the forecast of the first seed, and how the questions were split."""
         first = next(iter(roots.values()))
-        machine = {name: value for name, value in hardware().items() if name != "host"}
         return {
             "budget": setting_of(roots, "budget"),
-            "hardware": machine,
             "forecast": read_json(first / "forecast.json"),
             "split": read_json(first / "questions" / "split.json"),
         }

@@ -1,0 +1,212 @@
+"""Write the page that says what has been shown where, from the committed results files and the experiments' headers.
+
+Example: python docs/site/proven.py        (writes docs/proven.md, and three lines of README.md)
+
+Knows results files, the pipelines that make them, and experiments that say `# paper: not run here`. A table that is not
+committed does not count.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.experiments.results_table import Evidence
+from finegrained_rlhf.text.tables import markdown_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, README = ROOT / "docs/proven.md", ROOT / "README.md"
+MARKERS = ("<!-- proven: written by docs/site/proven.py -->", "<!-- /proven -->")
+NAMES = {"conqrr": "CONQRR", "dialki": "DIALKI", "factworld": "fine-grained RLHF", "qa_feedback": "fine-grained RLHF"}
+"""Folder of results → the system that they are of."""
+_NOT_RUN = "# paper: not run here"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One committed table.
+
+    Attributes:
+        system: that it is of.
+        page: from `docs/`.
+        title: of the page.
+        evidence: what its numbers are evidence of.
+        seeds: of them; none where nothing was drawn.
+        held: statements of the thesis that hold in every seed, and how many there are; None where it has none.
+        hardware: that it was made on.
+    """
+
+    system: str
+    page: str
+    title: str
+    evidence: Evidence
+    seeds: tuple[int, ...]
+    held: tuple[int, int] | None
+    hardware: str
+
+
+def tables() -> list[Shown]:
+    """Every committed table, by folder and name."""
+    found = []
+    for path in sorted((ROOT / "docs/results").glob("*/*.json")):
+        name = path.relative_to(ROOT / "docs/results").with_suffix("").as_posix()
+        page = path.with_suffix(".md")
+        if not page.is_file():
+            continue
+        result = read_json(path)
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        claims = result.get("claims")
+        held = None if not claims else (sum(c["holds_in"] == c["seeds"] for c in claims), len(claims))
+        system, seeds = NAMES[name.split("/")[0]], tuple(result.get("seeds", ()))
+        found.append(Shown(system, f"results/{name}.md", title, _evidence(name), seeds, held, _hardware(result)))
+    return found
+
+
+def _evidence(name: str) -> Evidence:
+    """What a table is evidence of, as the class says that collects it; a sweep's table is of a generated world."""
+    pipeline = ROOT / "conf/pipeline" / f"{name}.yaml"
+    if not pipeline.is_file():
+        return "generated world"
+    target = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["collect"]["_target_"]
+    module, _, kind = target.rpartition(".")
+    evidence: Evidence = getattr(importlib.import_module(module), kind).evidence
+    return evidence
+
+
+def _hardware(result: dict[str, Any]) -> str:
+    """The machine in a few words; results older than the keeping of hardware were all made on a CPU."""
+    machine = result.get("hardware")
+    if not machine:
+        return "CPU"
+    return ", ".join(machine["gpus"]) or f"CPU, {machine['cores']} cores"
+
+
+def paper_experiments() -> Iterator[tuple[str, str]]:
+    """Experiments at the size of the papers that nobody ran here: name, and what the file says of itself."""
+    for path in sorted((ROOT / "conf/experiment").rglob("*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if _NOT_RUN in lines:
+            header = takewhile(lambda line: line.startswith("#"), lines[lines.index(_NOT_RUN) + 1 :])
+            said = " ".join(line.removeprefix("# ") for line in header)
+            name = path.relative_to(ROOT / "conf/experiment").with_suffix("").as_posix()
+            yield name, re.split(r"[.;:] ", said, maxsplit=1)[0].rstrip(".")
+
+
+def gpu_results() -> dict[str, str]:
+    """Committed figures that were measured on a GPU: file → the GPU, as the file's own machine record names it."""
+    found = {}
+    for path in sorted((ROOT / "benchmarks/results").rglob("*.json")):
+        if names := sorted(set(_gpus(read_json(path)))):
+            found[path.relative_to(ROOT).as_posix()] = ", ".join(names)
+    return found
+
+
+def _gpus(value: Any) -> Iterator[str]:
+    """Names under `gpu` and `gpus` anywhere in a results file; a number counts GPUs that were only reckoned with."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("gpu", "gpus"):
+                yield from (name for name in (item if isinstance(item, list) else [item]) if isinstance(name, str))
+            else:
+                yield from _gpus(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _gpus(item)
+
+
+def summary() -> list[str]:
+    """Three lines: generated worlds; real data; what was not run."""
+    shown = tables()
+    lines = []
+    of_world = [table for table in shown if table.evidence == "generated world"]
+    claims = [table.held for table in of_world if table.held]
+    lines.append(
+        f"**On generated worlds**, whose oracle knows every error: {len(of_world)} tables of "
+        f"{_listed(sorted({table.system for table in of_world}))}; of {sum(of for _, of in claims)} statements of the "
+        f"thesis {sum(held for held, _ in claims)} hold in every seed."
+    )
+    real = [table for table in shown if table.evidence != "generated world"]
+    pretrained = [table for table in real if table.evidence == "real data and pretrained weights"]
+    with_weights = (
+        f", {len(pretrained)} of them with pretrained weights" if pretrained else ", none with pretrained weights"
+    )
+    lines.append(f"**On real data**: {len(real)} {'table' if len(real) == 1 else 'tables'}{with_weights}.")
+    measured = sorted(set(gpu_results().values()))
+    gpu = f"speed was measured on {_listed(measured)}" if measured else "nothing was run on a GPU"
+    lines.append(f"**Not run**: the papers' own configurations ({len(list(paper_experiments()))} experiments); {gpu}.")
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def page() -> str:
+    """The page."""
+    shown = tables()
+    parts = [
+        "# What has been proven where",
+        "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
+        "proves that a method and its code work; it proves nothing about language. Real data prove it for these data, "
+        "at the size that was run. Each page says what was chosen on what, and prints every row. `hold in every "
+        "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
+        "\n".join(f"- {line}" for line in summary()),
+    ]
+    for evidence in get_args(Evidence):
+        rows = [
+            {
+                "system": table.system,
+                "table": f"[{table.title}]({table.page})",
+                "seeds": ", ".join(map(str, table.seeds)) or "–",
+                "hold in every seed": "–" if table.held is None else f"{table.held[0]} of {table.held[1]}",
+                "made on": table.hardware,
+            }
+            for table in shown
+            if table.evidence == evidence
+        ]
+        body = markdown_table(rows, list(rows[0])).strip() if rows else "Nothing yet."
+        parts.append(f"## {evidence[0].upper()}{evidence[1:]}\n\n{body}")
+    paper = [{"experiment": f"`{name}`", "what it is": said} for name, said in paper_experiments()]
+    parts.append(
+        "## Configuration of the paper, not run here\n\nThe settings are the papers'; data and models are the user's "
+        f"to bring, and no number of this project comes from them.\n\n{markdown_table(paper, list(paper[0])).strip()}"
+    )
+    gpu = gpu_results()
+    parts.append(
+        "## GPUs\n\n"
+        + (
+            f"Measured: {', '.join(f'`{name}` ({on})' for name, on in gpu.items())} ([Benchmarks](benchmarks.md))."
+            if gpu
+            else "Nothing of this project has been run on a GPU. `python -m benchmarks.gpu out=DIR` measures all that "
+            "needs one ([Benchmarks](benchmarks.md))."
+        )
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def readme() -> str:
+    """README.md with the three lines between its markers."""
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(MARKERS[0])
+    after = rest.split(MARKERS[1])[1]
+    lines = "\n".join(f"- {line}" for line in summary())
+    return f"{before}{MARKERS[0]}\n\n{lines}\n\n{MARKERS[1]}{after}"
+
+
+def main() -> None:
+    """Write the page and the lines."""
+    PAGE.write_text(page(), encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
