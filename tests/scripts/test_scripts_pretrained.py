@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from feedback_samples import record
 from pretrained_toy import real_model
 from safetensors.torch import load_file
 from script_runs import rows, run_script
 
 from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.models.encoders.loading import open_encoder
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
@@ -22,7 +24,7 @@ from finegrained_rlhf.models.pretrained.wheels import WheelUnavailableError, fil
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
 from reward_models.encoders.backbones import open_classifier
 
-pytestmark = [pytest.mark.scripts, pytest.mark.slow]
+pytestmark = [pytest.mark.scripts, pytest.mark.pretrained]
 
 ASKED = [
     (
@@ -99,6 +101,7 @@ def test_tokens_ends_and_template(policy: Policy) -> None:
     assert sum(parameter.numel() for parameter in policy.model.parameters()) == 134_515_008
 
 
+@pytest.mark.slow
 def test_weights_are_what_the_file_says(smollm2: Path, tmp_path: Path) -> None:
     """Blocks of 32 weights: a scale and an offset of fp16, then low and high halves of 16 bytes."""
     gguf = pytest.importorskip("gguf")
@@ -135,6 +138,29 @@ def test_lora_learns_the_wording(smollm2: Path, conversations: Path, tmp_path: P
     assert (tmp_path / "run/policy/adapter/adapter_config.json").is_file()
 
 
+def test_an_encoder_learns_to_judge(minilm: Path, tmp_path: Path) -> None:
+    """Cold is always wrong here, and wide is right."""
+    answers = ["The lake is very cold today.", "The lake is very wide today."]
+    records = [record(answers[i % 2], [] if i % 2 else [(answers[0], "Unverifiable")], name=f"r{i}") for i in range(8)]
+    write_feedback(tmp_path / "feedback.json", records)
+    done = run_script(
+        "train_reward_model",
+        "reward_model=factuality",
+        f"model={minilm}",
+        f"data={tmp_path / 'feedback.json'}",
+        f"validation_data={tmp_path / 'feedback.json'}",
+        f"output_dir={tmp_path / 'run'}",
+        "total_steps=6",
+        "validate_every=6",
+        "reward_model.batches.batch_size=8",
+        "reward_model.optimizer.lr=3e-4",
+        "processes.precision=fp32",
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [row["loss"] for row in rows(tmp_path / "run/metrics.jsonl")]
+    assert losses[0] == pytest.approx(0.69, abs=0.2) and losses[-1] < losses[0] - 0.05
+
+
 def test_paraphrases_are_nearer_than_other_sentences(minilm: Path) -> None:
     encoder = EncoderConfig(path=str(minilm), device="cpu").load()
     texts = ["A man is eating food.", "Someone is having a meal.", "The stock market fell on Tuesday."]
@@ -144,6 +170,7 @@ def test_paraphrases_are_nearer_than_other_sentences(minilm: Path) -> None:
     assert same > 0.5 and other < 0.2
 
 
+@pytest.mark.slow
 def test_encoders_and_reward_models_open_them(minilm: Path, smollm2: Path) -> None:
     ids = torch.tensor([[2, 4, 6]])
     with torch.no_grad():
