@@ -6,9 +6,11 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "EvaluateRewrites": "evaluation.evaluate",
+        "GuardedReward": "rewards.guard",
         "LabelConfig": "labels.choose",
         "LabelPassages": "labels.files",
-        "PassageRank": "training.reward",
+        "PassageRank": "rewards.passages",
+        "RetrievedRank": "rewards.passages",
         "Rewrite": "rewriting.rewrite",
         "RewriteData": "readers.reading",
         "RewritingConfig": "rewriting.rewriter",
