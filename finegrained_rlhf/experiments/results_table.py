@@ -186,9 +186,10 @@ class ResultsTable(Results):
 
     def took(self, result: Mapping[str, Any]) -> str:
         """How long the runs took, in a sentence or two."""
-        minutes = sum(result["seconds"]["table"].values()) / 60
+        runs = result["seconds"]["table"]
+        minutes = sum(runs.values()) / 60
         return (
-            f"Training steps and validations of the runs ({', '.join(self.runs)}), all seeds together: {minutes:.1f} "
+            f"Training steps and validations of the runs ({', '.join(runs)}), all seeds together: {minutes:.1f} "
             "minutes, one run after the other. Loading, making data and evaluating are not counted."
         )
 
