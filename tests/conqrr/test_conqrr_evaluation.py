@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -179,6 +180,9 @@ def test_queries_without_a_model() -> None:
         "four three two one",
         "five",
     ]
+    assert [query_of(item, kind) for kind in ("asked", "published")] == ["four", "four three two one"]
+    raw = dataclasses.replace(item, published=("Title", "1", "two", "three", "", "4"))
+    assert [query_of(raw, kind) for kind in ("asked", "published", "question")] == ["4", "4 three two 1 Title", "four"]
 
 
 def test_files_of_rewrites(tmp_path: Path) -> None:
@@ -310,6 +314,7 @@ def test_the_table(folder: Path) -> None:
         {"Mills": str(folder / "scores.json")},
         "Title",
         "About.",
+        {"rewrite": "the human's"},
         chosen="Nothing was chosen.",
     )
     result = table.run()
@@ -324,7 +329,7 @@ def test_the_table(folder: Path) -> None:
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
     head = ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats", "ROUGE-1", "repeats a bigram", "cut off"]
     assert [cell.strip() for cell in rows[0]] == head
-    assert [cell.strip() for cell in rows[4]][:4] == ["rewrite", "1.000", "1.000", "1.000"]
+    assert [cell.strip() for cell in rows[4]][:4] == ["the human's", "1.000", "1.000", "1.000"]
     assert "MRR by" not in page  # both questions are in one group of each grouping
     with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):
         (folder / "scores.json").write_text("{}")
