@@ -131,6 +131,11 @@ def test_a_file_is_matched_in_length(
     mean = sum(words_of(row["rewrite"]) for row in rows(tmp_path / "out.jsonl")) / len(questions())
     assert f"{mean:.2f} words a rewrite" in caplog.text and "alpha = " in caplog.text
     assert f"{mean:.1f} words each" in capsys.readouterr().out
+    write_rewrites(tmp_path / "others.jsonl", {"a": "word " * 40})  # longer than any hypothesis
+    caplog.clear()
+    job(files, tmp_path / "out.jsonl", input=data, rewriting=config, match=str(tmp_path / "others.jsonl")).run()
+    (far,) = [record for record in caplog.records if "words a rewrite" in record.getMessage()]
+    assert far.levelname == "WARNING" and "has 40.00" in far.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 logger = logging.getLogger(__name__)
 
 _SEARCHED_AT_ONCE = 64
+_CLOSE = 0.25
+"""Words between two mean lengths that count as the same."""
 
 
 def last_question(turns: Sequence[str]) -> RewriteExample:
@@ -149,7 +151,8 @@ class Rewrite:
         alpha = matching_alpha(rewriter, searched, wanted)
         rewrites = [rewriter.written(best(hypotheses, alpha)) for hypotheses in searched]
         mean = sum(words_of(rewrite.text) for rewrite in rewrites) / len(rewrites)
-        logger.info("alpha = %.4f gives %.2f words a rewrite; %s has %.2f", alpha, mean, self.match, wanted)
+        level = logging.WARNING if abs(mean - wanted) > _CLOSE else logging.INFO  # beams may not be long enough
+        logger.log(level, "alpha = %.4f gives %.2f words a rewrite; %s has %.2f", alpha, mean, self.match, wanted)
         return rewrites
 
     def _rows(
