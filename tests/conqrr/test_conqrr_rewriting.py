@@ -165,7 +165,7 @@ def test_a_file_of_the_best_samples(files: Path, tmp_path: Path) -> None:
     data, index = RewriteData(str(files / "questions.jsonl")), str(files / "index")
     retriever = RecordedConfig().open(Path(index))
     best = BestOfRank(n=4, top_k=0, seed=3)
-    job(files, tmp_path / "best.jsonl", input=data, index=index, best_of=best, k=18).run()
+    job(files, tmp_path / "best.jsonl", input=data, index=index, by_rank=best, k=18).run()
     drawn = rewriter(files).sample(questions(), best.decoding(), 3)
     for row, question, group in zip(rows(tmp_path / "best.jsonl"), questions(), drawn, strict=True):
         ranks = [best_rank(retriever, one.text, question.gold[0]) for one in group]
@@ -173,9 +173,9 @@ def test_a_file_of_the_best_samples(files: Path, tmp_path: Path) -> None:
         assert row["rewrite"] in [one.text for one in group]
     assert len({one.text for group in drawn for one in group}) > len(drawn)
     for bad in ({"index": None}, {"rewriting": RewritingConfig(beams=2)}):
-        with pytest.raises(ConfigError, match="best_of: expected an index, and rewriting.beams=1"):
-            job(files, tmp_path / "x.jsonl", **{"input": data, "index": index, "best_of": best, **bad})
-    for wrong, what in (({"depth": 0}, "best_of.depth"), ({"temperature": 0.0}, "best_of: ")):
+        with pytest.raises(ConfigError, match="by_rank: expected an index, and rewriting.beams=1"):
+            job(files, tmp_path / "x.jsonl", **{"input": data, "index": index, "by_rank": best, **bad})
+    for wrong, what in (({"depth": 0}, "by_rank.depth"), ({"temperature": 0.0}, "by_rank: ")):
         with pytest.raises(ConfigError, match=what):
             BestOfRank(**wrong)
 

@@ -40,11 +40,11 @@ class BestOfRank:
 
     def __post_init__(self) -> None:
         if self.depth < 1:
-            raise ConfigError(f"best_of.depth: expected at least 1, got {self.depth}")
+            raise ConfigError(f"by_rank.depth: expected at least 1, got {self.depth}")
         try:
             self.decoding()
         except ValueError as error:
-            raise ConfigError(f"best_of: {error}") from None
+            raise ConfigError(f"by_rank: {error}") from None
 
     def decoding(self) -> Sample:
         """What the rollout engine draws."""

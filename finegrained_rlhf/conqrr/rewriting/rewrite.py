@@ -72,7 +72,7 @@ class Rewrite:
         rewriting: how rewrites are decoded.
         match: file of other rewrites (`{id, rewrite}` a line); the α of the beam search is then the one whose
             rewrites have their mean length in words.
-        best_of: draw several rewrites of each question and write the one whose search in `index` ranks a gold passage
+        by_rank: draw several rewrites of each question and write the one whose search in `index` ranks a gold passage
             best: an upper bound, since it reads the answer key; None decodes as `rewriting` says.
         index: directory of an index to search with the rewrites.
         retriever: settings that the index must have been built with; by default those that it has.
@@ -88,7 +88,7 @@ class Rewrite:
     output: str = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
     match: str | None = None
-    best_of: BestOfRank | None = None
+    by_rank: BestOfRank | None = None
     index: str | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     corpus: str | None = None
@@ -104,8 +104,8 @@ class Rewrite:
             raise ConfigError(f"k: expected at least 1, got {self.k}")
         if self.corpus is not None and self.index is None:
             raise ConfigError("corpus: expected an index too")
-        if self.best_of is not None and (self.index is None or self.rewriting.beams > 1):
-            raise ConfigError("best_of: expected an index, and rewriting.beams=1: rewrites are sampled")
+        if self.by_rank is not None and (self.index is None or self.rewriting.beams > 1):
+            raise ConfigError("by_rank: expected an index, and rewriting.beams=1: rewrites are sampled")
         if self.match is not None and (self.rewriting.beams == 1 or self.rewriting.alpha):
             raise ConfigError("match: expected rewriting.beams above 1, and no rewriting.alpha: it is found")
 
@@ -151,10 +151,10 @@ class Rewrite:
     ) -> list[WrittenRewrite]:
         shown = len(examples) > self.rewriting.batch_size
         with progress_bar("rewriting", len(examples), "question", shown) as bar:
-            if self.best_of is not None and retriever is not None:
-                drawn = rewriter.sample(examples, self.best_of.decoding(), self.best_of.seed, bar.update)
+            if self.by_rank is not None and retriever is not None:
+                drawn = rewriter.sample(examples, self.by_rank.decoding(), self.by_rank.seed, bar.update)
                 texts = [[one.text for one in group] for group in drawn]
-                best_ones = best_by_rank(examples, texts, retriever, self.best_of.depth)
+                best_ones = best_by_rank(examples, texts, retriever, self.by_rank.depth)
                 return [group[number] for group, number in zip(drawn, best_ones, strict=True)]
             if self.match is None:
                 return rewriter.write(examples, bar.update)

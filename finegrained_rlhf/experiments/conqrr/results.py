@@ -11,6 +11,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.experiments.conqrr.samples import SampleRewrites, samples_page
 from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
@@ -35,12 +36,14 @@ class RewriteTable(Results):
         title: of the page.
         about: what was measured on what, in a few sentences.
         rows: what the page calls systems, by the name that the results files have.
+        samples: rewrites to show side by side; None shows none.
     """
 
     evaluations: Mapping[str, str]
     title: str
     about: str
     rows: Mapping[str, str] = field(default_factory=dict)
+    samples: SampleRewrites | None = None
 
     def __post_init__(self) -> None:
         if not self.evaluations:
@@ -62,6 +65,7 @@ class RewriteTable(Results):
                 **self.made_by(),
                 "settings": resolved_settings(self),
                 "evaluations": found,
+                **({} if self.samples is None else {"samples": self.samples.read()}),
             }
         )
 
@@ -70,6 +74,8 @@ class RewriteTable(Results):
         parts = [self.opening(result, self.title, self.about.strip())]
         for name, evaluation in result["evaluations"].items():
             parts.append(f"## {name}\n\n{_overall(evaluation, self.rows)}\n\n{_groups(evaluation, self.rows)}".strip())
+        if result.get("samples"):
+            parts.append(samples_page(result["samples"], self.rows))
         return "\n\n".join(parts) + "\n"
 
 
