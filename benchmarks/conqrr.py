@@ -36,7 +36,7 @@ from benchmarks.profiles import BASE, chosen_of
 from benchmarks.workload import FIRST_WORD, build_policy, build_tokenizer, word
 from finegrained_rlhf.conqrr.inputs import imitations
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.training.reward import PoolReward
+from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl

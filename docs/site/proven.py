@@ -8,7 +8,6 @@ committed does not count.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,13 @@ from finegrained_rlhf.text.tables import markdown_table
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs/proven.md", ROOT / "README.md"
 MARKERS = ("<!-- proven: written by docs/site/proven.py -->", "<!-- /proven -->")
-NAMES = {"conqrr": "CONQRR", "dialki": "DIALKI", "factworld": "fine-grained RLHF", "qa_feedback": "fine-grained RLHF"}
+NAMES = {
+    "canard": "CONQRR",
+    "conqrr": "CONQRR",
+    "dialki": "DIALKI",
+    "factworld": "fine-grained RLHF",
+    "qa_feedback": "fine-grained RLHF",
+}
 """Folder of results → the system that they are of."""
 _NOT_RUN = "# paper: not run here"
 
@@ -66,18 +71,17 @@ def tables() -> list[Shown]:
         claims = result.get("claims")
         held = None if not claims else (sum(c["holds_in"] == c["seeds"] for c in claims), len(claims))
         system, seeds = NAMES[name.split("/")[0]], tuple(result.get("seeds", ()))
-        found.append(Shown(system, f"results/{name}.md", title, _evidence(name), seeds, held, _hardware(result)))
+        found.append(
+            Shown(system, f"results/{name}.md", title, _evidence(name, result), seeds, held, _hardware(result))
+        )
     return found
 
 
-def _evidence(name: str) -> Evidence:
-    """What a table is evidence of, as the class says that collects it; a sweep's table is of a generated world."""
+def _evidence(name: str, result: dict[str, Any]) -> Evidence:
+    """What a table is evidence of: as its file says; of an older file as its pipeline does now."""
     pipeline = ROOT / "conf/pipeline" / f"{name}.yaml"
-    if not pipeline.is_file():
-        return "generated world"
-    target = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["collect"]["_target_"]
-    module, _, kind = target.rpartition(".")
-    evidence: Evidence = getattr(importlib.import_module(module), kind).evidence
+    collect = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["collect"] if pipeline.is_file() else {}
+    evidence: Evidence = result.get("evidence") or collect.get("evidence", "generated world")
     return evidence
 
 

@@ -5,10 +5,13 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "BestOfRank": "rewriting.best_of",
         "EvaluateRewrites": "evaluation.evaluate",
+        "GuardedReward": "rewards.guard",
         "LabelConfig": "labels.choose",
         "LabelPassages": "labels.files",
-        "PassageRank": "training.reward",
+        "PassageRank": "rewards.passages",
+        "RetrievedRank": "rewards.passages",
         "Rewrite": "rewriting.rewrite",
         "RewriteData": "readers.reading",
         "RewritingConfig": "rewriting.rewriter",

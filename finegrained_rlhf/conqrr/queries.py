@@ -15,17 +15,24 @@ from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.feedback.outputs import get_field, require_records
 from finegrained_rlhf.feedback.records import require, require_text
 
-QueryKind = Literal["question", "context", "rewrite"]
-KINDS: tuple[QueryKind, ...] = ("question", "context", "rewrite")
+QueryKind = Literal["question", "context", "rewrite", "asked", "published"]
 
 
 def query_of(example: RewriteExample, kind: QueryKind) -> str | None:
-    """The question as it was asked, the dialogue up to it, or the human's rewrite; None where there is no rewrite.
+    """A query of a question without a model; None where there is none of this kind.
+
+    `question`: the question, a dialogue's first one replaced by its rewrite as in `RewriteExample`. `context`: all
+    turns up to it. `rewrite`: the human's. `asked`: the question as it was asked, nothing replaced. `published`: all
+    that the published record has, what the dialogue is about included, nothing replaced.
 
     A dialogue is its turns, newest first, with a space between them: the policies' separator is no word to search for.
     """
     if kind == "rewrite":
         return example.rewrite
+    if kind == "asked":
+        return example.published[-1] if example.published else example.question
+    if kind == "published" and example.published:
+        return " ".join(text for text in reversed(example.published) if text.strip())
     return example.question if kind == "question" else " ".join(example.turns)
 
 

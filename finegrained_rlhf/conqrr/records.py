@@ -33,6 +33,8 @@ class RewriteExample:
         topic_shift: whether the question leaves the topic of the turn before it; None where it is not known.
         grades: how relevant judged passages are, 1 or more, by id, where the data has grades: of every gold passage,
             and of passages that are too little relevant to be gold. nDCG uses them; empty: each gold passage counts 1.
+        published: what the published record has, oldest first: what the dialogue is about, where it says so, turns and
+            question as they were asked, before any was replaced; empty where nothing was replaced or left out.
     """
 
     id: str
@@ -46,6 +48,7 @@ class RewriteExample:
     source: str = ""
     topic_shift: bool | None = None
     grades: Mapping[str, int] = field(default_factory=dict, hash=False)
+    published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.question.strip():

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
@@ -29,32 +29,36 @@ class Results(ABC):
         output: the results file; the page gets the same name with `.md`.
         command: what was run, as the page shows it.
         chosen: which settings were chosen, on which data of which seeds, in a sentence or two.
+        evidence: what the numbers are evidence of, for `docs/proven.md`.
         made_before: every earlier making of this table, the oldest first: its seeds, and why it was made again.
         configuration: the resolved configuration of the experiment whose results these are, for the file; the script
             that runs the experiment gives it.
     """
 
-    evidence: ClassVar[Evidence] = "generated world"
-    """What the numbers are evidence of; `docs/proven.md` sorts tables by it."""
-
     output: str
     command: str
     chosen: str = field(kw_only=True)
+    evidence: Evidence = field(default="generated world", kw_only=True)
     made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.evidence not in get_args(Evidence):
+            raise ConfigError(f"evidence: expected one of {', '.join(get_args(Evidence))}, got {self.evidence!r}")
 
     @abstractmethod
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
 
     def made_by(self) -> dict[str, Any]:
-        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `chosen`, `made_before`,
-        `hardware` (of this machine), `configuration`.
+        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `evidence`, `chosen`,
+        `made_before`, `hardware` (of this machine), `configuration`.
         """
         return {
             "command": self.command,
             "command_line": command_line(),
             "commit": commit_of(Path(__file__).parent),
+            "evidence": self.evidence,
             "chosen": self.chosen.strip(),
             "made_before": [entry.strip() for entry in self.made_before],
             "hardware": {name: value for name, value in hardware().items() if name != "host"},
@@ -192,9 +196,10 @@ class ResultsTable(Results):
 
     def took(self, result: Mapping[str, Any]) -> str:
         """How long the runs took, in a sentence or two."""
-        minutes = sum(result["seconds"]["table"].values()) / 60
+        runs = result["seconds"]["table"]
+        minutes = sum(runs.values()) / 60
         return (
-            f"Training steps and validations of the runs ({', '.join(self.runs)}), all seeds together: {minutes:.1f} "
+            f"Training steps and validations of the runs ({', '.join(runs)}), all seeds together: {minutes:.1f} "
             "minutes, one run after the other. Loading, making data and evaluating are not counted."
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.rl.checks import check_token_tensors
+from finegrained_rlhf.rl.kl import KLEstimator, kl_estimates
 
 
 def self_critical_rewards(sampled: Tensor, greedy: Tensor) -> Tensor:
@@ -75,3 +76,38 @@ def weighted_likelihood_loss(
     weighed = logprobs if importance is None else logprobs * importance.detach()
     sequence = torch.where(mask.bool(), weighed, 0.0).sum(dim=1)
     return -(weights.detach() * sequence).sum()
+
+
+def weighted_kl_loss(
+    logprobs: Tensor,
+    reference_logprobs: Tensor,
+    weights: Tensor,
+    mask: Tensor,
+    estimator: KLEstimator,
+    importance: Tensor | None = None,
+) -> Tensor:
+    """Σ_r w_r Σ_t ρ_rt k(token t of row r), with k the estimate of KL(π‖π_ref) at a token (`rl.kl.kl_estimates`).
+
+    With w = β / m over the number of prompts it is β times the mean KL of a response in nats, summed over its tokens,
+    of the distribution that the rows were drawn from.
+
+    Args:
+        logprobs: fp32 [R, T] of the policy being trained.
+        reference_logprobs: fp32 [R, T] of the policy that it is held to, no gradient.
+        weights: fp32 [R], no gradient; 0 leaves a row out.
+        mask: int [R, T], 1 = real token, end of sequence included.
+        estimator: `k1`, `k2` or `k3`.
+        importance: fp32 [R, T] ρ, no gradient, where another policy drew the rows (`rl.importance`); 1 when None.
+
+    Returns:
+        A scalar, differentiable in `logprobs`.
+
+    Raises:
+        ValueError: shapes or types that do not fit, or no such estimator.
+    """
+    check_token_tensors(mask, **({} if importance is None else {"importance": importance}))
+    if weights.shape != mask.shape[:1] or not weights.is_floating_point():
+        raise ValueError(f"need floating-point weights [{mask.shape[0]}], got {weights.dtype} {tuple(weights.shape)}")
+    kl = kl_estimates(logprobs, reference_logprobs.detach(), mask, estimator)
+    weighed = kl if importance is None else torch.where(mask.bool(), kl * importance.detach(), 0.0)
+    return (weights.detach() * weighed.sum(dim=1)).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.experiments.conqrr.results import RewriteTable
+from finegrained_rlhf.experiments.conqrr.samples import SampleRewrites
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
@@ -179,6 +181,9 @@ def test_queries_without_a_model() -> None:
         "four three two one",
         "five",
     ]
+    assert [query_of(item, kind) for kind in ("asked", "published")] == ["four", "four three two one"]
+    raw = dataclasses.replace(item, published=("Title", "1", "two", "three", "", "4"))
+    assert [query_of(raw, kind) for kind in ("asked", "published", "question")] == ["4", "4 three two 1 Title", "four"]
 
 
 def test_files_of_rewrites(tmp_path: Path) -> None:
@@ -310,6 +315,7 @@ def test_the_table(folder: Path) -> None:
         {"Mills": str(folder / "scores.json")},
         "Title",
         "About.",
+        {"rewrite": "the human's"},
         chosen="Nothing was chosen.",
     )
     result = table.run()
@@ -324,13 +330,44 @@ def test_the_table(folder: Path) -> None:
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
     head = ["query", "MRR", "R@10", "R@100", "words", "overlap", "repeats", "ROUGE-1", "repeats a bigram", "cut off"]
     assert [cell.strip() for cell in rows[0]] == head
-    assert [cell.strip() for cell in rows[4]][:4] == ["rewrite", "1.000", "1.000", "1.000"]
+    assert [cell.strip() for cell in rows[4]][:4] == ["the human's", "1.000", "1.000", "1.000"]
     assert "MRR by" not in page  # both questions are in one group of each grouping
     with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):
         (folder / "scores.json").write_text("{}")
         table.run()
     with pytest.raises(ConfigError, match="at least one"):
         RewriteTable("x", "x", {}, "x", "x", chosen="x")
+
+
+def test_rewrites_side_by_side(folder: Path) -> None:
+    """The later question with gold, and no other; its ranks are those of the runs that were evaluated."""
+    write_rewrites(
+        folder / "ours.jsonl",
+        {e.id: "a *mill* | of\nAda" for e in RewriteData(str(folder / "questions.jsonl")).read().examples},
+    )
+    job(folder, rewrites={"ours": str(folder / "ours.jsonl")}, runs=str(folder / "runs")).run()
+    samples = SampleRewrites(
+        str(folder / "questions.jsonl"), {"ours": str(folder / "ours.jsonl")}, str(folder / "runs"), 9
+    )
+    table = RewriteTable(
+        str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A", {"ours": "our own"}, samples,
+        chosen="x",
+    )  # fmt: skip
+    result = table.run()
+    later = [e for e in RewriteData(str(folder / "questions.jsonl")).read().examples if e.gold and e.history]
+    assert sorted(sample["id"] for sample in result["samples"]) == sorted(e.id for e in later) and later
+    for sample in result["samples"]:
+        (example,) = [e for e in later if e.id == sample["id"]]
+        hits = [hit.id for hit in read_trec_run(folder / "runs/ours.trec").get(example.id, [])]
+        places = [hits.index(gold) + 1 for gold in example.gold if gold in hits]
+        assert (sample["rewrites"]["ours"]["rank"] or 0) >= (min(places) if places else 0)
+        assert sample["rewrites"]["rewrite"]["text"] == example.rewrite and sample["question"] == example.question
+    page = (folder / "t.md").read_text()
+    assert page == table.page(json.loads((folder / "t.json").read_text()))
+    assert "| our own | a \\*mill\\* \\| of Ada   | 2    |" in page and "| rewrite | what color is the mill | 1" in page
+    for bad, what in (({"count": 0}, "samples.count"), ({"rewrites": {}}, "samples.rewrites")):
+        with pytest.raises(ConfigError, match=what):
+            dataclasses.replace(samples, **bad)
 
 
 def test_groups_of_the_table(folder: Path) -> None:

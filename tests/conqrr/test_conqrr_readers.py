@@ -220,6 +220,9 @@ def test_canard(tmp_path: Path) -> None:
         "Frank Zappa, Disbandment I don't know.",
     ]
     assert reading.examples[0].question == "What broke up?"
+    about = ("Frank Zappa", "Disbandment")
+    assert reading.examples[0].published == (*about, "What broke?")
+    assert reading.examples[1].published == (*about, "What broke?", "The band", "When?")
     assert reading.examples[2].context == "Why? [SEP] I don't know. [SEP] When? [SEP] The band [SEP] What broke up?"
     assert [example.topic_shift for example in reading.examples] == [None, False, False, False]
     assert reading.notes == {'answered "I don\'t know."': 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from conqrr_toy import make_files, questions
 
 from finegrained_rlhf.conqrr.queries import write_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
 from finegrained_rlhf.conqrr.rewriting.rewrite import Rewrite, last_question
 from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig, matching_alpha, words_of
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.beam import Hypothesis, best
 from finegrained_rlhf.runtime.processes import Processes
@@ -131,6 +135,57 @@ def test_a_file_is_matched_in_length(
     mean = sum(words_of(row["rewrite"]) for row in rows(tmp_path / "out.jsonl")) / len(questions())
     assert f"{mean:.2f} words a rewrite" in caplog.text and "alpha = " in caplog.text
     assert f"{mean:.1f} words each" in capsys.readouterr().out
+    write_rewrites(tmp_path / "others.jsonl", {"a": "word " * 40})  # longer than any hypothesis
+    caplog.clear()
+    job(files, tmp_path / "out.jsonl", input=data, rewriting=config, match=str(tmp_path / "others.jsonl")).run()
+    (far,) = [record for record in caplog.records if "words a rewrite" in record.getMessage()]
+    assert far.levelname == "WARNING" and "has 40.00" in far.getMessage()
+
+
+class ByLength:
+    """Finds passage 1 first for a text of one word, second for two words, and not at all for more."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        found = {1: ["1", "2"], 2: ["2", "1"]}
+        return [[Hit(id, 2.0 - n) for n, id in enumerate(found.get(len(q.split()), ["2"]))][:k] for q in queries]
+
+
+def test_the_best_by_rank_is_the_first_of_the_best() -> None:
+    questions = [RewriteExample(name, name, 1, (), "why?", gold=("1", "9")) for name in "abc"]
+    questions.append(RewriteExample("d", "d", 1, (), "why?"))
+    texts = [["x y z", "x y", "z", "y"], ["", "x y", "y x"], [" ", "a b c"], ["a b", "a"]]
+    assert best_by_rank(questions, texts, ByLength(), 10) == [2, 1, 0, 0]
+    assert best_by_rank(questions, texts, ByLength(), 1) == [2, 0, 0, 0]
+    with pytest.raises(DataError, match="field gold: no question has a gold passage"):
+        best_by_rank(questions[3:], texts[3:], ByLength(), 10)
+
+
+def test_a_file_of_the_best_samples(files: Path, tmp_path: Path) -> None:
+    """None of the samples of a question ranks its passage above the one that is written; one sample is that sample."""
+    data, index = RewriteData(str(files / "questions.jsonl")), str(files / "index")
+    retriever = RecordedConfig().open(Path(index))
+    best = BestOfRank(n=4, top_k=0, seed=3)
+    job(files, tmp_path / "best.jsonl", input=data, index=index, by_rank=best, k=18).run()
+    drawn = rewriter(files).sample(questions(), best.decoding(), 3)
+    for row, question, group in zip(rows(tmp_path / "best.jsonl"), questions(), drawn, strict=True):
+        ranks = [best_rank(retriever, one.text, question.gold[0]) for one in group]
+        assert best_rank(retriever, row["rewrite"], question.gold[0]) == min(ranks)
+        assert row["rewrite"] in [one.text for one in group]
+    assert len({one.text for group in drawn for one in group}) > len(drawn)
+    for bad in ({"index": None}, {"rewriting": RewritingConfig(beams=2)}):
+        with pytest.raises(ConfigError, match="by_rank: expected an index, and rewriting.beams=1"):
+            job(files, tmp_path / "x.jsonl", **{"input": data, "index": index, "by_rank": best, **bad})
+    for wrong, what in (({"depth": 0}, "by_rank.depth"), ({"temperature": 0.0}, "by_rank: ")):
+        with pytest.raises(ConfigError, match=what):
+            BestOfRank(**wrong)
+
+
+def best_rank(retriever: Any, text: str, gold: str) -> float:
+    """By sorting: the last place of the passage among hits with its score."""
+    hits = retriever.search([text], 100)[0] if text.strip() else []
+    scores = {hit.id: hit.score for hit in hits}
+    ascending = sorted(scores.values())
+    return len(ascending) - ascending.index(scores[gold]) if gold in scores else 1e9
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,11 @@ from rl_toy import tokenizer
 from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
+from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids
+from finegrained_rlhf.conqrr.rewards.ranks import pool_ranks
 from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
-from finegrained_rlhf.conqrr.training.reward import (
-    PoolReward,
-    ShuffledReward,
-    pool_ids,
-    ranked_first,
-)
 from finegrained_rlhf.conqrr.training.train import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
@@ -224,9 +221,9 @@ PROMPTS = {name: Prompt(name, name, (1,)) for name in LABELS}
 
 def test_only_the_positive_alone_on_top_earns() -> None:
     scores = np.array([[2, 1, 0], [2, 2, 0], [1, 2, 0], [np.nan, 0, 0], [0, 0, 0]], dtype=np.float32)
-    assert ranked_first(scores, [0, 0, 0, 0, 0]).tolist() == [True, False, False, False, False]
-    assert ranked_first(scores[:2], [1, 1]).tolist() == [False, False]
-    assert ranked_first(np.array([[0.0]], dtype=np.float32), [0]).tolist() == [True]
+    assert pool_ranks(scores, [0, 0, 0, 0, 0]).tolist() == [1, 2, 2, 3, 3]
+    assert pool_ranks(scores[:2], [1, 1]).tolist() == [2, 2]
+    assert pool_ranks(np.array([[0.0]], dtype=np.float32), [0]).tolist() == [1]
 
 
 def test_rewards_by_hand_in_one_call() -> None:

@@ -56,6 +56,7 @@ GROUPS = {
     "baseline": ("train_dialki",),
     "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
     "rewrite_reward": ("train_conqrr",),
+    "budget": ("run_experiment",),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 TOGETHER = {("value", "none"): ["algorithm=rloo"]}

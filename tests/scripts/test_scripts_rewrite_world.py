@@ -24,6 +24,9 @@ def test_every_step_of_the_experiment(tmp_path: Path) -> None:
         "settings.test=8",
         "settings.t5qr_steps=3",
         "settings.conqrr_steps=2",
+        "settings.first_train=8",
+        "settings.first_t5qr_steps=3",
+        "settings.first_conqrr_steps=2",
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = read_json(tmp_path / "evaluation.json")

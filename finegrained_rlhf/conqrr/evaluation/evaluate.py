@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
-from finegrained_rlhf.conqrr.queries import KINDS, QueryKind, query_of, read_cut, read_rewrites
+from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -38,7 +38,8 @@ class EvaluateRewrites:
         index: directory of the index.
         output: results file (JSON).
         retriever: settings that the index must have been built with; by default those that it has.
-        baselines: which queries without a model are evaluated: `question`, `context`, `rewrite` (the human's).
+        baselines: which queries without a model are evaluated: `question`, `context`, `rewrite` (the human's), `asked`,
+            `published` (`conqrr.queries.query_of` says what each is).
         rewrites: files of rewrites (JSON lines with `id` and `rewrite`) by the name of their system. Lines of questions
             that are not evaluated are an error; questions without a line count as 0.
         corpus: the passages, for the overlap of queries with gold passages; null leaves it out.
@@ -56,7 +57,7 @@ class EvaluateRewrites:
     index: str
     output: str
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    baselines: Sequence[QueryKind] = KINDS
+    baselines: Sequence[QueryKind] = ("question", "context", "rewrite")
     rewrites: Mapping[str, str] = field(default_factory=dict)
     corpus: str | None = None
     k: int = 100
@@ -66,8 +67,9 @@ class EvaluateRewrites:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if strange := [kind for kind in self.baselines if kind not in KINDS]:
-            raise ConfigError(f"baselines: expected some of {', '.join(KINDS)}, got {strange[0]!r}")
+        kinds = get_args(QueryKind)
+        if strange := [kind for kind in self.baselines if kind not in kinds]:
+            raise ConfigError(f"baselines: expected some of {', '.join(kinds)}, got {strange[0]!r}")
         if twice := [name for name in self.rewrites if name in self.baselines]:
             raise ConfigError(f"rewrites: {twice[0]!r} is the name of a baseline; give another one")
         if not self.baselines and not self.rewrites:

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from finegrained_rlhf.conqrr.repetition import repeated_bigram_share, words_with_letters
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.text.span_f1 import word_tokens
 
@@ -37,9 +38,7 @@ def repeats_a_bigram(text: str) -> bool:
 
     A word three times in a row is a repetition too.
     """
-    words = [token for token in word_tokens(text) if any(map(str.isalnum, token))]
-    pairs = list(zip(words, words[1:], strict=False))
-    return len(set(pairs)) < len(pairs)
+    return repeated_bigram_share(words_with_letters(text)) > 0
 
 
 def wording_of(

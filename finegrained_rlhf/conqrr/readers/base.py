@@ -58,6 +58,7 @@ class PublishedTurn:
         documents: documents of those passages, or what the dialogue is known to be about at this turn.
         source: where the dialogue comes from.
         grades: of judged passages, as in `RewriteExample`.
+        about: what the record says the dialogue is about, beside its turns.
     """
 
     turn: int
@@ -69,6 +70,7 @@ class PublishedTurn:
     documents: frozenset[str] = frozenset()
     source: str = ""
     grades: Mapping[str, int] = field(default_factory=dict)
+    about: tuple[str, ...] = ()
 
 
 def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) -> list[RewriteExample]:
@@ -97,6 +99,8 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
                 notes["history begins with another question than the first"] += 1
         shift = used.isdisjoint(turn.documents) if turn.documents and turn.history else None
         used |= turn.documents
+        replaced = question != turn.question or history != turn.history
+        published = (*turn.about, *turn.history, turn.question) if replaced or turn.about else ()
         examples.append(
             RewriteExample(
                 id=f"{name}_{turn.turn}",
@@ -110,6 +114,7 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
                 source=turn.source,
                 topic_shift=shift,
                 grades=turn.grades,
+                published=published,
             )
         )
     return examples

@@ -141,6 +141,7 @@ def _row(record: Mapping[str, Any]) -> _Row:
         rewrite=optional_text(get_field(record, "Rewrite"), "Rewrite"),
         documents=frozenset((title,)),
         source="quac",
+        about=tuple(text for text in history[:2] if text.strip()),
     )
     return _Row(turn, title)
 

@@ -24,7 +24,8 @@ KEYS = tuple(entry.name for entry in fields(RewriteExample))
 def read_rewrite_jsonl(path: str | Path) -> list[RewriteExample]:
     """Read a file of questions in dialogues.
 
-    `rewrite`, `answer`, `gold`, `source`, `topic_shift` and `grades` may be absent; null is the same as absent.
+    `rewrite`, `answer`, `gold`, `source`, `topic_shift`, `grades` and `published` may be absent; null is the same as
+    absent.
 
     Raises:
         DataError: naming file, record (its id, or its number from 0) and field.
@@ -67,6 +68,7 @@ def parse_rewrite(row: Mapping[str, Any]) -> RewriteExample:
         source=optional_text(row.get("source"), "source") or "",
         topic_shift=shift,
         grades=_grades(row.get("grades")),
+        published=tuple(text_list(row.get("published") or [], "published")),
     )
 
 

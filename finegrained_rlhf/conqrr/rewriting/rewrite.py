@@ -15,6 +15,7 @@ from typing import Any
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
 from finegrained_rlhf.conqrr.rewriting.rewriter import (
     QueryRewriter,
     RewritingConfig,
@@ -27,7 +28,7 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
-from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
+from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.beam import best
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
@@ -36,6 +37,8 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 logger = logging.getLogger(__name__)
 
 _SEARCHED_AT_ONCE = 64
+_CLOSE = 0.25
+"""Words between two mean lengths that count as the same."""
 
 
 def last_question(turns: Sequence[str]) -> RewriteExample:
@@ -69,6 +72,8 @@ class Rewrite:
         rewriting: how rewrites are decoded.
         match: file of other rewrites (`{id, rewrite}` a line); the α of the beam search is then the one whose
             rewrites have their mean length in words.
+        by_rank: draw several rewrites of each question and write the one whose search in `index` ranks a gold passage
+            best: an upper bound, since it reads the answer key; None decodes as `rewriting` says.
         index: directory of an index to search with the rewrites.
         retriever: settings that the index must have been built with; by default those that it has.
         corpus: file or directory of the index's corpus.
@@ -83,6 +88,7 @@ class Rewrite:
     output: str = STANDARD_OUTPUT
     rewriting: RewritingConfig = field(default_factory=RewritingConfig)
     match: str | None = None
+    by_rank: BestOfRank | None = None
     index: str | None = None
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     corpus: str | None = None
@@ -98,6 +104,8 @@ class Rewrite:
             raise ConfigError(f"k: expected at least 1, got {self.k}")
         if self.corpus is not None and self.index is None:
             raise ConfigError("corpus: expected an index too")
+        if self.by_rank is not None and (self.index is None or self.rewriting.beams > 1):
+            raise ConfigError("by_rank: expected an index, and rewriting.beams=1: rewrites are sampled")
         if self.match is not None and (self.rewriting.beams == 1 or self.rewriting.alpha):
             raise ConfigError("match: expected rewriting.beams above 1, and no rewriting.alpha: it is found")
 
@@ -115,7 +123,7 @@ class Rewrite:
         examples = self._examples()
         retriever = None if self.index is None else self.retriever.open(Path(self.index))
         rewriter = QueryRewriter.load(self.checkpoint, processes, self.rewriting)
-        written = self._rewrites(rewriter, examples)
+        written = self._rewrites(rewriter, examples, retriever)
         rewrites = [rewrite.text for rewrite in written]
         found: list[list[Hit]] | None = None
         if retriever is not None:
@@ -138,9 +146,16 @@ class Rewrite:
             raise ConfigError("give input=FILE, or turns=['question','answer','question']")
         return [last_question(self.turns)]
 
-    def _rewrites(self, rewriter: QueryRewriter, examples: Sequence[RewriteExample]) -> list[WrittenRewrite]:
+    def _rewrites(
+        self, rewriter: QueryRewriter, examples: Sequence[RewriteExample], retriever: Retriever | None
+    ) -> list[WrittenRewrite]:
         shown = len(examples) > self.rewriting.batch_size
         with progress_bar("rewriting", len(examples), "question", shown) as bar:
+            if self.by_rank is not None and retriever is not None:
+                drawn = rewriter.sample(examples, self.by_rank.decoding(), self.by_rank.seed, bar.update)
+                texts = [[one.text for one in group] for group in drawn]
+                best_ones = best_by_rank(examples, texts, retriever, self.by_rank.depth)
+                return [group[number] for group, number in zip(drawn, best_ones, strict=True)]
             if self.match is None:
                 return rewriter.write(examples, bar.update)
             others = read_rewrites(self.match)
@@ -149,7 +164,8 @@ class Rewrite:
         alpha = matching_alpha(rewriter, searched, wanted)
         rewrites = [rewriter.written(best(hypotheses, alpha)) for hypotheses in searched]
         mean = sum(words_of(rewrite.text) for rewrite in rewrites) / len(rewrites)
-        logger.info("alpha = %.4f gives %.2f words a rewrite; %s has %.2f", alpha, mean, self.match, wanted)
+        level = logging.WARNING if abs(mean - wanted) > _CLOSE else logging.INFO  # beams may not be long enough
+        logger.log(level, "alpha = %.4f gives %.2f words a rewrite; %s has %.2f", alpha, mean, self.match, wanted)
         return rewrites
 
     def _rows(

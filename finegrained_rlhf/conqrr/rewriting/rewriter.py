@@ -14,7 +14,7 @@ from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS,
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_rewriting
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
@@ -110,16 +110,38 @@ class QueryRewriter:
         """
         if self.config.beams > 1:
             return [self.written(best(found, self.config.alpha)) for found in self.search(examples, done)]
-        prompts = self._prompts(examples)
-        rewrites: list[WrittenRewrite] = []
+        return [group[0] for group in self._drawn(examples, Greedy(), 0, done)]
+
+    def sample(
+        self,
+        examples: Sequence[RewriteExample],
+        decoding: Sample,
+        seed: int,
+        done: Callable[[int], object] | None = None,
+    ) -> list[list[WrittenRewrite]]:
+        """Several rewrites of each question, drawn as `decoding` and `seed` say. Arguments else as in `write`."""
+        return self._drawn(examples, decoding, seed, done)
+
+    def _drawn(
+        self,
+        examples: Sequence[RewriteExample],
+        decoding: Decoding,
+        seed: int,
+        done: Callable[[int], object] | None,
+    ) -> list[list[WrittenRewrite]]:
+        drawn: list[list[WrittenRewrite]] = []
         batches = TextGenerator(self.policy, processes=self.processes).stream(
-            prompts, max_new_tokens=self.config.max_new_tokens, batch_size=self.config.batch_size
+            self._prompts(examples),
+            decoding,
+            max_new_tokens=self.config.max_new_tokens,
+            batch_size=self.config.batch_size,
+            seed=seed,
         )
         for batch in batches:
-            rewrites += [WrittenRewrite(group[0].text, group[0].finished) for group in batch]
+            drawn += [[WrittenRewrite(one.text, one.finished) for one in group] for group in batch]
             if done is not None:
                 done(len(batch))
-        return rewrites
+        return drawn
 
     def search(
         self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None

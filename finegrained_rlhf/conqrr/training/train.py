@@ -16,14 +16,9 @@ from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, imitations, labelle
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
+from finegrained_rlhf.conqrr.rewards.base import RewardInputs, RewriteRewardConfig, ShuffledReward
+from finegrained_rlhf.conqrr.rewards.passages import PassageRank, PoolReward
 from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate, template_for_training
-from finegrained_rlhf.conqrr.training.reward import (
-    PassageRank,
-    PoolReward,
-    RewardInputs,
-    RewriteRewardConfig,
-    ShuffledReward,
-)
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, SelectBy
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
@@ -58,7 +53,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
         optimizer: rates and schedule.
         training: α, batch size, samples and limits.
         total_steps: training steps.
-        rewrite_reward: what a rewrite earns where α > 0 (`conqrr.reward`); any `RewriteRewardConfig`.
+        rewrite_reward: what a rewrite earns where α > 0 (`conqrr.rewards`); any `RewriteRewardConfig`.
         labels: file of passage labels (`conqrr.label_files`); needed where α > 0 and the reward needs them, for
             accuracy on validation else.
         index: directory of the index that scores passages; needed with `labels`.
@@ -105,7 +100,7 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
     samples_every: int | None = 500
 
     def __post_init__(self) -> None:
-        self.policy.check_frozen(self.processes.precision, reference=False)
+        self.policy.check_frozen(self.processes.precision, reference=self.training.kl.beta > 0)
         if self.select_by not in ("auto", "rouge1", "accuracy"):
             raise ConfigError(f"select_by: expected auto, rouge1 or accuracy, got {self.select_by!r}")
         for name in ("validation_pool", "validation_examples", "samples_every"):
@@ -165,16 +160,17 @@ class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
         policy = self.policy.load(processes.device)
         template = template_for_training(policy, self.template)
         self._refuse_new_template(template, run)
-        labels, scorer = self._labels(), None
+        labels, retriever = self._labels(), None
         if self.index is not None:
-            scorer = self.retriever.open(Path(self.index))
+            retriever = self.retriever.open(Path(self.index))
         questions, held_out = self._questions()
         reward = None
         if self.training.alpha > 0:
-            reward = self.rewrite_reward.build(RewardInputs({q.id: q for q in (*questions, *held_out)}, labels, scorer))
+            examples = {question.id: question for question in (*questions, *held_out)}
+            reward = self.rewrite_reward.build(RewardInputs(examples, labels, retriever))
             reward = ShuffledReward(reward, self.seed) if self.shuffled_rewards else reward
         data = self._training(questions, () if reward is None else reward.rewarded, policy, template)
-        validation = self._validation(held_out, labels, scorer, policy, template)
+        validation = self._validation(held_out, labels, retriever, policy, template)
         check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
         check_forward(policy, [e.prompt for e in data], processes)
         return SelfCriticalTrainer(

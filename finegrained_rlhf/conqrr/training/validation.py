@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from finegrained_rlhf.conqrr.training.reward import PoolReward
+from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash

@@ -6,12 +6,13 @@ Knows results files of one evaluation each. Does not know what was evaluated, or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.results_table import Evidence, Results
+from finegrained_rlhf.experiments.conqrr.samples import SampleRewrites, samples_page
+from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -34,15 +35,18 @@ class RewriteTable(Results):
         evaluations: results files of `EvaluateRewrites`, by the heading that each gets.
         title: of the page.
         about: what was measured on what, in a few sentences.
+        rows: what the page calls systems, by the name that the results files have.
+        samples: rewrites to show side by side; None shows none.
     """
-
-    evidence: ClassVar[Evidence] = "real data"
 
     evaluations: Mapping[str, str]
     title: str
     about: str
+    rows: Mapping[str, str] = field(default_factory=dict)
+    samples: SampleRewrites | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.evaluations:
             raise ConfigError("evaluations: expected at least one results file")
 
@@ -62,6 +66,7 @@ class RewriteTable(Results):
                 **self.made_by(),
                 "settings": resolved_settings(self),
                 "evaluations": found,
+                **({} if self.samples is None else {"samples": self.samples.read()}),
             }
         )
 
@@ -69,17 +74,19 @@ class RewriteTable(Results):
         """The page of a results file."""
         parts = [self.opening(result, self.title, self.about.strip())]
         for name, evaluation in result["evaluations"].items():
-            parts.append(f"## {name}\n\n{_overall(evaluation)}\n\n{_groups(evaluation)}".strip())
+            parts.append(f"## {name}\n\n{_overall(evaluation, self.rows)}\n\n{_groups(evaluation, self.rows)}".strip())
+        if result.get("samples"):
+            parts.append(samples_page(result["samples"], self.rows))
         return "\n\n".join(parts) + "\n"
 
 
-def _overall(evaluation: Mapping[str, Any]) -> str:
+def _overall(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
     rows = []
     for system, found in evaluation["systems"].items():
         metrics = {title: found["overall"][name] for name, title in COLUMNS.items() if name in found["overall"]}
         attributes = {"words": found["tokens"], "overlap": found["overlap"], "repeats": found["repeats"]}
         wording = {title: found[name] for name, title in _WORDING.items() if name in found}  # not in older files
-        rows.append({"query": system, **metrics, **attributes, **wording})
+        rows.append({"query": names.get(system, system), **metrics, **attributes, **wording})
     turns = next(iter(evaluation["systems"].values()))["overall"]["turns"]
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (
@@ -88,7 +95,7 @@ def _overall(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def _groups(evaluation: Mapping[str, Any]) -> str:
+def _groups(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """MRR by group; a grouping with one group says nothing that the whole does not, and is left out."""
     systems = evaluation["systems"]
     every: Mapping[str, Mapping[str, Mapping[str, Any]]] = next(iter(systems.values()))["groups"]
@@ -97,7 +104,10 @@ def _groups(evaluation: Mapping[str, Any]) -> str:
         groups = every.get(grouping, {})
         if len(groups) < 2 or (grouping == "topic and questions" and len(every["topic"]) < 2):
             continue
-        rows = [{"query": name, **_means(found["groups"][grouping], list(groups))} for name, found in systems.items()]
+        rows = [
+            {"query": names.get(name, name), **_means(found["groups"][grouping], list(groups))}
+            for name, found in systems.items()
+        ]
         turns = {"query": "questions", **{group: found["turns"] for group, found in groups.items()}}
         parts.append(f"### {title}\n\n{markdown_table([turns, *rows], ['query', *groups]).strip()}")
     return "\n\n".join(parts)

@@ -23,8 +23,17 @@ from finegrained_rlhf.text.tables import markdown_table
 
 T5QR, LONGER, FULL = "t5qr", "t5qr_longer", "t5qr_full"
 MIX, RL, SHUFFLED = "conqrr_mix", "conqrr_rl", "conqrr_shuffled"
+KL, BARE, SLOW = "conqrr_kl", "conqrr_bare", "conqrr_slow"
+PLAIN, PLAIN_RL, FIRST, FIRST_RL = "plain_t5qr", "plain_rl", "first_t5qr", "first_rl"
 QUESTION, CONTEXT, HUMAN = "question", "context", "rewrite"
-SYSTEMS = (QUESTION, CONTEXT, T5QR, LONGER, MIX, RL, SHUFFLED, FULL, HUMAN)
+TRAINED = (T5QR, MIX, RL, KL, BARE, SLOW, SHUFFLED, PLAIN, PLAIN_RL, FIRST, FIRST_RL, FULL)
+SYSTEMS = (QUESTION, CONTEXT, T5QR, LONGER, *TRAINED[1:], HUMAN)
+COMPARED = {
+    **dict.fromkeys((LONGER, MIX, RL, KL, BARE, SLOW, SHUFFLED, FULL), T5QR),
+    PLAIN_RL: PLAIN,
+    FIRST_RL: FIRST,
+}
+"""Systems whose gain is shown, and the T5QR that each is compared with."""
 METRICS = {"mrr": "mrr", "recall_10": "hit_rate@10", "recall_100": "hit_rate@100"}
 TOPICS = {"mrr_concentrated": "concentrated", "mrr_shifted": "shifted"}
 COLUMNS = (*METRICS, *TOPICS, "repeats", "words", "overlap")
@@ -32,6 +41,20 @@ WORDING = ("rouge1", "repeated_bigrams", "cut")
 """How the queries are worded; evaluations made before these were measured do not have them."""
 WANTED_GAIN = 0.15
 """What CONQRR's MRR should exceed T5QR's by (table 4.1: 17% with the RL loss, 14% with the mixed one)."""
+_EARLIER = (
+    "What BM25 finds for the questions of the test dialogues of each seed's world: with the question as it was "
+    "asked (`question`), with all turns up to it (`context`), with the human's rewrite (`rewrite`), and with what "
+    "a tiny T5 writes. `t5qr` imitates a share of the human rewrites. `conqrr_rl` begins with it and learns from "
+    "whether BM25-light ranks the labelled passage of a question first among those of its batch; labels come from "
+    "the answer, among what the dialogue finds. `conqrr_mix`: the same with cross-entropy beside. "
+    "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
+    "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
+    "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
+    "that leave it; first questions are in neither. `repeats`: share of later questions for which the passage of "
+    "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
+    "passage has."
+)
+"""Of a table without a guard; goes with it."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +63,8 @@ class RewriteWorldTable(CurvesTable):
 
     title: ClassVar[str] = "RewriteWorld: rewriting by retrieval rewards with a tenth of the human rewrites"
     world: ClassVar[str] = "RewriteWorld"
-    runs: ClassVar[tuple[str, ...]] = (T5QR, MIX, RL, SHUFFLED, FULL)
-    curved: ClassVar[tuple[str, ...]] = (MIX, RL, SHUFFLED)
+    runs: ClassVar[tuple[str, ...]] = TRAINED
+    curved: ClassVar[tuple[str, ...]] = (MIX, RL, KL, BARE, SLOW, SHUFFLED, PLAIN_RL, FIRST_RL)
     validated: ClassVar[tuple[str, ...]] = ("accuracy", "rouge1")
     systems: ClassVar[tuple[str, ...]] = SYSTEMS
     baseline: ClassVar[str] = T5QR
@@ -49,16 +72,21 @@ class RewriteWorldTable(CurvesTable):
     caption: ClassVar[str] = "MRR on the test questions, by topic"
     about: ClassVar[str] = (
         "What BM25 finds for the questions of the test dialogues of each seed's world: with the question as it was "
-        "asked (`question`), with all turns up to it (`context`), with the human's rewrite (`rewrite`), and with what "
-        "a tiny T5 writes. `t5qr` imitates a share of the human rewrites. `conqrr_rl` begins with it and learns from "
-        "whether BM25-light ranks the labelled passage of a question first among those of its batch; labels come from "
-        "the answer, among what the dialogue finds. `conqrr_mix`: the same with cross-entropy beside. "
-        "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
-        "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
-        "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
-        "that leave it; first questions are in neither. `repeats`: share of later questions for which the passage of "
-        "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
-        "passage has."
+        "asked (`question`), with all turns up to it (`context`), with the human's rewrite (`rewrite`), and with "
+        "what a tiny T5 writes. `t5qr` imitates a share of the human rewrites. `conqrr_rl` begins with it and "
+        "learns from whether BM25-light ranks the labelled passage of a question first among those of its batch, "
+        "less what repeated word pairs cost; labels come from the answer, among what the dialogue finds. "
+        "`conqrr_mix`: the same with cross-entropy beside. `conqrr_bare`: conqrr_rl without that cost, as in the "
+        "thesis; `conqrr_kl`: conqrr_bare with a KL penalty, which holds it to t5qr. `conqrr_slow`: conqrr_rl with "
+        "a tenth of its learning rate and fewer steps; `conqrr_shuffled`: conqrr_slow with the rewards of a step "
+        "dealt out at random (at the rate of conqrr_rl they destroy the policy at once). `t5qr_longer`: t5qr by "
+        "beam search with a length normalisation that makes its rewrites as long as those of conqrr_mix. "
+        "`plain_t5qr` and `plain_rl`: t5qr and conqrr_rl from a T5 without a structured start. `first_t5qr` and "
+        "`first_rl`: the settings that this table began with (more dialogues, fewer steps, no cost of "
+        "repetitions). `t5qr_full` imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions "
+        "that stay with the topic and that leave it; first questions are in neither. `repeats`: share of later "
+        "questions for which the passage of an earlier one comes first; `words`: mean length of a query; "
+        "`overlap`: share of its words that the gold passage has."
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim("CONQRR (RL) beats T5QR", "table 4.1", "mrr", RL, ">", T5QR, (0.383, 0.328)),
@@ -100,16 +128,18 @@ class RewriteWorldTable(CurvesTable):
             " `rouge1`: with the human's rewrite; `repeated_bigrams`: share of queries in which two words that stand "
             "together do so again; `cut`: share that the limit of tokens cut off."
         )
-        about = self.about + (wording if len(self.shown_columns(result["rows"])) > len(COLUMNS) else "")
+        about = (self.about if BARE in result["gains"] else _EARLIER) + (
+            wording if len(self.shown_columns(result["rows"])) > len(COLUMNS) else ""
+        )
         return f"{about} Human rewrites that training may use: {result['label_share']:.0%}."
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """Rows, their spread, gains over T5QR, by how a question asks, learning curves, minutes."""
+        """Rows, their spread, gains over each system's T5QR, by how a question asks, learning curves, minutes."""
         compared = super().measure(roots)
         rows = compared["rows"]
         return {
             **compared,
-            "gains": {system: gains_of(rows, system) for system in (LONGER, MIX, RL, SHUFFLED, FULL)},
+            "gains": {system: gains_of(rows, system, start) for system, start in COMPARED.items()},
             "exact": {system: _exact(roots, system) for system in self.runs},
             **self.training(roots),
         }
@@ -126,10 +156,16 @@ class RewriteWorldTable(CurvesTable):
         """Gains, learning curves, spread, differences, every run, rewrites word by word, minutes."""
         seeds = len(result["seeds"])
         rows = [
-            {"system": system, "gain in MRR": f"{fmean(gains):+.1%}", "lowest": f"{min(gains):+.1%}",
-             "highest": f"{max(gains):+.1%}", f"at least {WANTED_GAIN:.0%}": f"in {_enough(gains)} of {seeds} seeds"}
+            {
+                "system": system,
+                **({"over": COMPARED[system]} if BARE in result["gains"] else {}),
+                "gain in MRR": f"{fmean(gains):+.1%}",
+                "lowest": f"{min(gains):+.1%}",
+                "highest": f"{max(gains):+.1%}",
+                f"at least {WANTED_GAIN:.0%}": f"in {_enough(gains)} of {seeds} seeds",
+            }
             for system, gains in result["gains"].items()
-        ]  # fmt: skip
+        ]
         exact = [
             {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
             for system, by_seed in result["exact"].items()
@@ -151,29 +187,30 @@ class RewriteWorldTable(CurvesTable):
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Bars of the MRR, and the learning curves in a file of their own."""
-        short = {CONTEXT: "context", T5QR: "T5QR", MIX: "mix", RL: "RL", SHUFFLED: "shuffled", HUMAN: "human"}
+        short = {CONTEXT: "context", T5QR: "T5QR", MIX: "mix", RL: "RL", KL: "KL", BARE: "bare", SHUFFLED: "shuffled"}
+        short |= {HUMAN: "human"}
         panels = {"mrr": "all questions", "mrr_concentrated": "topic stays", "mrr_shifted": "topic shifts"}
         summary = result["summary"]
         draw_bars(path, [Bars(t, {short[s]: summary[s][column] for s in short}) for column, t in panels.items()])
         titles = {"accuracy": "in-batch accuracy", "rouge1": "ROUGE-1 with human rewrites"}
-        self.draw_curves(result, {run: short[run] for run in result["curves"]}, titles)
+        self.draw_curves(result, {run: short[run] for run in result["curves"] if run in short}, titles)
 
 
 def _enough(gains: Sequence[float]) -> int:
     return sum(gain >= WANTED_GAIN for gain in gains)
 
 
-def gains_of(rows: Sequence[Mapping[str, Any]], system: str) -> list[float]:
-    """By how much a system's MRR exceeds T5QR's, as a share of T5QR's, seed by seed.
+def gains_of(rows: Sequence[Mapping[str, Any]], system: str, start: str = T5QR) -> list[float]:
+    """By how much a system's MRR exceeds that of a T5QR, as a share of the latter, seed by seed.
 
     Raises:
-        DataError: T5QR found nothing at all.
+        DataError: the T5QR found nothing at all.
     """
     mrr = {(row["system"], row["seed"]): float(row["mrr"]) for row in rows}
     seeds = seeds_of(rows)
-    if nothing := [seed for seed in seeds if mrr[T5QR, seed] == 0]:
-        raise DataError(f"the MRR of {T5QR} is 0 with seed {nothing[0]}: there is no share of it", field="mrr")
-    return [mrr[system, seed] / mrr[T5QR, seed] - 1.0 for seed in seeds]
+    if nothing := [seed for seed in seeds if mrr[start, seed] == 0]:
+        raise DataError(f"the MRR of {start} is 0 with seed {nothing[0]}: there is no share of it", field="mrr")
+    return [mrr[system, seed] / mrr[start, seed] - 1.0 for seed in seeds]
 
 
 def _row(root: Path, system: str, seed: int) -> dict[str, Any]:

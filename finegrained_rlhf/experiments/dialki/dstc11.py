@@ -16,7 +16,7 @@ from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve
-from finegrained_rlhf.experiments.results_table import Evidence, setting_of
+from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.text.tables import markdown_table
 
 LEXICAL: dict[str, int | None] = {"bm25_last_turn": 1, "bm25_last_two_turns": 2, "bm25_all_turns": None}
@@ -31,7 +31,6 @@ TRAINED = ("dialki", "multi_sentence")
 class Dstc11Table(ComparedTable):
     """Trained models against the sentence that BM25 scores highest."""
 
-    evidence: ClassVar[Evidence] = "real data"
     title: ClassVar[str] = "DSTC11 track 5: tiny BERTs as DIALKI and Multi-Sentence against BM25"
     about: ClassVar[str] = (
         "The best sentence (or FAQ) among all reviews and FAQs of the entities in question, for the knowledge-seeking "

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.intervals import difference_interval
-from finegrained_rlhf.experiments.results_table import Evidence, setting_of
+from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -40,7 +40,6 @@ Measured = tuple[list[float], list[float]]
 class RealPolicyTable(ComparedTable):
     """SFT, best of n, preference RLHF and fine-grained RLHF on a held-out fold of questions."""
 
-    evidence: ClassVar[Evidence] = "real data and pretrained weights"
     title: ClassVar[str] = "QA-FEEDBACK: a pretrained policy, judged by reward models that it was not optimised for"
     world: ClassVar[str] = "QA-FEEDBACK"
     runs: ClassVar[tuple[str, ...]] = (SFT, PREFERENCE, FINE_GRAINED)

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.experiments.qa_feedback.baselines import BASELINES, MAJORITY, baseline, counted
 from finegrained_rlhf.experiments.qa_feedback.folds import FoldModel, fold_models
 from finegrained_rlhf.experiments.qa_feedback.scores import difference, measure, metrics_of
-from finegrained_rlhf.experiments.results_table import Evidence, Results, run_seconds
+from finegrained_rlhf.experiments.results_table import Results, run_seconds
 from finegrained_rlhf.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -56,7 +56,6 @@ class RewardModelsTable(Results):
         segmenter: that cuts answers for the baselines, as in the models' training.
     """
 
-    evidence: ClassVar[Evidence] = "real data and pretrained weights"
     title: ClassVar[str] = "Reward models on 400 records of human feedback"
     about: ClassVar[str] = (
         "QA-FEEDBACK's published dev feedback in folds by question: each model and baseline is trained on the other "

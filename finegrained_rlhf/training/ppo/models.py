@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.files import Write, write_all
-from finegrained_rlhf.models.lora import reference_adapter
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
-from finegrained_rlhf.models.weights.frozen import frozen_copy
+from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import module_to_save
 from finegrained_rlhf.models.weights.sharded import shard_layers
@@ -46,9 +45,7 @@ class PPOModels:
         processes: Processes,
     ) -> None:
         self.policy, self.value = policy.eval(), None if value is None else value.eval()
-        self._reference: Policy | None = None
-        if policy.adapter is None:
-            self._reference = frozen_copy(policy)
+        self.reference = ReferencePolicy(self.policy)
         if processes.sharding == "full":
             self._shard(processes)
         self._trained = nn.ModuleDict({"policy": self.policy.model, **({} if value is None else {"value": value})})
@@ -57,8 +54,7 @@ class PPOModels:
     def _shard(self, processes: Processes) -> None:
         """Share out the weights of all models; each process holds its rows of their layers' matrices."""
         shard_layers(self.policy.model, processes)
-        if self._reference is not None:
-            shard_layers(self._reference.model, processes)
+        self.reference.shard(processes)
         if isinstance(self.value, SeparateValueModel):
             shard_layers(self.value.backbone, processes)
         if self.value is not None:
@@ -67,22 +63,16 @@ class PPOModels:
     @property
     def reference_model(self) -> nn.Module:
         """The model whose weights the reference reads."""
-        return (self.policy if self._reference is None else self._reference).model
+        return self.reference.model
 
     @property
     def trained(self) -> list[nn.Parameter]:
         """The parameters that PPO moves, in a fixed order."""
         return self.optimizer.parameters
 
-    @torch.no_grad()
     def reference_logprobs(self, batch: MicroBatch) -> Tensor:
         """fp32 [r, t] log-probabilities of a micro-batch under the reference."""
-        if self._reference is not None:
-            memory = self._reference.encode(batch.prompts)
-            return self._reference.logprobs(memory, batch.index, batch.ids, batch.mask, places=batch.places).logprobs
-        with reference_adapter(self.policy.adapter):
-            memory = self.policy.encode(batch.prompts)
-            return self.policy.logprobs(memory, batch.index, batch.ids, batch.mask, places=batch.places).logprobs
+        return self.reference.logprobs(batch.prompts, batch.index, batch.ids, batch.mask, batch.places)
 
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> Tensor:

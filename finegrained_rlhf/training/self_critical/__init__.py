@@ -6,5 +6,6 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "SelfCriticalConfig": "config",
+        "SelfCriticalKL": "config",
     },
 )

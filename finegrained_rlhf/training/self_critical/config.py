@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode
+from finegrained_rlhf.rl.kl import KLEstimator
 from finegrained_rlhf.rollout.engine import EngineKind, check_engine_settings
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -46,6 +47,26 @@ class ResponseValidation(Protocol):
 
 
 @dataclass(frozen=True)
+class SelfCriticalKL:
+    """How far samples may leave the policy that the run began with.
+
+    Attributes:
+        beta: coefficient β ≥ 0 of the KL of a sample, in nats, summed over its tokens; 0 keeps no reference.
+        estimator: of the KL of a token, inside the loss: `k2` has its gradient, `k3` is GRPO's (`rl.kl.kl_estimates`;
+            `k1` has no gradient on average and is refused).
+    """
+
+    beta: float = 0.0
+    estimator: KLEstimator = "k2"
+
+    def __post_init__(self) -> None:
+        if self.beta < 0:
+            raise ConfigError(f"kl.beta: expected at least 0, got {self.beta}")
+        if self.estimator not in get_args(KLEstimator) or self.estimator == "k1":
+            raise ConfigError(f"kl.estimator: expected k2 or k3, got {self.estimator!r}")
+
+
+@dataclass(frozen=True)
 class SelfCriticalConfig:
     """The numbers of self-critical training.
 
@@ -66,6 +87,7 @@ class SelfCriticalConfig:
         importance_mode: of those weights, as in `RolloutConfig`.
         dropout: rate everywhere in the model in updates; None keeps the model's own. Rollouts have none.
         validation_batch_size: prompts answered at once in a process.
+        kl: of samples and the policy that the run began with.
     """
 
     alpha: float = 0.99
@@ -83,6 +105,7 @@ class SelfCriticalConfig:
     importance_mode: ImportanceMode = "token_truncate"
     dropout: float | None = 0.0
     validation_batch_size: int = 64
+    kl: SelfCriticalKL = SelfCriticalKL()
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
@@ -95,12 +118,16 @@ class SelfCriticalConfig:
             raise ConfigError(f"max_new_tokens: expected at least 2, got {self.max_new_tokens}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
+        if self.alpha == 0 and self.kl.beta:
+            raise ConfigError(f"kl.beta: expected 0 where alpha is 0: there are no samples then, got {self.kl.beta}")
         check_engine_settings(self.engine, self.importance_cap, self.importance_mode)
         if self.importance_cap is not None and self.dropout != 0:
             raise ConfigError(
                 "importance_cap compares the engine's policy with the trained one, which dropout would make another in "
                 f"every pass: give dropout=0, got {self.dropout}"
             )
+        if self.kl.beta and self.dropout != 0:
+            raise ConfigError(f"kl.beta compares the policy with what it was: give dropout=0, got {self.dropout}")
         try:
             self.decodings()
         except ValueError as error:

@@ -16,7 +16,6 @@ from torch import Tensor
 from finegrained_rlhf.core.records import Prompt, Rollout, pad_rows
 from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.rl.self_critical import self_critical_rewards
-from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,14 @@ class WeightedRow:
         ids: its tokens, the end of sequence included where it was reached.
         weight: factor of its log-probability in the loss (negative pushes it away).
         reference: True for a reference to imitate, False for a sample.
+        kl_weight: factor of its KL from the policy that the run began with, in the loss.
         sampler_logprobs: of a sample, what the engine gave for each token; empty for a reference.
     """
 
     ids: tuple[int, ...]
     weight: float
     reference: bool
+    kl_weight: float = 0.0
     sampler_logprobs: tuple[float, ...] = ()
 
 
@@ -66,6 +67,7 @@ class TrainedRows:
         response_ids: int64 [R, T].
         response_mask: int64 [R, T].
         weights: fp32 [R].
+        kl_weights: fp32 [R].
         references: bool [R].
         sampler_logprobs: fp32 [R, T] of samples; 0 at padding and in references.
     """
@@ -75,6 +77,7 @@ class TrainedRows:
     response_ids: Tensor
     response_mask: Tensor
     weights: Tensor
+    kl_weights: Tensor
     references: Tensor
     sampler_logprobs: Tensor
 
@@ -97,18 +100,21 @@ class ComparedRollout:
         return self_critical_rewards(self.scores[:, 1:], self.scores[:, 0])
 
 
-def sampled_rows(scored: ComparedRollout, scale: float) -> list[list[WeightedRow]]:
-    """The samples of each prompt whose reward is not 0, with weight `scale` · r / m; others have no gradient."""
+def sampled_rows(scored: ComparedRollout, scale: float, beta: float = 0.0) -> list[list[WeightedRow]]:
+    """The samples of each prompt that have a gradient, with weight `scale` · r / m and KL weight `scale` · β / m.
+
+    Without β these are the samples whose reward r is not 0, with it all of them.
+    """
     rewards = scored.rewards
     prompts, samples = rewards.shape
     rollout, lengths = scored.rollout, scored.rollout.lengths().tolist()
     ids, drawn = rollout.response_ids.tolist(), rollout.logprobs.tolist()
     rows: list[list[WeightedRow]] = [[] for _ in range(prompts)]
-    for prompt, sample in torch.nonzero(rewards).tolist():
+    for prompt, sample in torch.nonzero(rewards if beta == 0 else torch.ones_like(rewards)).tolist():
         row = prompt * (1 + samples) + 1 + sample
         weight = scale * float(rewards[prompt, sample]) / samples
-        length = lengths[row]
-        rows[prompt].append(WeightedRow(tuple(ids[row][:length]), weight, False, tuple(drawn[row][:length])))
+        length, kl = lengths[row], scale * beta / samples
+        rows[prompt].append(WeightedRow(tuple(ids[row][:length]), weight, False, kl, tuple(drawn[row][:length])))
     return rows
 
 
@@ -142,15 +148,10 @@ def trained_rows(
             response_ids=ids,
             response_mask=mask,
             weights=torch.tensor([row.weight for row in flat], dtype=torch.float32, device=device),
+            kl_weights=torch.tensor([row.kl_weight for row in flat], dtype=torch.float32, device=device),
             references=torch.tensor([row.reference for row in flat], device=device),
             sampler_logprobs=drawn.to(device),
         )
-
-
-def batches_of(rows: TrainedRows, prompts: int, tokens: int | None) -> Iterator[tuple[MicroBatch, Tensor, Tensor]]:
-    """Micro-batches with the weights [r] and the reference flags [r] of their rows; see `micro_batches`."""
-    for batch in micro_batches(rows, prompts, tokens):
-        yield batch, rows.weights[batch.rows], rows.references[batch.rows]
 
 
 def describe(scored: ComparedRollout, metrics: StepMetrics) -> None:

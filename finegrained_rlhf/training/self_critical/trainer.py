@@ -19,14 +19,17 @@ from finegrained_rlhf.inference.generator import TextGenerator
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.rl.importance import importance_weights
-from finegrained_rlhf.rl.self_critical import weighted_likelihood_loss
+from finegrained_rlhf.rl.kl import log_ratio_kl
+from finegrained_rlhf.rl.self_critical import weighted_kl_loss, weighted_likelihood_loss
 from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.importance import ImportanceMetrics
+from finegrained_rlhf.training.micro_batches import MicroBatch, micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.policy_state import PolicyTrainer
 from finegrained_rlhf.training.self_critical.config import ResponseReward, ResponseValidation, SelfCriticalConfig
@@ -35,7 +38,6 @@ from finegrained_rlhf.training.self_critical.rows import (
     Imitation,
     TrainedRows,
     WeightedRow,
-    batches_of,
     compared_rows,
     describe,
     sampled_rows,
@@ -44,14 +46,17 @@ from finegrained_rlhf.training.self_critical.rows import (
 )
 from finegrained_rlhf.training.sft.trainer import Demonstration, backward_cross_entropy
 
+_LOSSES = ("rl", "ce", "kl", "log_ratio")
+
 
 class SelfCriticalTrainer(PolicyTrainer):
-    """Trains a policy by L = α L_RL + (1 − α) L_CE. Satisfies the training loop's `Trainable`.
+    """Trains a policy by L = α (L_RL + β L_KL) + (1 − α) L_CE. Satisfies the training loop's `Trainable`.
 
-    L_RL is −(1/m) Σ_i (score(q_i) − score(greedy)) log Pr(q_i), averaged over the rewarded prompts of the step; L_CE is
-    −log Pr of the references, averaged over their tokens. Both counts are those of the whole step, so neither
-    micro-batches nor processes change it (dropout draws apart). With α = 0 a step is that of `SFTTrainer`. Samples
-    that score what the greedy response scores have no gradient and are left out of the update.
+    L_RL is −(1/m) Σ_i (score(q_i) − score(greedy)) log Pr(q_i), L_KL is (1/m) Σ_i of the estimated KL of q_i, in nats,
+    from the policy as the run began with it, both averaged over the rewarded prompts of the step; L_CE is −log Pr of
+    the references, averaged over their tokens. The counts are those of the whole step, so neither micro-batches nor
+    processes change it (dropout draws apart). With α = 0 a step is that of `SFTTrainer`. With β = 0 samples that score
+    what the greedy response scores have no gradient and are left out of the update, and no reference is kept.
 
     Args:
         policy: trained.
@@ -95,6 +100,7 @@ class SelfCriticalTrainer(PolicyTrainer):
         self.config, self.engine, self.processes, self.run = config, engine, processes, run
         self.seed, self.samples_every = seed, samples_every
         self._largest_ratio: dict[str, float] = {}
+        self._reference = ReferencePolicy(self.policy) if config.kl.beta else None
         self._sampler = RolloutSampler(
             engine, policy.pad_id, processes, seed, config.max_new_tokens, config.prompts_per_batch
         )
@@ -134,8 +140,9 @@ class SelfCriticalTrainer(PolicyTrainer):
             "gradient_norm": norm,
             **{f"time/{phase}_s": seconds for phase, seconds in timer.seconds.items()},
         }
-        alpha = self.config.alpha
-        result["loss"] = alpha * result.get("loss/rl", 0.0) + (1 - alpha) * result.get("loss/ce", 0.0)
+        alpha, beta = self.config.alpha, self.config.kl.beta
+        sampled = result.get("loss/rl", 0.0) + beta * result.get("loss/kl", 0.0)
+        result["loss"] = alpha * sampled + (1 - alpha) * result.get("loss/ce", 0.0)
         check_finite(step, result, ("loss", "gradient_norm"))
         return result
 
@@ -172,48 +179,56 @@ class SelfCriticalTrainer(PolicyTrainer):
         self, mine: Sequence[Imitation], scored: ComparedRollout, rewarded: int, tokens: int, metrics: StepMetrics
     ) -> None:
         """Samples and references of a prompt in one pass, its encoding shared."""
-        alpha = self.config.alpha
+        alpha, beta = self.config.alpha, self.config.kl.beta
         rows: dict[int, list[WeightedRow]] = {number: [] for number in range(len(mine))}
         places = [number for number, e in enumerate(mine) if e.rewarded]
-        for number, samples in zip(places, sampled_rows(scored, alpha / max(rewarded, 1)), strict=True):
+        for number, samples in zip(places, sampled_rows(scored, alpha / max(rewarded, 1), beta), strict=True):
             rows[number] += samples
         for number, example in enumerate(mine):
             if alpha < 1 and example.answer_ids is not None:
                 rows[number].append(WeightedRow(example.answer_ids, (1 - alpha) / tokens, reference=True))
         measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
-        sums: dict[bool, Tensor | float] = {False: 0.0, True: 0.0}
+        sums = dict.fromkeys(_LOSSES, torch.zeros((), dtype=torch.float64, device=self.policy.device))
         prompts = {number: e.prompt for number, e in enumerate(mine)}
         for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
-            for reference, value in self._backward(group, measured).items():
-                sums[reference] += value
+            for batch in micro_batches(group, self.config.micro_batch_prompts, self.config.micro_batch_tokens):
+                found = self._backward(group, batch, measured)
+                sums = {name: sums[name] + found.get(name, 0.0) for name in _LOSSES}
         self.optimizer.sum_gradients()
         self._largest_ratio = {} if measured is None else measured.largest(self.processes)
-        metrics.add("loss/rl", sums[False] * rewarded / alpha, len(places))
+        metrics.add("loss/rl", sums["rl"] * rewarded / alpha, len(places))
+        if self._reference is not None:
+            metrics.add("loss/kl", sums["kl"] * rewarded / (alpha * beta), len(places))
+            metrics.add("kl", sums["log_ratio"], len(places) * self.config.samples)
         if alpha < 1:
             mine_tokens = sum(len(e.answer_ids) for e in mine if e.answer_ids is not None)
-            metrics.add("loss/ce", sums[True] * tokens / (1 - alpha), mine_tokens)
+            metrics.add("loss/ce", sums["ce"] * tokens / (1 - alpha), mine_tokens)
 
-    def _backward(self, group: TrainedRows, measured: ImportanceMetrics | None) -> dict[bool, Tensor]:
-        """Accumulate the gradient of a group of rows; the value of its samples (False) and its references (True)."""
-        sums = {which: torch.zeros((), dtype=torch.float64, device=self.policy.device) for which in (False, True)}
-        config = self.config
-        for batch, weights, references in batches_of(group, config.micro_batch_prompts, config.micro_batch_tokens):
+    def _backward(self, group: TrainedRows, batch: MicroBatch, measured: ImportanceMetrics | None) -> dict[str, Tensor]:
+        """Accumulate the gradient of a micro-batch; what it adds to the sums of `_LOSSES`."""
+        config, weights, references = self.config, group.weights[batch.rows], group.references[batch.rows]
+        samples, sums = batch.mask * (~references[:, None]), {}
+        with self.processes.autocast():
+            memory = self.policy.encode(batch.prompts)
+            logprobs = self.policy.logprobs(memory, batch.index, batch.ids, batch.mask, places=batch.places).logprobs
+        now, importance = logprobs.detach(), None
+        if measured is not None and config.importance_cap is not None:
+            drawn = batch.cut(group.sampler_logprobs)
+            found = importance_weights(now, drawn, samples, cap=config.importance_cap, mode=config.importance_mode)
+            measured.add(found, now, drawn, samples)
+            importance = found.weights
+        loss = weighted_likelihood_loss(logprobs, weights, batch.mask, importance)
+        if self._reference is not None:
             with self.processes.autocast():
-                memory = self.policy.encode(batch.prompts)
-                logprobs = self.policy.logprobs(
-                    memory, batch.index, batch.ids, batch.mask, places=batch.places
-                ).logprobs
-            now, importance = logprobs.detach(), None
-            if measured is not None and config.importance_cap is not None:
-                drawn, samples = batch.cut(group.sampler_logprobs), batch.mask * (~references[:, None])
-                found = importance_weights(now, drawn, samples, cap=config.importance_cap, mode=config.importance_mode)
-                measured.add(found, now, drawn, samples)
-                importance = found.weights
-            weighted_likelihood_loss(logprobs, weights, batch.mask, importance).backward()
-            values = -(weights * (now if importance is None else now * importance).sum(dim=1))
-            for which in sums:
-                sums[which] += torch.where(references == which, values, 0.0).sum()
-        return sums
+                anchor = self._reference.logprobs(batch.prompts, batch.index, batch.ids, batch.mask, batch.places)
+            kl_weights = group.kl_weights[batch.rows]
+            penalty = weighted_kl_loss(logprobs, anchor, kl_weights, samples, config.kl.estimator, importance)
+            loss = loss + penalty
+            sums = {"kl": penalty.detach().double(), "log_ratio": log_ratio_kl(now, anchor, samples).sum().double()}
+        loss.backward()
+        values = -(weights * (now if importance is None else now * importance).sum(dim=1)).double()
+        by_kind = {"rl": torch.where(references, 0.0, values), "ce": torch.where(references, values, 0.0)}
+        return {**{name: kind.sum() for name, kind in by_kind.items()}, **sums}
 
     def _write_samples(self, scored: ComparedRollout, step: int) -> None:
         if self.samples_every is None or step % self.samples_every:

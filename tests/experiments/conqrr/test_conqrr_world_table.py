@@ -15,6 +15,7 @@ from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS, RewriteWo
 from finegrained_rlhf.worlds.rewrite.make import MakeRewriteWorld
 
 MRR = {"t5qr": (0.5, 0.8), "conqrr_rl": (0.625, 0.9), "conqrr_mix": (0.6, 1.0), "conqrr_shuffled": (0.25, 0.8)}
+MRR |= {"plain_t5qr": (0.2, 0.1), "plain_rl": (0.4, 0.3)}
 
 
 @pytest.fixture
@@ -52,8 +53,9 @@ def test_gains_by_hand(root: Path) -> None:
     assert result["gains"]["conqrr_rl"] == pytest.approx([0.25, 0.125])
     assert result["gains"]["conqrr_mix"] == pytest.approx([0.2, 0.25])
     assert result["gains"]["conqrr_shuffled"] == pytest.approx([-0.5, 0.0])
+    assert result["gains"]["plain_rl"] == pytest.approx([1.0, 2.0])  # over plain_t5qr, not over t5qr
     page = (root / "results/table.md").read_text()
-    assert re.search(r"conqrr_rl +\| \+18\.8% +\| \+12\.5% +\| \+25\.0% +\| in 1 of 2 seeds", page)
+    assert re.search(r"conqrr_rl +\| t5qr +\| \+18\.8% +\| \+12\.5% +\| \+25\.0% +\| in 1 of 2 seeds", page)
     assert re.search(r"conqrr_mix .* in 2 of 2 seeds", page) and re.search(r"conqrr_shuffled .* in 0 of 2", page)
     assert "may use: 10%" in page and "The longest run took 1.5 minutes" in page
     assert result["summary"]["conqrr_rl"]["mrr_shifted"]["mean"] == pytest.approx(0.190625)

@@ -345,7 +345,7 @@ def test_a_policy_that_moves_before_the_first_update_is_noticed(tmp_path: Path, 
 def test_a_policy_that_is_not_its_reference_at_the_start_is_noticed(tmp_path: Path, by: float) -> None:
     trainer = make_trainer(tmp_path)
     with torch.no_grad():
-        trainer.models._reference.model.lm_head.weight[3:].mul_(1 + by)
+        trainer.models.reference_model.lm_head.weight[3:].mul_(1 + by)
     with pytest.raises(ConsistencyError, match="differs from its reference"):
         trainer.train_step(1)
 
@@ -430,7 +430,8 @@ def test_the_reference_stays_the_policy_the_run_began_with(tmp_path: Path) -> No
     trainer = make_trainer(tmp_path, lr=1e-2)
     start = logprobs_of(policy("t5"))
     steps(trainer, 1, 2)
-    reference = trainer.models._reference
+    reference = trainer.models.reference.own
+    assert reference is not None
     assert torch.equal(logprobs_of(reference), start)
     assert not any(p.requires_grad for p in reference.parameters())
     assert float((logprobs_of(trainer.models.policy) - start).abs().max()) > 1e-2
@@ -447,7 +448,7 @@ def test_lora_moves_adapters_only_and_saves_a_plain_model(tmp_path: Path) -> Non
     assert first["kl"] == pytest.approx(0.0, abs=1e-4) and abs(last["kl"]) > 1e-3
     moved = {n for n, p in owner.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {n for n in before if ".lora_" in n}
-    assert trainer.models._reference is None  # no second copy of the weights
+    assert trainer.models.reference.own is None  # no second copy of the weights
     rollout = trainer.sampler.draw(prompts(count=2), [Greedy()], 9)
     (batch,) = micro_batches(rollout, 2)
     reference = trainer.models.reference_logprobs(batch)[batch.rows.argsort()]

@@ -27,7 +27,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
+from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig, SelfCriticalKL
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
 from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer
@@ -43,8 +43,8 @@ def steps(trainer: Any, first: int, last: int) -> list[dict[str, float]]:
     return [{k: v for k, v in metrics.items() if not k.startswith("time/")} for metrics in found]
 
 
-def gradients(trainer: SelfCriticalTrainer, step: int = 1) -> dict[str, Tensor]:
-    """The gradient of a training step instead of its update."""
+def gradients(trainer: SelfCriticalTrainer, step: int = 1, told: dict[str, float] | None = None) -> dict[str, Tensor]:
+    """The gradient of a training step instead of its update; `told` gets the metrics."""
     found: dict[str, Tensor] = {}
 
     def keep(step: int) -> float:
@@ -54,7 +54,9 @@ def gradients(trainer: SelfCriticalTrainer, step: int = 1) -> dict[str, Tensor]:
         return 0.0
 
     trainer.optimizer_step = keep  # type: ignore[method-assign]
-    trainer.train_step(step)
+    metrics = trainer.train_step(step)
+    if told is not None:
+        told.update(metrics)
     return found
 
 
@@ -169,6 +171,71 @@ def test_wrong_importance_settings_are_one_error() -> None:
         SelfCriticalConfig(engine="vllm")  # type: ignore[arg-type]
 
 
+def moved(trainer: SelfCriticalTrainer) -> SelfCriticalTrainer:
+    """The trainer with its policy away from what the run began with."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in trainer.policy.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return trainer
+
+
+@pytest.mark.parametrize(("kind", "estimator"), [("t5", "k2"), ("llama", "k3")])
+def test_the_gradient_of_the_kl_is_that_of_the_written_out_one(tmp_path: Path, kind: str, estimator: Any) -> None:
+    """The gradient with β less that without is α β / m times ∇ Σ_i Σ_t k, meaned over the rewarded prompts."""
+    data, found = examples(kind), {}
+    metrics: dict[float, dict[str, float]] = {}
+    for beta in (0.0, 0.3):
+        kl = SelfCriticalKL(beta, estimator)
+        trainer = moved(make_trainer(tmp_path / str(beta), kind, reward=Odd(), batch_size=5, alpha=0.6, kl=kl))
+        found[beta] = gradients(trainer, told=metrics.setdefault(beta, {}))
+    owner, start = trainer.policy, policy(kind)
+    rewarded = [e.prompt for e in data if e.rewarded]
+    decodings = trainer.config.decodings()
+    (rollout,) = rollout_in_batches(make_engine(owner), rewarded, decodings, max_new_tokens=6, seed=0, step=1)
+    owner.model.zero_grad()
+    total, ratio = torch.zeros(()), 0.0
+    for number, prompt in enumerate(rewarded):
+        for row in range(5 * number + 1, 5 * number + 5):
+            ids = rollout.response_ids[row, : int(rollout.response_mask[row].sum())]
+
+            def tokens(of: Policy, prompt: Prompt = prompt, ids: Tensor = ids) -> Tensor:
+                memory, row = of.encode([prompt]), ids.unsqueeze(0)
+                logits = of.head(of.hidden(memory, torch.zeros(1, dtype=torch.long), row)[0])
+                return logits.log_softmax(dim=-1)[torch.arange(len(ids)), ids]
+
+            gap = tokens(owner) - tokens(start).detach()
+            total = total + (gap**2 / 2 if estimator == "k2" else (-gap).exp() - 1 + gap).sum() / 4 / len(rewarded)
+            ratio += float(gap.detach().sum()) / 4 / len(rewarded)
+    (0.6 * 0.3 * total).backward()
+    for name, parameter in owner.model.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(found[0.3][name] - found[0.0][name], expected, atol=2e-5, rtol=1e-3, msg=name)
+    told = metrics[0.3]
+    assert told["loss/kl"] == pytest.approx(float(total.detach()), rel=1e-4) and total > 1e-3
+    assert told["kl"] == pytest.approx(ratio, rel=1e-3)
+    assert told["loss"] == pytest.approx(
+        0.6 * (told["loss/rl"] + 0.3 * told["loss/kl"]) + 0.4 * told["loss/ce"], rel=1e-5
+    )
+    assert "kl" not in metrics[0.0]
+
+
+def test_the_kl_begins_at_0_and_holds_the_policy(tmp_path: Path) -> None:
+    data = [Imitation(prompt, None, rewarded=True) for prompt in prompts(count=5)]
+    far = {}
+    for beta in (1e-6, 1.0):
+        trainer = make_trainer(
+            tmp_path / str(beta), data=data, alpha=1.0, samples=8, batch_size=5, kl=SelfCriticalKL(beta),
+            optimizer=OptimizerConfig(lr=5e-3),
+        )  # fmt: skip
+        metrics = steps(trainer, 1, 12)
+        assert metrics[0]["kl"] == pytest.approx(0.0, abs=1e-5) and metrics[0]["loss/kl"] == pytest.approx(
+            0.0, abs=1e-8
+        )
+        far[beta] = metrics[-1]["loss/kl"]
+    assert 0 < far[1.0] < far[1e-6] / 3
+
+
 def test_alpha_mixes_the_two_gradients(tmp_path: Path) -> None:
     rl, ce, mixed = (gradients(make_trainer(tmp_path, data=both(), alpha=alpha)) for alpha in (1.0, 0.0, 0.3))
     for name, gradient in mixed.items():
@@ -241,7 +308,8 @@ def test_micro_batches_do_not_change_the_gradient(tmp_path: Path) -> None:
         {"micro_batch_prompts": 5, "micro_batch_tokens": 30},
         {"micro_batch_prompts": 2, "prompts_per_batch": 1},
     ]
-    first, *others = (gradients(make_trainer(tmp_path, batch_size=5, **config)) for config in settings)
+    kl = SelfCriticalKL(0.2)
+    first, *others = (gradients(moved(make_trainer(tmp_path, batch_size=5, kl=kl, **config))) for config in settings)
     for other in others:
         for name, gradient in first.items():
             torch.testing.assert_close(other[name], gradient, atol=1e-5, rtol=1e-4)
@@ -259,6 +327,7 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, batch_size: int)
             batch_size=batch_size,
             validation=5,
             samples_every=1,
+            kl=SelfCriticalKL(0.2),
         )
         return steps(trainer, 1, 2), trainer.validate(2), weights(trainer)
 
@@ -275,15 +344,15 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, batch_size: int)
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, lora: bool) -> None:
+@pytest.mark.parametrize(("lora", "beta"), [(False, 0.0), (True, 0.0), (False, 0.2), (True, 0.2)])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, lora: bool, beta: float) -> None:
     save_policy(policy(), tmp_path / "start")
 
     def fresh(name: str) -> SelfCriticalTrainer:
         torch.manual_seed(0)  # new adapters are random
         owner: Policy = open_policy(tmp_path / "start", lora=LoraConfig(rank=2) if lora else None)
         optimizer = AdafactorConfig(lr=1e-2) if not lora else OptimizerConfig(lr=5e-3)
-        return make_trainer(tmp_path / name, owner=owner, optimizer=optimizer)
+        return make_trainer(tmp_path / name, owner=owner, optimizer=optimizer, kl=SelfCriticalKL(beta))
 
     whole = fresh("a")
     expected = steps(whole, 1, 4)
@@ -293,6 +362,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, lora: bool) -> N
     resumed = fresh("b")
     resumed.load_state(checkpoint)
     assert steps(resumed, 3, 4) == expected[2:]
+    assert ("kl" in expected[3]) == bool(beta) and (beta == 0 or expected[3]["loss/kl"] > 1e-6)
     for name, weight in weights(whole).items():
         assert torch.equal(weights(resumed)[name], weight), name
 
@@ -368,11 +438,21 @@ def test_broken_rewards_stop_the_run(tmp_path: Path) -> None:
         ({"max_new_tokens": 1}, "max_new_tokens"),
         ({"dropout": 1.0}, "dropout"),
         ({"temperature": 0.0}, "sampling"),
+        ({"alpha": 0.0, "kl": SelfCriticalKL(0.1)}, "kl.beta: expected 0 where alpha is 0"),
+        ({"dropout": None, "kl": SelfCriticalKL(0.1)}, "kl.beta compares .* give dropout=0"),
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         SelfCriticalConfig(**bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"), [((-0.1, "k2"), "kl.beta"), ((0.1, "k1"), "kl.estimator"), ((0.1, "k4"), "kl.estimator")]
+)
+def test_bad_settings_of_the_kl_are_refused(bad: tuple[float, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        SelfCriticalKL(*bad)
 
 
 def test_data_of_no_use_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What a rewrite is worth to a query rewriter in training."""

@@ -1,0 +1,85 @@
+"""A guard around any reward of rewrites: repetition and length cost something.
+
+A retriever does not mind a phrase that is repeated to the limit of tokens, and rewards of what it finds do not either.
+Knows texts and a reward. Does not know what the reward is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from finegrained_rlhf.conqrr.repetition import repeated_bigram_share, words_with_letters
+from finegrained_rlhf.conqrr.rewards.base import RewardInputs, RewriteReward, RewriteRewardConfig
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import Prompt
+
+
+@dataclass(frozen=True)
+class GuardedReward:
+    """Another reward, less λ · (share of repeated word pairs), less μ · (words above a limit). See `guard_penalty`.
+
+    Attributes:
+        reward: the other one.
+        repetition: λ ≥ 0, what a rewrite loses that says nothing but the same two words.
+        longest: words that cost nothing; None sets no limit.
+        word: μ ≥ 0, what each word above it costs.
+    """
+
+    reward: RewriteRewardConfig
+    repetition: float = 0.5
+    longest: int | None = None
+    word: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("repetition", "word"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"rewrite_reward.{name}: expected at least 0, got {getattr(self, name)}")
+        if self.longest is not None and self.longest < 1:
+            raise ConfigError(f"rewrite_reward.longest: expected at least 1, got {self.longest}")
+
+    @property
+    def needs_labels(self) -> bool:
+        """As the other reward."""
+        return self.reward.needs_labels
+
+    def build(self, inputs: RewardInputs) -> GuardedScores:
+        """See `RewriteRewardConfig`.
+
+        Raises:
+            ConfigError: the other reward cannot be built.
+        """
+        return GuardedScores(self.reward.build(inputs), self)
+
+
+class GuardedScores:
+    """The scores of a reward, each less the penalty of its text. Satisfies `RewriteReward`.
+
+    Args:
+        reward: scores rewrites.
+        settings: of the penalty.
+    """
+
+    def __init__(self, reward: RewriteReward, settings: GuardedReward) -> None:
+        self.reward, self.settings = reward, settings
+        self.rewarded: Collection[str] = reward.rewarded
+
+    def score(self, step_prompts: Sequence[Prompt], prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """See `ResponseReward.score`."""
+        scores, s = self.reward.score(step_prompts, prompts, texts), self.settings
+        penalties = [guard_penalty(text, s.repetition, s.longest, s.word) for text in texts]
+        return [float(score) - penalty for score, penalty in zip(scores, penalties, strict=True)]
+
+
+def guard_penalty(text: str, repetition: float, longest: int | None, word: float) -> float:
+    """λ · repeated_bigram_share(text) + μ · max(0, words − longest); 0 for a short text without repetitions.
+
+    Args:
+        text: a rewrite.
+        repetition: λ.
+        longest: words that cost nothing; None sets no limit.
+        word: μ.
+    """
+    words = words_with_letters(text)
+    excess = 0 if longest is None else max(0, len(words) - longest)
+    return repetition * repeated_bigram_share(words) + word * excess

@@ -1,0 +1,73 @@
+"""The policy as a run began with it, to be compared with: its log-probabilities of given responses.
+
+Knows policies and their adapters. Does not know what is done with the difference, nor where responses come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.lora import reference_adapter
+from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.weights.frozen import frozen_copy
+from finegrained_rlhf.models.weights.sharded import shard_layers
+from finegrained_rlhf.runtime.processes import Processes
+
+
+class ReferencePolicy:
+    """A frozen copy of a policy; where LoRA is trained, the same weights with the adapter off, or the starting one on.
+
+    It is what the policy was when this was made. It is never read from a checkpoint: a resumed run keeps its anchor.
+
+    Args:
+        policy: that will be trained; in evaluation mode.
+
+    Attributes:
+        own: the copy, which nothing trains; None where LoRA is trained.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.own: Policy | None = frozen_copy(policy) if policy.adapter is None else None
+
+    @property
+    def model(self) -> nn.Module:
+        """The model whose weights are read."""
+        return (self._policy if self.own is None else self.own).model
+
+    def shard(self, processes: Processes) -> None:
+        """Share out the weights of the copy, where there is one, among processes."""
+        if self.own is not None:
+            shard_layers(self.own.model, processes)
+
+    @torch.no_grad()
+    def logprobs(
+        self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None = None
+    ) -> Tensor:
+        """Log-probabilities of responses.
+
+        Args:
+            prompts: P prompts.
+            index: int64 [R], the prompt of each row.
+            ids: int64 [R, T].
+            mask: int64 [R, T], 1 = real token.
+            places: see `Policy.logprobs`.
+
+        Returns:
+            fp32 [R, T], 0 at padding.
+        """
+        if self.own is not None:
+            return _logprobs(self.own, prompts, index, ids, mask, places)
+        with reference_adapter(self._policy.adapter):
+            return _logprobs(self._policy, prompts, index, ids, mask, places)
+
+
+def _logprobs(
+    policy: Policy, prompts: Sequence[Prompt], index: Tensor, ids: Tensor, mask: Tensor, places: Tensor | None
+) -> Tensor:
+    """fp32 [R, T]; arguments as in `ReferencePolicy.logprobs`."""
+    return policy.logprobs(policy.encode(prompts), index, ids, mask, places=places).logprobs
