@@ -72,7 +72,7 @@ def test_rows_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert gap["mean"] == pytest.approx(-0.4) and (gap["lower"], gap["seeds"]) == (2, 2)
     page = (tmp_path / "dstc11.md").read_text()
     assert json.loads((tmp_path / "dstc11.json").read_text())["rows"] == result["rows"]
-    assert "-0.400 (lower in 2 of 2)" in page and "4.0 minutes" in page and page in capsys.readouterr().out
+    assert "-0.400 ± 0.100 (lower in 2 of 2)" in page and "4.0 minutes" in page and page in capsys.readouterr().out
     assert page == Dstc11Table(str(tmp_path / "dstc11.json"), "", str(tmp_path), ()).page(result)
 
 
