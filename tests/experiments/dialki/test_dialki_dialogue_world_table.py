@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tables_toy import write_settings
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
@@ -31,6 +32,7 @@ def root(tmp_path: Path) -> Path:
                     {"id": name, "exact_match": float(is_right)} for name, is_right in zip(names, right, strict=True)
                 ]
                 write_jsonl(folder / "answers.jsonl", rows)
+            write_settings(at / run, seed)
             write_jsonl(at / run / "metrics.jsonl", [{"step": 1, "time/step_s": 30.0}])
             row = {"step": 1, "exact_match": 0.5, "passage_accuracy": 0.6, "time/validate_s": 30.0}
             write_jsonl(at / run / "eval.jsonl", [row])
@@ -38,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def table(root: Path) -> DialogueWorldTable:
-    return DialogueWorldTable(str(root / "table.json"), "python it", str(root), [0, 1])
+    return DialogueWorldTable(str(root / "table.json"), "python it", str(root), [0, 1], chosen="")
 
 
 def test_rows_differences_with_errors_and_the_claims(root: Path) -> None:
