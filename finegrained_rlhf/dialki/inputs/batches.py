@@ -207,4 +207,4 @@ def targets(chosen: Sequence[Chosen], device: torch.device | str = "cpu") -> Tar
     for n, item in enumerate(chosen):
         for g, known in enumerate(item.all_gold):
             entries[n, g] = torch.tensor([item.passages.index(known.passage), known.begin, known.end])
-    return Targets(*send(gold, device).unbind(), *send(history, device).unbind(), send(entries, device))
+    return Targets(*send(gold, device).unbind(), *(*send(history, device).unbind(), send(entries, device)))

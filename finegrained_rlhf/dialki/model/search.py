@@ -92,8 +92,8 @@ def best_jointly(
         int64 [N], the passage, and its run; `score` is the sum of the three log-probabilities, in nats.
     """
     masked = torch.finfo(torch.float32).min / 4
-    logs = [part.float().masked_fill(~mask, masked).log_softmax(-1).flatten(0, 1) for part in (begin, end)]
-    runs = best_spans(*logs, mask.flatten(0, 1), max_spans)
+    first, last = (part.float().masked_fill(~mask, masked).log_softmax(-1).flatten(0, 1) for part in (begin, end))
+    runs = best_spans(first, last, mask.flatten(0, 1), max_spans)
     scores = passages + runs.score.view_as(passages)
     best = scores.argmax(dim=1)
     rows = best + torch.arange(len(best), device=best.device) * passages.shape[1]
