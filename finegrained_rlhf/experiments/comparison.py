@@ -119,8 +119,9 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
     """How far every other system lies from `baseline`, seed by seed.
 
     Returns:
-        By system and column: `mean`, `min` and `max` of (system − baseline) over seeds, and in how many of `seeds` the
-        system is `higher` and `lower`. Columns in which a seed has no value are left out.
+        By system and column: `mean`, `min` and `max` of (system − baseline) over seeds; `error`, the standard error of
+        that mean (of one seed 0: it has none); and in how many of `seeds` the system is `higher` and `lower`. Columns
+        in which a seed has no value are left out.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for system in dict.fromkeys(row["system"] for row in rows if row["system"] != baseline):
@@ -132,6 +133,7 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
             if gaps and len(gaps) == len(steps):
                 found[system][column] = {
                     "mean": statistics.fmean(gaps),
+                    "error": statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0,
                     "min": min(gaps),
                     "max": max(gaps),
                     "higher": sum(gap > 0 for gap in gaps),
@@ -142,7 +144,7 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
 
 
 def differences_page(found: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str]) -> str:
-    """A table of `differences`: the mean, and of several seeds in how many it points that way."""
+    """A table of `differences`: the mean; of several seeds its standard error, and in how many it points that way."""
     rows = [{"system": system, **{c: _difference(d) for c, d in by.items()}} for system, by in found.items()]
     return markdown_table(rows, ["system", *columns])
 
@@ -153,7 +155,8 @@ def _difference(found: Mapping[str, float]) -> str:
     side = "higher" if found["mean"] > 0 else "lower"
     if found["seeds"] == 1:
         return f"{found['mean']:+.3f}"
-    return f"{found['mean']:+.3f} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
+    error = f" ± {found['error']:.3f}" if "error" in found else ""  # results files of before have none
+    return f"{found['mean']:+.3f}{error} ({side} in {found[side]:.0f} of {found['seeds']:.0f})"
 
 
 def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str], baseline: str) -> dict[str, Any]:
@@ -166,10 +169,11 @@ def compared(rows: Sequence[Row], systems: Sequence[str], columns: Sequence[str]
 
 def compared_page(result: Mapping[str, Any], columns: Sequence[str], baseline: str) -> str:
     """What `compared` found, and every run."""
-    seeds = result["seeds"]
+    seeds, systems = result["seeds"], result["differences"]["systems"]
+    told = any("error" in found for columns_of in systems.values() for found in columns_of.values())
+    over = f", mean over seeds{' ± its standard error' if told else ''}" if len(seeds) > 1 else ""
     return (
         f"## {spread_heading(seeds)}\n\n{spread_table(result['summary'], 'system', columns, seeds)}\n"
-        f"## Difference from {baseline}{', mean over seeds' if len(seeds) > 1 else ''}\n\n"
-        f"{differences_page(result['differences']['systems'], columns)}\n"
+        f"## Difference from {baseline}{over}\n\n{differences_page(systems, columns)}\n"
         f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *columns])}"
     )

@@ -386,6 +386,12 @@ def test_bertqa_learns_and_its_checkpoint_answers(folder: Path, tmp_path: Path) 
         ({"windows": WindowConfig(), "units": "sentences"}, NEXT_ALONE, "units=passages"),
         ({"windows": WindowConfig(stride=400)}, NEXT_ALONE, "stride"),
         ({"windows": WindowConfig()}, LossConfig(1.0, 0.0), "BERTQA has one loss: give losses.history=0"),
+        ({"windows": WindowConfig()}, LossConfig(0.0, 0.0, "all"), "losses.gold: BERTQA learns one answer at a time"),
+        (
+            {"windows": WindowConfig(), "search": SearchConfig(score_by="joint")},
+            NEXT_ALONE,
+            "score_by: BERTQA compares",
+        ),
         ({"units": "words"}, NEXT_ALONE, "dialki.units: expected one of passages, sentences"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,22 @@ def test_scores_are_those_of_the_finders_answers(folder: Path, model: DialkiMode
         assert line["probability"] == pytest.approx(other["probability"], abs=1e-5)
         assert line["f1"] == pytest.approx(score_answer(example, answer.knowledge.passage, answer.text).f1)
     assert not list((tmp_path / "one").glob("*.svg"))
+
+
+def test_passage_and_spans_can_be_chosen_together(folder: Path, tmp_path: Path) -> None:
+    """`score_by` asks a trained model otherwise; the score is then the sum of three log-probabilities."""
+    job(folder, tmp_path / "one", plots=False).run()
+    job(folder, tmp_path / "joint", plots=False, score_by="joint").run()
+    one, joint = (rows(tmp_path / name / "answers.jsonl") for name in ("one", "joint"))
+    for line, other in zip(one, joint, strict=True):
+        parts = (other["probability"], other["begin_probability"], other["end_probability"])
+        assert other["score"] == pytest.approx(sum(map(math.log, parts)), abs=1e-3)
+        assert other["probability"] <= line["probability"] + 1e-6
+    assert [line["text"] for line in one] != [line["text"] for line in joint]
+    with pytest.raises(
+        ConfigError, match=r"search\.score_by: expected one of probabilities, logits, joint, got 'luck'"
+    ):
+        job(folder, tmp_path / "luck", plots=False, score_by="luck").run()
 
 
 def test_a_baseline_is_measured_alike_but_has_no_gates(folder: Path, tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from dialki_toy import dialogue, passage, tokenizer
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.inputs.batches import (
     collate,
-    keep_history_labels,
     passages_to_search,
     passages_to_train,
     targets,
 )
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputConfig, InputEncoder, InputReport
+from finegrained_rlhf.dialki.inputs.history_labels import keep_history_labels
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 
@@ -168,6 +168,28 @@ def test_passages_of_a_training_step(words: Counting) -> None:
     assert len(different) > 5
 
 
+def test_all_gold_entries_of_a_training_step(words: Counting) -> None:
+    gold = [Knowledge(2, 0, 0), Knowledge(2, 2, 2), Knowledge(4, 1, 2), Knowledge(6, 0, 0)]
+    (item,), _ = encode(words, dialogue("d", [passage(i) for i in range(8)], gold))
+    met: set[Knowledge] = set()
+    for step in range(40):
+        chosen = passages_to_train(item, 4, 0, step, "all")
+        right = {2, 4, 6} & set(chosen.passages)
+        assert len(chosen.passages) == 4 and len(right) == 2 and chosen.gold in chosen.all_gold
+        assert chosen.all_gold == tuple(known for known in gold if known.passage in right)
+        met |= set(chosen.all_gold)
+        found = targets([chosen])
+        assert [[chosen.passages[p], b, e] for p, b, e in found.entries[0].tolist()] == [
+            [known.passage, known.begin, known.end] for known in chosen.all_gold
+        ]
+    assert met == set(gold)
+    assert passages_to_train(item, 1, 0, 1, "all").passages == passages_to_train(item, 1, 0, 1).passages
+    (other,), _ = encode(words, dialogue("e", [passage(i) for i in range(3)], gold[:1]))
+    both = targets([passages_to_train(item, 4, 0, 1, "all"), passages_to_train(other, 4, 0, 1, "all")])
+    assert both.entries.shape[0] == 2 and (both.entries[1, 1:] == -1).all()  # padded
+    assert targets([passages_to_train(item, 4, 0, 1)]).entries.shape == (1, 0, 3)
+
+
 def test_targets_are_places_among_the_chosen(words: Counting) -> None:
     (item,), _ = encode(words, dialogue("d", gold=[Knowledge(3, 0, 1)]))
     chosen = replace(passages_to_search(item, 9), gold=item.gold[0], passages=(2, 3))
@@ -219,3 +241,19 @@ def test_history_labels(words: Counting) -> None:
     assert short == half[:21]  # a turn keeps its label in every example of its dialogue
     with pytest.raises(ConfigError, match="history_labels"):
         labelled("some")
+
+
+def test_history_labels_of_the_controls() -> None:
+    known = tuple(Knowledge(i % 4, 0, 0) for i in range(41))
+    example = dialogue("d", [passage(i, 6) for i in range(4)], history=known)
+    assert [turn.knowledge for turn in keep_history_labels(example, "current", 0).turns] == [None] * 40 + [known[40]]
+    assert [turn.knowledge for turn in keep_history_labels(example, "earlier", 0).turns] == [*known[:40], None]
+    some = replace(example, turns=(replace(example.turns[0], knowledge=None), *example.turns[1:]))
+    drawn = keep_history_labels(some, "random", 0)
+    labels = [turn.knowledge for turn in drawn.turns]
+    assert labels[0] is None and all(label and label.begin == label.end for label in labels[1:])
+    assert len(set(labels)) > 12  # spread over all 24 spans; the labels themselves name 4
+    assert drawn == keep_history_labels(some, "random", 0) != keep_history_labels(some, "random", 1)
+    assert drawn.gold == example.gold and [t.text for t in drawn.turns] == [t.text for t in example.turns]
+    shorter = replace(some, turns=some.turns[:21])
+    assert keep_history_labels(shorter, "random", 0).turns == drawn.turns[:21]

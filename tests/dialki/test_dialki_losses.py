@@ -15,7 +15,7 @@ from torch.distributions import Categorical, kl_divergence
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.batches import Targets, collate, targets
 from finegrained_rlhf.dialki.model.heads import MASKED, HistoryScores, NextScores
-from finegrained_rlhf.dialki.model.losses import divergence, history_loss, jensen_shannon, next_loss
+from finegrained_rlhf.dialki.model.losses import divergence, history_loss, jensen_shannon, marginal_loss, next_loss
 from finegrained_rlhf.dialki.model.regularization import (
     NoiseConfig,
     RandomState,
@@ -25,6 +25,8 @@ from finegrained_rlhf.dialki.model.regularization import (
     start_noise,
     worst_noise,
 )
+
+NO_ENTRIES = torch.full((3, 0, 3), -1)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def log_softmax(row: np.ndarray) -> np.ndarray:
 def test_next_loss_is_the_sum_of_three_cross_entropies() -> None:
     scores = next_scores()
     none = torch.full((3, 2), -1)
-    labels = Targets(torch.tensor([3, 1, 0]), torch.tensor([0, 2, 1]), torch.tensor([1, 2, 3]), none, none, none)
+    labels = Targets(
+        torch.tensor([3, 1, 0]), torch.tensor([0, 2, 1]), torch.tensor([1, 2, 3]), none, none, none, NO_ENTRIES
+    )
     expected = np.zeros(3)
     for n, (p, b, e) in enumerate(zip(labels.passage, labels.begin, labels.end, strict=True)):
         rows = scores.passage[n], scores.begin[n, p], scores.end[n, p]
@@ -56,6 +60,45 @@ def test_next_loss_is_the_sum_of_three_cross_entropies() -> None:
             kept = row.numpy()[row.numpy() > MASKED / 2].astype(float)
             expected[k] -= log_softmax(kept)[int(gold)]
     assert torch.allclose(next_loss(scores, labels), torch.tensor(expected, dtype=torch.float32), atol=1e-5)
+
+
+def test_marginal_loss_sums_the_probabilities_of_all_entries() -> None:
+    scores = next_scores()
+    entries = [[(3, 0, 1), (3, 0, 2), (3, 2, 2), (1, 0, 1)], [(1, 2, 2)], [(0, 1, 3), (2, 0, 0)]]
+    padded = torch.full((3, 4, 3), -1)
+    for n, row in enumerate(entries):
+        padded[n, : len(row)] = torch.tensor(row)
+    none, first = torch.full((3, 2), -1), torch.tensor([row[0] for row in entries])
+    labels = Targets(*first.unbind(-1), none, none, none, padded)
+    expected = np.zeros(3)
+    for n, row in enumerate(entries):
+        passage = np.exp(log_softmax(scores.passage[n].numpy().astype(float)))
+        begin, end = (
+            [np.exp(log_softmax(part[n, p].numpy().astype(float))) for p in range(4)]
+            for part in (scores.begin, scores.end)
+        )
+        whole = [
+            sum(passage[p] for p in {p for p, _, _ in row}),
+            sum(passage[p] * begin[p][b] for p, b in {(p, b) for p, b, _ in row}),
+            sum(passage[p] * begin[p][b] * end[p][e] for p, b, e in row),
+        ]
+        expected -= np.diff([0.0, *np.log(whole)])
+    found = marginal_loss(scores, labels)
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float32), atol=1e-5) and bool((found >= 0).all())
+    alone = replace(labels, entries=first[:, None])
+    assert torch.allclose(marginal_loss(scores, alone), next_loss(scores, alone), atol=1e-5)
+    with pytest.raises(ValueError, match="gold entries"):
+        marginal_loss(scores, replace(labels, entries=NO_ENTRIES))
+
+
+def test_marginal_loss_has_finite_gradients_where_entries_are_padded() -> None:
+    scores = next_scores()
+    passage = scores.passage.clone().requires_grad_()
+    entries = torch.tensor([[[3, 0, 1], [0, 0, 0]], [[1, 2, 2], [-1, -1, -1]], [[0, 1, 3], [-1, -1, -1]]])
+    none = torch.full((3, 2), -1)
+    labels = Targets(*entries[:, 0].unbind(-1), none, none, none, entries)
+    marginal_loss(replace(scores, passage=passage), labels).sum().backward()
+    assert passage.grad is not None and bool(torch.isfinite(passage.grad).all()) and float(passage.grad.abs().sum()) > 0
 
 
 def test_history_loss_averages_over_the_labelled_turns_of_each_dialogue() -> None:
@@ -76,7 +119,7 @@ def test_history_loss_averages_over_the_labelled_turns_of_each_dialogue() -> Non
                 expected -= (
                     sum(log_softmax(r.numpy().astype(float))[g] for r, g in zip(rows, golds, strict=True)) / count
                 )
-    found = history_loss(scores, Targets(one, one, one, known, begin, end))
+    found = history_loss(scores, Targets(one, one, one, known, begin, end, NO_ENTRIES))
     assert float(found) == pytest.approx(expected, abs=1e-5)
 
 

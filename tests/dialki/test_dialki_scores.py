@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialki.evaluation.lexical import PLAIN_WORDS, bm25, lexical_passage, lexical_span
+from finegrained_rlhf.dialki.evaluation.lexical import bm25, lexical_passage, lexical_span, snowball
 from finegrained_rlhf.dialki.finding.scores import (
     KnowledgeScore,
     flattened,
@@ -162,8 +162,17 @@ def test_bm25_reads_words_as_retrieval_does() -> None:
     documents = ["It opened at nine.", "Opening hours of the mill.", "The inn."]
     stems = bm25("Does the mill open?", documents)
     assert stems[1] > stems[0] > 0 and stems[2] == 0  # stems of "open"; "the" is no word
-    plain = bm25("Does the mill open?", documents, PLAIN_WORDS)
+    plain = bm25("Does the mill open?", documents, Bm25Config(stemmer="none", stop_words="none"))
     assert plain[0] == 0 and plain[2] > 0
+
+
+def test_snowball_leaves_out_the_words_of_every_question() -> None:
+    documents = ["What do they have for you?", "Breakfast was generously served."]
+    asked = "What do you have, is breakfast generous?"
+    assert bm25(asked, documents)[0] > bm25(asked, documents)[1] > 0  # retrieval's 33 keep "what", "do", "you", "have"
+    found = bm25(asked, documents, snowball())
+    assert found[0] == 0 and found[1] > 0
+    assert len(set(snowball().stop_words)) == 179 and snowball().stemmer == "english"
 
 
 def test_lexical_baselines_find_the_words() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.model.search import SearchConfig, best_spans, passages_above, tune_threshold
+from finegrained_rlhf.dialki.model.search import SearchConfig, best_jointly, best_spans, passages_above, tune_threshold
 
 
 def brute_force(begin: list[float], end: list[float], mask: list[bool], most: int) -> tuple[int, int, float]:
@@ -48,6 +48,35 @@ def test_probabilities_and_logits_can_disagree() -> None:
     probabilities = [[b + e for e in end.softmax(-1)[0].tolist()] for b in begin.softmax(-1)[0].tolist()]
     pairs = {(i, j): probabilities[i][j] for i in range(3) for j in range(i, min(3, i + 2))}
     assert (int(by_probability.begin), int(by_probability.end)) == max(pairs, key=lambda pair: pairs[pair])
+
+
+def test_passage_and_spans_together_equal_brute_force() -> None:
+    generator = torch.Generator().manual_seed(0)
+    moved = 0
+    for case in range(200):
+        passages, spans, most = 1 + case % 4, 1 + case % 5, 1 + case % 3
+        begin, end = (torch.randn(2, passages + 1, spans, generator=generator) * 3 for _ in range(2))
+        mask = torch.rand(2, passages + 1, spans, generator=generator) < 0.7
+        mask[..., 0] = True
+        mask[:, passages] = False  # no passage stands there
+        logits = torch.randn(2, passages + 1, generator=generator).masked_fill(~mask.any(-1), -torch.inf)
+        logs = logits.log_softmax(-1)
+        best, found = best_jointly(logs, begin.masked_fill(~mask, -1e9), end.masked_fill(~mask, -1e9), mask, most)
+        for n in range(2):
+            expected = max(
+                (float(logs[n, p] + of_begin[i] + of_end[j]), -p, -i, -j)
+                for p in range(passages)
+                for of_begin, of_end in [
+                    [x[n, p].masked_fill(~mask[n, p], -torch.inf).log_softmax(-1) for x in (begin, end)]
+                ]
+                for i in range(spans)
+                for j in range(i, min(spans, i + most))
+                if mask[n, p, i] and mask[n, p, j]
+            )
+            assert float(found.score[n]) == pytest.approx(expected[0], abs=1e-5)
+            assert (int(best[n]), int(found.begin[n]), int(found.end[n])) == tuple(-x for x in expected[1:])
+            moved += int(best[n]) != int(logs[n].argmax())
+    assert moved > 20  # a sure run in a less probable passage wins
 
 
 def test_shapes_are_checked() -> None:

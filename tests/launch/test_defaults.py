@@ -88,7 +88,7 @@ def test_the_comparison_reaches_scripts_options_and_nested_classes(values: list[
     assert {
         "train_ppo.yaml: ppo.kl.beta",
         "retriever/bm25.yaml: k1",
-        "make_dialogue_world.yaml: world.digression",
+        "make_dialogue_world.yaml: world.noise",
     } <= keys
 
 
@@ -105,6 +105,6 @@ def test_no_reason_outlives_its_difference(pattern: str, values: list[tuple[str,
 def test_a_difference_is_found() -> None:
     node = {"_target_": "finegrained_rlhf.training.ppo.PPOConfig", "clip": 0.3, "kl": {"beta": 0.3}, "epochs": "???"}
     assert list(compared(node)) == [("clip", 0.3, 0.2)]
-    world = {"_target_": "finegrained_rlhf.worlds.dialogue.DialogueWorldConfig", "digression": 0.1}
+    world = {"_target_": "finegrained_rlhf.worlds.dialogue.DialogueWorldConfig", "noise": 0.1}
     job = {"_target_": "finegrained_rlhf.worlds.dialogue.MakeDialogueWorld", "world": world}
-    assert list(compared(job)) == [("world.digression", 0.1, 0.3)]
+    assert list(compared(job)) == [("world.noise", 0.1, 0.2)]

@@ -59,6 +59,11 @@ class BertQaConfig(DialkiConfig):
         self.windows.check(self.inputs)
         if self.contextualize or self.units != "passages":
             raise ConfigError("dialki: BERTQA needs dialki.contextualize=false and dialki.units=passages")
+        if self.search.score_by == "joint":
+            raise ConfigError(
+                "dialki.search.score_by: BERTQA compares the answers of all windows by logits or probabilities; joint "
+                "needs the passages' probabilities that DIALKI has"
+            )
 
     @classmethod
     def parts(cls) -> dict[str, Callable[..., Any]]:

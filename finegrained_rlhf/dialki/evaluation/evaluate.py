@@ -6,7 +6,7 @@ Knows finders, readers, scores and what is written of them. Does not know traini
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, passages_to_sear
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import Vectors, gate_similarity
+from finegrained_rlhf.dialki.model.search import ScoreBy
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
@@ -162,6 +163,7 @@ class EvaluateDialki:
         part: `dstc11` only: the part to measure on.
         limit: use at most so many dialogues; None uses all.
         turns: latest turns whose gate similarity is shown.
+        score_by: how passage and spans are chosen (`SearchConfig`); None takes what the model was trained with.
         context_edges: last number of earlier turns that is a short dialogue, and a medium one.
         document_edges: last number of tokens that is a short document, and a medium one; None takes the thesis's
             (500 and 1,000; on `wow` 800 and 1,600).
@@ -182,6 +184,7 @@ class EvaluateDialki:
     part: Dstc11Part = "all"
     limit: int | None = None
     turns: int = 4
+    score_by: ScoreBy | None = None
     context_edges: tuple[int, int] = CONTEXT_EDGES
     document_edges: tuple[int, int] | None = None
     plots: bool = True
@@ -231,6 +234,9 @@ class EvaluateDialki:
         if not labelled:
             raise DataError("no dialogue names its gold knowledge, so nothing can be scored", file=self.data)
         finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        if self.score_by is not None:
+            config = finder.model.config
+            finder.model.config = replace(config, search=replace(config.search, score_by=self.score_by))
         items, cut = finder.encoder.encode(labelled)
         answers = self._answers(finder, items)
         if processes.is_main:

@@ -1,8 +1,8 @@
 """What word overlap alone finds: BM25 over the passages, or over the spans, of one dialogue.
 
 The yardstick that a trained model must beat, and the check that a world needs more than it. Words and weights are those
-of `retrieval`'s BM25 with its defaults (Porter's stems, Lucene's 33 stop words, k1 0.82, b 0.68); the statistics are
-those of the texts given, not of a corpus. Knows dialogues; keeps no index.
+of `retrieval`'s BM25 with its defaults (Porter's stems, Lucene's 33 stop words, k1 0.82, b 0.68), or with `snowball()`;
+the statistics are those of the texts given, not of a corpus. Knows dialogues; keeps no index.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from finegrained_rlhf.retrieval.bm25.postings import TermWeights, Weighting, cou
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.bm25.tokenization import GrowingVocabulary
 
-PLAIN_WORDS = Bm25Config(k1=0.9, b=0.4, stemmer="none", stop_words="none")
-"""Words as they stand: close to what the committed tables of DialogueWorld and DSTC11 were made with."""
+
+def snowball() -> Bm25Config:
+    """Snowball's English stemmer (Porter's second) and NLTK's 179 English stop words, as bm25s brings them along.
+
+    Question words and pronouns are among them, which say little of what is asked for.
+    """
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+    return Bm25Config(stemmer="english", stop_words=STOPWORDS_EN_PLUS)
 
 
 def bm25(query: str, documents: Sequence[str], config: Bm25Config | None = None) -> list[float]:

@@ -20,7 +20,7 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import NextScores, Vectors
 from finegrained_rlhf.dialki.model.model import DialkiModel, M, load_dialki
-from finegrained_rlhf.dialki.model.search import BestSpans, best_spans, passages_above
+from finegrained_rlhf.dialki.model.search import BestSpans, best_jointly, best_spans, passages_above
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.processes import Processes
@@ -38,7 +38,8 @@ class Found:
             BERTQA that of its best answer among the n best.
         begin: probability of the first span, among the candidates of the passage.
         end: probability of the last one.
-        score: of the run of spans: the sum of its begin and end probabilities, or logits.
+        score: of the run of spans: the sum of its begin and end probabilities, or logits; with `joint` of their
+            log-probabilities and the passage's.
         passages: those above the threshold γ, most probable first; the best one alone where γ was not tuned.
         searched: the passages that were searched.
         probabilities: of each of them; they add up to 1 over these, whatever the others hold.
@@ -172,18 +173,22 @@ class KnowledgeFinder(Finder[DialkiModel]):
         return self._answers(chosen, scores, batch), vectors, batch
 
     def _answers(self, chosen: Sequence[Chosen], scores: NextScores, batch: DialkiBatch) -> list[Found]:
-        passages = scores.passage.masked_fill(~batch.passage_mask, -torch.inf).softmax(dim=1)
-        best = passages.argmax(dim=1)
+        config = self.model.config.search
+        of_passages = scores.passage.masked_fill(~batch.passage_mask, -torch.inf)
+        passages = of_passages.softmax(dim=1)
+        joint = config.score_by == "joint"
+        if joint:
+            logs = of_passages.log_softmax(dim=1)
+            best, found = best_jointly(logs, scores.begin, scores.end, scores.span_mask, config.max_spans)
+        else:
+            best = passages.argmax(dim=1)
         rows = torch.arange(len(best), device=best.device)
         mask = scores.span_mask[rows, best]
         logits = [part[rows, best].masked_fill(~mask, -torch.inf) for part in (scores.begin, scores.end)]
         begin, end = (part.softmax(dim=1) for part in logits)
-        config = self.model.config.search
-        found = (
-            best_spans(begin, end, mask, config.max_spans)
-            if config.score_by == "probabilities"
-            else best_spans(logits[0], logits[1], mask, config.max_spans)
-        )
+        if not joint:
+            parts = (begin, end) if config.score_by == "probabilities" else (logits[0], logits[1])
+            found = best_spans(*parts, mask, config.max_spans)
         if not bool(torch.isfinite(passages).all() & torch.isfinite(found.score).all()):
             raise ModelError("the model's scores are not finite; its weights are damaged or its precision is too low")
         return self._records(chosen, passages, best, found, begin[rows, found.begin], end[rows, found.end])

@@ -6,49 +6,22 @@ Knows encoded examples. Does not know models or losses. What is drawn follows fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
-from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialogue.records import Knowledge, Turn
+from finegrained_rlhf.dialogue.records import Knowledge
 
-HistoryLabels = Literal["all", "agent", "half", "none"]
-"""Whose knowledge labels are trained on: all turns', the agent's, a random half of the agent's, nobody's (3.3.5)."""
-
+GoldEntries = Literal["one", "all"]
+"""Of several gold places of a dialogue: one, drawn anew at every step, or all."""
 NO_LABEL = -1
-
-
-def keep_history_labels(example: DialogueExample, which: HistoryLabels, seed: int) -> DialogueExample:
-    """The example with only those knowledge labels of its turns that `which` names.
-
-    `half` follows from the seed, the opening turn, and the turn and its place, so that a turn has its label in all
-    examples of its dialogue or in none.
-
-    Raises:
-        ConfigError: `which` is unknown.
-    """
-    if which not in get_args(HistoryLabels):
-        raise ConfigError(f"history_labels: expected one of {', '.join(get_args(HistoryLabels))}, got {which!r}")
-    if which == "all":
-        return example
-    opening = example.turns[0].text
-
-    def keeps(place: int, turn: Turn) -> bool:
-        if which == "none" or turn.role != "agent":
-            return False
-        return which == "agent" or stable_hash(seed, "half", opening, place, turn.text) % 2 == 0
-
-    turns = (turn if keeps(i, turn) else replace(turn, knowledge=None) for i, turn in enumerate(example.turns))
-    return replace(example, turns=tuple(turns))
 
 
 @dataclass(frozen=True)
@@ -59,28 +32,39 @@ class Chosen:
         example: the dialogue.
         passages: indices of its passages, each with at least one candidate.
         gold: what is to be found, in one of them; None at inference.
+        all_gold: every gold entry in them, `gold` included; empty where one alone is trained on.
     """
 
     example: EncodedExample
     passages: tuple[int, ...]
     gold: Knowledge | None = None
+    all_gold: tuple[Knowledge, ...] = ()
 
 
-def passages_to_train(example: EncodedExample, count: int, seed: int, step: int) -> Chosen:
-    """One gold entry, its passage, and up to `count` − 1 passages without any gold, in document order.
+def passages_to_train(
+    example: EncodedExample, count: int, seed: int, step: int, gold_entries: GoldEntries = "one"
+) -> Chosen:
+    """Passages with gold, and others without, `count` at most, in document order.
 
     Args:
         example: with at least one gold entry.
         count: passages, at least one.
         seed: of the run.
         step: training step.
+        gold_entries: `one`: one gold entry and its passage, the others have none; `all`: passages with gold fill up to
+            half of the places, one at least, and all gold entries in them count.
     """
     generator = np.random.default_rng(stable_hash(seed, "passages", step, example.example.id))
     gold = example.gold[int(generator.integers(len(example.gold)))]
     golden = {knowledge.passage for knowledge in example.example.gold}
     others = [i for i, spans in enumerate(example.candidates) if spans and i not in golden]
-    drawn = generator.permutation(len(others))[: count - 1].tolist()
-    return Chosen(example, tuple(sorted([gold.passage, *(others[i] for i in drawn)])), gold)
+    right = [gold.passage]
+    if gold_entries == "all":
+        more = sorted({knowledge.passage for knowledge in example.gold} - {gold.passage})
+        right += [more[i] for i in generator.permutation(len(more))[: max(1, count // 2) - 1].tolist()]
+    drawn = generator.permutation(len(others))[: count - len(right)].tolist()
+    entries = tuple(known for known in example.gold if known.passage in right) if gold_entries == "all" else ()
+    return Chosen(example, tuple(sorted([*right, *(others[i] for i in drawn)])), gold, entries)
 
 
 def passages_to_search(example: EncodedExample, limit: int) -> Chosen:
@@ -150,6 +134,7 @@ class Targets:
         history_passage: int64 [N, T], of each turn, newest first.
         history_begin: int64 [N, T].
         history_end: int64 [N, T].
+        entries: int64 [N, G, 3], passage, begin and end of every gold entry where all are trained on; else G is 0.
     """
 
     passage: Tensor
@@ -158,6 +143,7 @@ class Targets:
     history_passage: Tensor
     history_begin: Tensor
     history_end: Tensor
+    entries: Tensor
 
 
 def collate(
@@ -216,4 +202,9 @@ def targets(chosen: Sequence[Chosen], device: torch.device | str = "cpu") -> Tar
         for t, known in enumerate(item.example.history):
             if known is not None and known.passage in place:
                 history[:, n, t] = torch.tensor([place[known.passage], known.begin, known.end])
-    return Targets(*send(gold, device).unbind(), *send(history, device).unbind())
+    most = max(len(item.all_gold) for item in chosen)
+    entries = torch.full((len(chosen), most, 3), NO_LABEL)
+    for n, item in enumerate(chosen):
+        for g, known in enumerate(item.all_gold):
+            entries[n, g] = torch.tensor([item.passages.index(known.passage), known.begin, known.end])
+    return Targets(*send(gold, device).unbind(), *(*send(history, device).unbind(), send(entries, device)))

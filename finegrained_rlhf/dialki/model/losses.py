@@ -38,6 +38,47 @@ def next_loss(scores: NextScores, targets: Targets) -> Tensor:
     )
 
 
+def marginal_loss(scores: NextScores, targets: Targets) -> Tensor:
+    """−log of the probability that passage, first and last span are those of any gold entry, in nats.
+
+    With q(p, b, e) = q(p) q(b | p) q(e | p) summed over a dialogue's entries. The parts are those of the chain rule:
+    that the passage is one of gold; that the first span is right, given that; that the last one is, given both. With
+    one entry they are those of `next_loss`. (After the marginal likelihood of Cheng et al. 2020, "Probabilistic
+    assumptions matter", over document-level answers.)
+
+    Args:
+        scores: of N dialogues.
+        targets: with `entries` [N, G, 3], at least one a dialogue.
+
+    Returns:
+        fp32 [3]: sums over the dialogues of the passage, begin and end part.
+    """
+    if targets.entries.shape[:1] != scores.passage.shape[:1] or not targets.entries.shape[1]:
+        raise ValueError(f"gold entries {tuple(targets.entries.shape)} for {len(scores.passage)} dialogues")
+    known = targets.entries[..., 0] != NO_LABEL
+    passage, begin, end = targets.entries.clamp(min=0).unbind(-1)
+    rows = torch.arange(len(passage), device=passage.device)[:, None]
+    logs = scores.passage.log_softmax(dim=-1).gather(1, passage)
+    so_far, parts = passage, [_log_sum(logs, known & _first(passage, known))]
+    for place, of_spans in ((begin, scores.begin), (end, scores.end)):
+        so_far = so_far * of_spans.shape[-1] + place  # passage, begin and end as one number
+        logs = logs + of_spans.log_softmax(dim=-1)[rows, passage, place]
+        parts.append(_log_sum(logs, known & _first(so_far, known)))
+    whole = torch.stack(parts)
+    return -torch.cat([whole[:1], whole.diff(dim=0)]).sum(dim=1)
+
+
+def _first(numbers: Tensor, known: Tensor) -> Tensor:
+    """Bool [N, G]: no known entry before it has the same number [N, G]."""
+    same = (numbers[:, :, None] == numbers[:, None, :]) & known[:, None, :]
+    return ~same.tril(diagonal=-1).any(dim=-1)
+
+
+def _log_sum(logs: Tensor, counted: Tensor) -> Tensor:
+    """[N]: log of the summed exponentials of those entries [N, G] that are counted."""
+    return logs.masked_fill(~counted, -torch.inf).logsumexp(dim=1)
+
+
 def history_loss(scores: HistoryScores, targets: Targets) -> Tensor:
     """The mean over a dialogue's labelled turns of the passage, begin and end losses of each, in nats.
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Chosen, Targets, collate, targets
+from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Chosen, GoldEntries, Targets, collate, targets
 from finegrained_rlhf.dialki.model.heads import NextScores
-from finegrained_rlhf.dialki.model.losses import history_loss, next_loss
+from finegrained_rlhf.dialki.model.losses import history_loss, marginal_loss, next_loss
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.model.regularization import NoiseConfig, RandomState, adversarial_loss
 
@@ -27,14 +28,19 @@ class LossConfig:
     Attributes:
         history: α, of the history loss (1 on Doc2Dial, 0.5 on Wizard of Wikipedia).
         adversarial: β, of the posterior regularization.
+        gold: of a dialogue with several gold entries, the next loss is that of `one`, drawn anew at every step, or the
+            marginal likelihood of `all` among the passages of the step.
         noise: how it disturbs the word embeddings.
     """
 
     history: float = 1.0
     adversarial: float = 5.0
+    gold: GoldEntries = "one"
     noise: NoiseConfig = field(default_factory=NoiseConfig)
 
     def __post_init__(self) -> None:
+        if self.gold not in get_args(GoldEntries):
+            raise ConfigError(f"losses.gold: expected one of {', '.join(get_args(GoldEntries))}, got {self.gold!r}")
         if self.history < 0 or self.adversarial < 0:
             raise ConfigError(f"losses: expected weights of at least 0, got {self.history} and {self.adversarial}")
 
@@ -87,7 +93,7 @@ def objective(
     before = RandomState.of(model.device)
     vectors = model.encode(batch)
     scores = model.next_scores(vectors, batch)
-    following = next_loss(scores, labels)
+    following = (marginal_loss if config.gold == "all" else next_loss)(scores, labels)
     total = following.sum()
     history = adversarial = following.new_zeros(())
     if config.history:
@@ -101,7 +107,8 @@ def objective(
 
 
 def _counts(scores: NextScores, labels: Targets) -> Tensor:
-    """Dialogues, those whose passage was found, and labelled turns."""
-    found = scores.passage.argmax(dim=1) == labels.passage
+    """Dialogues, those whose passage (of several gold ones any) was found, and labelled turns."""
+    right = torch.cat([labels.passage[:, None], labels.entries[..., 0]], dim=1)
+    found = (right == scores.passage.argmax(dim=1)[:, None]).any(dim=1)
     turns = labels.history_passage != NO_LABEL
     return torch.stack([found.new_tensor(len(found), dtype=torch.float32), found.sum().float(), turns.sum().float()])

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError
 
-ScoreBy = Literal["probabilities", "logits"]
+ScoreBy = Literal["probabilities", "logits", "joint"]
+"""`joint` chooses passage and spans together; the others choose the best passage first."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class SearchConfig:
 
     Attributes:
         max_spans: longest run of spans (5 on Doc2Dial, 1 on Wizard of Wikipedia).
-        score_by: a run scores the sum of its begin and end `probabilities` (thesis) or `logits` (original code).
+        score_by: a run of the best passage scores the sum of its begin and end `probabilities` (thesis) or `logits`
+            (original code); `joint`: a run of any passage scores log p(passage) + log p(begin) + log p(end).
         max_passages: passages that a dialogue may choose from; the first ones of a longer document.
         most: most passages of an answer from several passages.
     """
@@ -70,6 +72,32 @@ def best_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> Best
     best = scores.argmax(dim=1)
     first = best // reach
     return BestSpans(first, first + best % reach, scores.gather(1, best[:, None]).squeeze(1))
+
+
+def best_jointly(
+    passages: Tensor, begin: Tensor, end: Tensor, mask: Tensor, max_spans: int
+) -> tuple[Tensor, BestSpans]:
+    """The passage and its run of spans with the highest log p(passage) + log p(begin) + log p(end).
+
+    Of equal ones the first passage wins, then as in `best_spans`.
+
+    Args:
+        passages: log-probabilities [N, M]; −inf where there is no passage.
+        begin: logits [N, M, S] of each span as the first one.
+        end: logits [N, M, S], as the last one.
+        mask: bool [N, M, S], True = a candidate; at least one in each passage that is there.
+        max_spans: longest run, at least 1.
+
+    Returns:
+        int64 [N], the passage, and its run; `score` is the sum of the three log-probabilities, in nats.
+    """
+    masked = torch.finfo(torch.float32).min / 4
+    first, last = (part.float().masked_fill(~mask, masked).log_softmax(-1).flatten(0, 1) for part in (begin, end))
+    runs = best_spans(first, last, mask.flatten(0, 1), max_spans)
+    scores = passages + runs.score.view_as(passages)
+    best = scores.argmax(dim=1)
+    rows = best + torch.arange(len(best), device=best.device) * passages.shape[1]
+    return best, BestSpans(runs.begin[rows], runs.end[rows], scores.gather(1, best[:, None]).squeeze(1))
 
 
 def top_spans(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int, count: int) -> BestSpans:

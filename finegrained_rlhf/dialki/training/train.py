@@ -14,7 +14,7 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.finding.scores import length_edges, summaries
-from finegrained_rlhf.dialki.inputs.batches import HistoryLabels, keep_history_labels
+from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_history_labels, keep_history_labels
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.model import DialkiConfig, load_model, new_model, read_record
 from finegrained_rlhf.dialki.model.objective import LossConfig
@@ -51,7 +51,9 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
         validation_examples: use at most so many of them; None uses all.
         dialki: what the model is: a `DialkiConfig` (with `units` sentences Multi-Sentence) or a `BertQaConfig`.
         losses: their weights, and the noise.
-        history_labels: whose knowledge labels are trained on: `all`, `agent`, `half` (of the agent's) or `none`.
+        history_labels: whose knowledge labels the history loss uses: those of `all` turns, `agent`, `half` (of the
+            agent's) or `none`; as controls `current` (the last user turn's alone), `earlier` (all but that one) or
+            `random` (every label replaced by a random span).
         batches: sizes, and passages a dialogue.
         epochs: passes over the examples; used where `total_steps` is None.
         dropout: rate everywhere in the model; None keeps the encoder's own and `dialki.dropout`.
@@ -76,8 +78,7 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
     dropout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.history_labels not in ("all", "agent", "half", "none"):
-            raise ConfigError(f"history_labels: expected all, agent, half or none, got {self.history_labels!r}")
+        check_history_labels(self.history_labels)
         if self.epochs <= 0:
             raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -90,6 +91,8 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
             raise ConfigError(
                 f"{self.system.name} has one loss: give losses.history=0 and losses.adversarial=0, or baseline=bertqa"
             )
+        if self.system.losses == "next" and self.losses.gold != "one":
+            raise ConfigError(f"losses.gold: {self.system.name} learns one answer at a time, expected one")
         self._source()
         super().__post_init__()
 

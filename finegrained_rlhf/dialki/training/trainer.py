@@ -185,7 +185,7 @@ class DialkiTrainer(KnowledgeTrainer):
 
     def choose(self, item: EncodedExample, step: int) -> Chosen:
         """A passage with gold, and others without."""
-        return passages_to_train(item, self.batches.passages, self.seed, step)
+        return passages_to_train(item, self.batches.passages, self.seed, step, self.losses.gold)
 
     def loss(self, chosen: Sequence[Chosen], step: int) -> tuple[Tensor, Parts]:
         """L_next + α L_hist + β L_adv of some dialogues, a scalar [] in nats, and its parts (float64 [9])."""

@@ -1,73 +1,101 @@
-"""DSTC11 track 5: a tiny DIALKI and Multi-Sentence beside what word overlap alone finds, on held-out dialogues.
+"""DSTC11 track 5: DIALKI and Multi-Sentence beside what word overlap alone finds, on held-out dialogues.
 
 Reads what the steps of the experiment wrote; runs no model. BM25 is measured here.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.dialki.evaluation.lexical import lexical_span
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.dialki.evaluation.lexical import lexical_span, snowball
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve
+from finegrained_rlhf.experiments.comparison import compared
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.text.tables import markdown_table
 
-LEXICAL: dict[str, int | None] = {"bm25_last_turn": 1, "bm25_last_two_turns": 2, "bm25_all_turns": None}
-"""How many of the last turns each BM25 row asks with."""
+TURNS: dict[str, int | None] = {"last_turn": 1, "last_two_turns": 2, "all_turns": None}
+"""How many of the last turns a BM25 row asks with."""
+LEXICAL = tuple(f"{words}_{turns}" for words in ("bm25", "bm25_snowball") for turns in TURNS)
+BASELINE = "bm25_snowball_last_turn"
+"""The strongest BM25 on dev."""
 SCORES = ("exact_match", "f1", "passage_accuracy")
+ERROR = "exact_match_error"
 PARTS: dict[Dstc11Part, str] = {"test": "", "dev": "dev_"}
 """The parts that are measured, and what their columns begin with."""
-TRAINED = ("dialki", "multi_sentence")
+TINY = ("dialki", "dialki_all_gold", "multi_sentence", "multi_sentence_all_gold")
+PRETRAINED = ("minilm_dialki", "minilm_dialki_noise", "minilm_multi_sentence")
+TRAINED = (*TINY, *PRETRAINED)
+JOINT = "_joint"
+"""Behind the name of a DIALKI: its weights, passage and sentence chosen together."""
+ROWS = tuple(row for run in TRAINED for row in ((run,) if "multi" in run else (run, run + JOINT)))
 
 
 @dataclass(frozen=True)
 class Dstc11Table(ComparedTable):
-    """Trained models against the sentence that BM25 scores highest."""
+    """Trained models against the sentence that BM25 scores highest. Only what was run has a row."""
 
-    title: ClassVar[str] = "DSTC11 track 5: tiny BERTs as DIALKI and Multi-Sentence against BM25"
+    title: ClassVar[str] = "DSTC11 track 5: DIALKI and Multi-Sentence against BM25"
     about: ClassVar[str] = (
         "The best sentence (or FAQ) among all reviews and FAQs of the entities in question, for the knowledge-seeking "
         "turns of the held-out tenth `test`; `dev_…`: of the tenth that models were selected on. Exact match and F1 "
         "against the nearest of the turn's gold sentences; `passage_accuracy`: the review or FAQ of the sentence holds "
-        "gold. `bm25_…`: the sentence with the highest BM25 score for the words of the last turn, the last two, all. "
-        "`dialki`: a BERT of two layers and width 128 from scratch, trained on the other eight tenths with the loss of "
-        "the next turn and knowledge contextualization (this data set has no labels of earlier turns); "
-        "`multi_sentence`: the same BERT reads sentence by sentence behind the last turn, with the next loss alone."
+        "gold; `exact_match_error`: the standard error of the exact match over the turns. `bm25_…`: the sentence with "
+        "the highest BM25 score for the words of the last turn, the last two, all, with Porter's stems and Lucene's 33 "
+        "stop words; `bm25_snowball_…`: with Snowball's stems and 179 stop words. `dialki`: a BERT of two layers and "
+        "width 128 from scratch, trained on the other eight tenths with the loss of the next turn and knowledge "
+        "contextualization (this data set has no labels of earlier turns); `multi_sentence`: the same BERT reads "
+        "sentence by sentence, with the next loss alone. Both read as much of the dialogue, for as many steps, with as "
+        "many inputs a dialogue. `…_all_gold`: the marginal likelihood of all gold sentences instead of one drawn at "
+        "each step. `…_joint`: the same weights, passage and sentence chosen together instead of one after the other. "
+        "`minilm_…`: MiniLM in place of the BERT from scratch; `…_noise`: with posterior regularization, β 5 and a 1."
     )
     world: ClassVar[str] = "DSTC11"
     runs: ClassVar[tuple[str, ...]] = TRAINED
-    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *TRAINED)
-    baseline: ClassVar[str] = next(iter(LEXICAL))
-    columns: ClassVar[tuple[str, ...]] = tuple(f"{prefix}{name}" for prefix in PARTS.values() for name in SCORES)
+    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *ROWS)
+    baseline: ClassVar[str] = BASELINE
+    columns: ClassVar[tuple[str, ...]] = (*SCORES, ERROR, *(f"dev_{name}" for name in SCORES))
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """Rows, their spread, the differences from BM25 on the last turn, and the learning curves."""
+        """Rows, their spread, the differences from the best BM25, the learning curves, and which rows were not run.
+
+        Raises:
+            DataError: a run was made for some seeds and not for others, or lacks an evaluation.
+        """
         data = setting_of(roots, "data")
         examples = {part: read_dstc11(data, part).examples for part in PARTS}
         rows: list[dict[str, Any]] = []
-        for system, turns in LEXICAL.items():
-            found = _scores({part: lexical_scores(examples[part], turns) for part in PARTS})
+        for system in LEXICAL:
+            found = _scores({part: lexical_scores(examples[part], system) for part in PARTS})
             rows += [{"system": system, "seed": seed, **found} for seed in roots]
-        rows += [self.row(root, run, seed) for run in TRAINED for seed, root in roots.items()]
-        compared = self.compare(rows)
+        made = [row for row in ROWS if run_of(row) in self._made(roots)]
+        rows += [self.row(root, system, seed) for system in made for seed, root in roots.items()]
         return {
-            "rows": compared.pop("rows"),
+            "rows": rows,
             "examples": {part: len(examples[part]) for part in PARTS},
-            **compared,
+            "not_run": [row for row in ROWS if row not in made],
+            **compared(rows, (*LEXICAL, *made), self.columns, self.baseline),
             "curves": [
                 {"system": run, "seed": seed, **row}
-                for run in TRAINED
+                for run in self._made(roots)
                 for seed, root in roots.items()
                 for row in read_curve(root / run, ("passage_accuracy", "exact_match"))
             ],
         }
+
+    def _made(self, roots: Mapping[int, Path]) -> tuple[str, ...]:
+        """The runs that were made for a seed at least."""
+        return tuple(run for run in TRAINED if any((root / run).is_dir() for root in roots.values()))
+
+    def _timed(self) -> dict[str, tuple[str, ...]]:
+        return {"table": self._made({seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds or ()})}
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What the evaluations of a trained system say."""
@@ -75,32 +103,58 @@ class Dstc11Table(ComparedTable):
         return {"system": system, "seed": seed, **found}
 
     def body(self, result: Mapping[str, Any]) -> str:
-        """Spread, differences, every run, and what the validations on dev said."""
+        """What was not run, spread, differences, every run, and what the validations on dev said."""
         counts = ", ".join(f"{number} {part}" for part, number in result["examples"].items())
         columns = ["system", "seed", "step", "exact_match", "passage_accuracy"]
+        missing = ", ".join(f"`{row}`" for row in result["not_run"])
+        curves = f"\n## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
         return (
-            f"Turns: {counts}.\n\n{super().body(result)}\n"
-            f"## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
+            f"Turns: {counts}.{f' Not run yet, and so without a row: {missing}.' if missing else ''}\n\n"
+            f"{super().body(result)}{curves if result['curves'] else ''}"
+        )
+
+    def took(self, result: Mapping[str, Any]) -> str:
+        """How long the runs that were made took."""
+        seconds = result["seconds"]["table"]
+        if not seconds:
+            return "BM25 alone: seconds."
+        return (
+            f"Training steps and validations of the runs ({', '.join(seconds)}), all seeds together: "
+            f"{sum(seconds.values()) / 60:.1f} minutes, one run after the other. Loading and evaluating are left out."
         )
 
 
-def _measured(root: Path, run: str, part: Dstc11Part) -> Mapping[str, float]:
-    """What the evaluation of a run says of a part."""
-    groups = read_json(root / "evaluation" / f"{run}_{part}" / "evaluation.json")["groups"]
-    found: Mapping[str, float] = groups["all"]
-    return found
+def run_of(row: str) -> str:
+    """The run whose weights a row's answers come from."""
+    return row.removesuffix(JOINT)
+
+
+def _measured(root: Path, system: str, part: Dstc11Part) -> dict[str, float]:
+    """What the evaluation of a system says of a part, and the error over its turns."""
+    directory = root / "evaluation" / f"{system}_{part}"
+    groups = read_json(directory / "evaluation.json")["groups"]
+    exact = [float(row["exact_match"]) for row in read_jsonl(directory / "answers.jsonl")]
+    return {**groups["all"], ERROR: standard_error(exact)}
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of their mean; 0 for one value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _scores(of_parts: Mapping[Dstc11Part, Mapping[str, float]]) -> dict[str, float]:
-    return {f"{prefix}{name}": of_parts[part][name] for part, prefix in PARTS.items() for name in SCORES}
+    return {f"{prefix}{name}": of_parts[part][name] for part, prefix in PARTS.items() for name in (*SCORES, ERROR)}
 
 
-def lexical_scores(examples: Sequence[DialogueExample], turns: int | None) -> dict[str, float]:
+def lexical_scores(examples: Sequence[DialogueExample], system: str) -> dict[str, float]:
     """Means over dialogues of the scores of BM25's best sentence, its passage being the answer's.
 
     Args:
         examples: with gold.
-        turns: the last so many turns are the query; None takes all.
+        system: one of `LEXICAL`: which words count, and how many of the last turns are the query.
     """
-    found = [(example, lexical_span(example, turns)) for example in examples]
-    return summary([score_answer(example, span.passage, example.text_of(span)) for example, span in found])
+    words, turns = next((w, n) for w in ("bm25_snowball", "bm25") for t, n in TURNS.items() if system == f"{w}_{t}")
+    config = snowball() if words == "bm25_snowball" else None
+    found = [(example, lexical_span(example, turns, config)) for example in examples]
+    scores = [score_answer(example, span.passage, example.text_of(span)) for example, span in found]
+    return {**summary(scores), ERROR: standard_error([score.exact for score in scores])}

@@ -46,9 +46,11 @@ def user_turn(kind: str, attribute: str, name: str) -> str:
 
 KINDS: dict[str, str] = {
     "named": "The {attribute} of {name}?",
-    "pronoun": "And its {attribute}?",
-    "place": "And {name}?",
-    "back": "And the other one?",
+    "pronoun": "And what is its {attribute}?",
+    "place": "And that of {name}?",
+    "next": "And what comes after that?",
+    "resume": "And next at {name}?",
 }
-"""Ways of asking. `named` needs no history; `pronoun` takes the place from it; `place` takes the attribute; `back`
-takes the attribute, and the place that was spoken of before the present one."""
+"""Ways of asking, each of six words and marks. `named` needs no earlier turn; `pronoun` takes the place from them;
+`place` takes the attribute; `next` takes the place, and asks for the fact that stands after the one told last;
+`resume` goes back to a place that was left, and asks for the fact after the one told last there."""

@@ -6,7 +6,7 @@ Knows file names, split sizes and which documents a split is about.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from finegrained_rlhf.worlds.dialogue.dialogues import (
     WorldDocument,
     draw_dialogue,
     draw_document,
+    with_noise,
 )
 
 
@@ -28,10 +29,10 @@ from finegrained_rlhf.worlds.dialogue.dialogues import (
 class MakeDialogueWorld(World[WorldDialogue]):
     """Make a world and write its files to `output_dir`.
 
-    `train.jsonl`, `dev.jsonl`, `test.jsonl`: dialogues about one set of documents; agents
-    digress in training only. `unseen.jsonl`: dialogues about
-    other documents, whose places have names that occur in no document of the other splits. `world.jsonl`: how each
-    user turn asks. `corpus.txt`: every word of the world in every form; it does not depend on the seed.
+    `train.jsonl`, `dev.jsonl`, `test.jsonl`: dialogues about one set of documents; labels are noisy in training only.
+    `unseen.jsonl`: dialogues about other documents, whose places have names that occur in no document of the other
+    splits. `world.jsonl`: how each user turn asks, and what each answer truly rests on. `corpus.txt`: every word of the
+    world in every form; it does not depend on the seed. Dialogues are the same whatever `world.noise` is.
 
     Attributes:
         seed: of the world; another seed is another draw of everything, the held-out names too.
@@ -42,8 +43,10 @@ class MakeDialogueWorld(World[WorldDialogue]):
         dev: dialogues for selection.
         test: held-out dialogues about the same documents.
         unseen: dialogues about unseen documents.
-        answers: `last`: a dialogue ends with a question, whose answer is to be found, and the labels of the turns
-            before it are its history; `all`: it ends with an answer, and the knowledge of each answer is to be found.
+        train_answers: `all`: a training dialogue ends with an answer, and the knowledge of each of its answers is to be
+            found, as on Doc2Dial, with the labels of the turns before it as its history; `last`: it ends with a
+            question, and only what the answer to that rests on is to be found.
+        answers: the same for the other splits.
         world: what a document and a dialogue look like.
     """
 
@@ -53,17 +56,19 @@ class MakeDialogueWorld(World[WorldDialogue]):
     documents: int = 300
     unseen_documents: int = 60
     held_out: float = 0.2
-    train: int = 4000
+    train: int = 2000
     dev: int = 250
     test: int = 500
     unseen: int = 500
+    train_answers: Literal["last", "all"] = "all"
     answers: Literal["last", "all"] = "last"
-    world: DialogueWorldConfig = field(default_factory=lambda: DialogueWorldConfig(digression=0.3))
+    world: DialogueWorldConfig = field(default_factory=lambda: DialogueWorldConfig(noise=0.2))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.answers not in ("last", "all"):
-            raise ConfigError(f"answers: expected last or all, got {self.answers!r}")
+        for name in ("train_answers", "answers"):
+            if getattr(self, name) not in ("last", "all"):
+                raise ConfigError(f"{name}: expected last or all, got {getattr(self, name)!r}")
         if min(self.documents, self.unseen_documents) < 1:
             raise ConfigError("documents and unseen_documents must be 1 or more")
         held = round(self.held_out * len(lexicon.NAMES))
@@ -83,26 +88,30 @@ class MakeDialogueWorld(World[WorldDialogue]):
         splits = {}
         for split in self.splits:
             rng, documents = self.rng(split), unseen if split == "unseen" else seen
-            world = self.world if split == "train" else replace(self.world, digression=0.0)
             splits[split] = [
-                draw_dialogue(f"{split}-{i:05d}", rng.choice(documents), rng, world)
+                draw_dialogue(f"{split}-{i:05d}", rng.choice(documents), rng, self.world)
                 for i in range(getattr(self, split))
             ]
         return splits
 
     def write_split(self, path: Path, split: str, drawn: Sequence[WorldDialogue]) -> None:
-        """A file in the project's dialogue format."""
-        write_dialogues(path, [to_row(one, split == "unseen", self.answers == "last") for one in drawn])
+        """A file in the project's dialogue format. Training labels are noisy."""
+        noise = self.rng("noise", split)
+        training = split == "train"
+        labelled = [with_noise(one, noise, self.world.noise) if training else one for one in drawn]
+        last = (self.train_answers if training else self.answers) == "last"
+        write_dialogues(path, [to_row(one, split == "unseen", last) for one in labelled])
 
     def truth(self, split: str, drawn: WorldDialogue) -> dict[str, Any]:
-        """How each user turn of a dialogue asks, and of which place."""
+        """How each user turn of a dialogue asks, and what each answer rests on: the place, and the span, from 0."""
         document = drawn.document
         return {
             "id": drawn.id,
             "split": split,
             "document": document.id,
             "kinds": list(drawn.kinds),
-            "places": [document.names[turn.knowledge.passage] for turn in drawn.turns[::2] if turn.knowledge],
+            "places": [document.names[turn.knowledge.passage] for turn in drawn.turns[1::2] if turn.knowledge],
+            "spans": [turn.knowledge.begin for turn in drawn.turns[1::2] if turn.knowledge],
         }
 
     def vocabulary(self) -> list[str]:

@@ -41,7 +41,7 @@ def test_rows_means_and_the_claims_of_the_thesis(root: Path) -> None:
     assert [(r["seed"], r["bleu"]) for r in result["rows"] if r["system"] == "span_found"] == [(0, 50), (1, 20)]
     assert result["summary"]["span_found"]["bleu"]["mean"] == 35
     assert result["differences"]["systems"]["span_found"]["bleu"] == {
-        "mean": 15, "min": -10, "max": 40, "higher": 1, "lower": 1, "seeds": 2
+        "mean": 15, "error": 25, "min": -10, "max": 40, "higher": 1, "lower": 1, "seeds": 2
     }  # fmt: skip
     assert [(claim["means"], claim["holds_in"]) for claim in result["claims"]] == [([35, 20], 1), ([50, 35], 2)]
     page = (root / "table.md").read_text()

@@ -110,6 +110,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
     found = differences(rows(ours=[0.1, 0.3], theirs=[0.2, 0.1], third=[None, 1.0]), "theirs", ["x", "y"])
     assert found["ours"]["x"] == {
         "mean": pytest.approx(0.05),
+        "error": pytest.approx(0.15),
         "min": pytest.approx(-0.1),
         "max": pytest.approx(0.2),
         "higher": 1,
