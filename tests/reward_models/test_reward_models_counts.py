@@ -18,7 +18,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.config import RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples
-from reward_models.encoders.counts import CountLayer, count_names, counts_of
+from reward_models.encoders.counts import CountLayer, count_names, word_counts
 from reward_models.encoders.evidence import choose, content_words, sentences_of
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
@@ -33,7 +33,7 @@ QUESTION = "What is the lake like?"
 
 
 def test_counts_of_segments_by_hand() -> None:
-    rows = counts_of(RELEVANCE, relevance_parts(QUESTION, ["The lake is cold,", "cold and deep water."]))
+    rows = word_counts(RELEVANCE, relevance_parts(QUESTION, ["The lake is cold,", "cold and deep water."]))
     # content words: {lake, cold}, of which the question has one; {cold, deep, water}, of which one was said
     assert rows[0] == pytest.approx((0.0, 0.0, 0.2, math.log(5), 0.4, 0.0, -1.0))
     assert rows[1] == pytest.approx((0.1, 1.0, 0.2, math.log(5), 0.4, -1.0, -1 / 3))
@@ -41,7 +41,7 @@ def test_counts_of_segments_by_hand() -> None:
 
 
 def test_counts_against_passages_by_hand() -> None:
-    (row,) = counts_of(FACTUALITY, factuality_parts(QUESTION, [LAKE], ["Its cold lake is 5 kilometres deep."]))
+    (row,) = word_counts(FACTUALITY, factuality_parts(QUESTION, [LAKE], ["Its cold lake is 5 kilometres deep."]))
     named = dict(zip(count_names(FACTUALITY), row, strict=True))
     # {cold, lake, 5, kilometres, deep}: lake and kilometres in the first sentence, cold in the second
     assert named["sentence"] == pytest.approx(2 * 2 / 5 - 1) and named["passages"] == pytest.approx(2 * 3 / 5 - 1)
@@ -49,11 +49,11 @@ def test_counts_against_passages_by_hand() -> None:
 
 
 def test_counts_of_an_answer_and_without_passages() -> None:
-    (row,) = counts_of(COMPLETENESS, answer_parts(QUESTION, [LAKE], "The lake stays cold cold."))
+    (row,) = word_counts(COMPLETENESS, answer_parts(QUESTION, [LAKE], "The lake stays cold cold."))
     named = dict(zip(count_names(COMPLETENESS), row, strict=True))
     assert named["words"] == 0.05 and named["variety"] == pytest.approx(2 * 4 / 5 - 1)
     assert named["answered"] == 0.0  # of {lake, like} one
-    (bare,) = counts_of(COMPLETENESS, answer_parts(QUESTION, [], "The lake stays cold cold."))
+    (bare,) = word_counts(COMPLETENESS, answer_parts(QUESTION, [], "The lake stays cold cold."))
     assert bare[1] == 0.05 and bare[4:7] == (-1.0, -1.0, -1.0) and len(bare) == len(row)
 
 
@@ -147,7 +147,7 @@ def test_every_kind_has_counts_of_one_width() -> None:
             if kind.form == "segment"
             else answer_parts(QUESTION, [LAKE], "It is.")
         )
-        assert {len(row) for row in counts_of(kind, item)} == {len(count_names(kind))}
+        assert {len(row) for row in word_counts(kind, item)} == {len(count_names(kind))}
 
 
 def test_sentences_are_chosen_by_shared_words_and_kept_in_order() -> None:

@@ -21,8 +21,8 @@ from reward_models.data.intermediate import MakeIntermediateFeedback, other_numb
 from reward_models.encoders.models import RewardModelRecord, new_reward_model
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
 from reward_models.trust.evaluate import EvaluateRewardModel
-from reward_models.trust.items import judged_records, read_judged
-from reward_models.trust.judging import judge
+from reward_models.trust.items import judged_records, read_judged_records
+from reward_models.trust.judging import judge_examples
 from reward_models.trust.measure import marked_texts, trust_of
 
 
@@ -69,7 +69,9 @@ def test_planted_errors_are_where_they_are_marked() -> None:
     gold = "The lake is 3 kilometres wide. Its water stays cold all the year round. Nobody swims in it."
     passages = (replace(LAKE, spans=("The lake is 3 kilometres wide, not 7.", *LAKE.sentences[1:])),)
     source = replace(record("It is cold."), gold=gold, passages=passages)
-    other = replace(record("A mill.", passages=()), question="Who burnt the mill?", gold="A farmer burnt the mill. It was old.")
+    other = replace(
+        record("A mill.", passages=()), question="Who burnt the mill?", gold="A farmer burnt the mill. It was old."
+    )
     types: set[str] = set()
     for seed in range(40):
         made = planted_record(source, [other], SpacySegmenter(), np.random.default_rng(seed), rate=1.0)
@@ -137,7 +139,7 @@ def test_judged_records_hold_what_the_report_is_made_of(name: str, tmp_path: Pat
         str(tmp_path / "report.json"),
         items=str(tmp_path / "judged.jsonl"),
     ).run()
-    judged = read_judged(tmp_path / "judged.jsonl")
+    judged = read_judged_records(tmp_path / "judged.jsonl")
     assert [row.record for row in judged] == [f"r{i}" for i in range(4)]
     right = sum(
         sum(t == c for t, c in zip(r.has_error, r.claims, strict=True)) + sum(g > 0 for g in r.gaps) for r in judged
@@ -150,7 +152,7 @@ def test_judged_records_hold_what_the_report_is_made_of(name: str, tmp_path: Pat
         )
     examples = build_examples(records, LabelSettings(model.record.kind), model.input_encoder(), SpacySegmenter())
     texts = marked_texts(records, LabelSettings(model.record.kind), SpacySegmenter())
-    said = judge(model, examples, 8, Processes())
+    said = judge_examples(model, examples, 8, Processes())
     assert trust_of(model.record.kind, examples, texts, said) == report
     for ours, theirs in zip(judged_records(examples, texts, said), judged, strict=True):
         assert ours.record == theirs.record and ours.gaps == pytest.approx(theirs.gaps, abs=1e-5)

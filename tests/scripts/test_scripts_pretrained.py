@@ -160,7 +160,7 @@ def test_encoders_and_reward_models_open_them(minilm: Path, smollm2: Path) -> No
 
 
 def test_a_longformer_of_minilm_reads_what_minilm_reads(minilm: Path, tmp_path: Path) -> None:
-    """Equal hidden states on a text of 300 tokens and a short one; then one of 1,000 tokens is read by a reward model."""
+    """Equal hidden states on a text of 300 tokens and a short one; a reward model then reads 1,000 tokens."""
     done = run_script("make_longformer", f"model={minilm}", f"output_dir={tmp_path}/long", "max_length=1100")
     assert done.returncode == 0, done.stderr
     assert "as" in done.stdout and "on up to 512 tokens" in done.stdout

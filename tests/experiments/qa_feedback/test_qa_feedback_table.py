@@ -20,7 +20,7 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.folds import SplitFeedback
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
-from reward_models.trust.items import JudgedRecord, write_judged
+from reward_models.trust.items import JudgedRecord, write_judged_records
 
 WRONG = "The moon is made of green cheese."
 
@@ -104,7 +104,7 @@ def run_of(directory: Path, rows: list[JudgedRecord]) -> None:
     (directory / "metrics.json").write_text("{}")
     (directory / "config.yaml").write_text("reward_model: {kind: preference}\nseed: 0\n")
     (directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "time/step_s": 2.0}) + "\n")
-    write_judged(directory / "judged.jsonl", rows)
+    write_judged_records(directory / "judged.jsonl", rows)
 
 
 def test_a_table_from_what_models_said(tmp_path: Path) -> None:
