@@ -38,7 +38,7 @@ def count_names(kind: Kind) -> tuple[str, ...]:
     return own + _OF_PASSAGES if kind.reads_passages else own
 
 
-def counts_of(kind: Kind, item: InputParts) -> tuple[tuple[float, ...], ...]:
+def word_counts(kind: Kind, item: InputParts) -> tuple[tuple[float, ...], ...]:
     """A row of numbers for each segment, or one row for a whole answer, in the order of `count_names`.
 
     Of a segment: its place (from 0, in tens), whether it is the last, how many there are (in tens), ln(1 + words) and
@@ -156,7 +156,7 @@ class _Source:
         return _Source(sentences, frozenset().union(*sentences), frozenset(_pairs(running)), numbers)
 
     def counts(self, text: str) -> tuple[float, ...]:
-        """The last columns of `counts_of`."""
+        """The last columns of `word_counts`."""
         words, running = content_words(text), _WORD.findall(text.lower())
         best = max((_share(words & sentence, words) for sentence in self.sentences), default=-1.0)
         bigrams, numbers = _pairs(running), {word for word in running if word.isdigit()}

@@ -36,7 +36,7 @@ def sentences_of(context: str) -> list[str]:
     return [piece for piece in _SENTENCE_END.split(context) if piece]
 
 
-def query_of(item: InputParts, choice: PassageChoice) -> set[str]:
+def selection_words(item: InputParts, choice: PassageChoice) -> set[str]:
     """The words that sentences are chosen by."""
     asked = content_words(item.before)
     return asked if choice == "question" else asked | content_words(" ".join([item.after, *item.segments]))

@@ -20,8 +20,8 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.text.plain_text import plain_token_ids
-from reward_models.encoders.counts import counts_of
-from reward_models.encoders.evidence import PassageChoice, choose, query_of, sentences_of
+from reward_models.encoders.counts import word_counts
+from reward_models.encoders.evidence import PassageChoice, choose, selection_words, sentences_of
 from reward_models.kinds import Kind
 from reward_models.kinds.parts import InputParts
 
@@ -237,7 +237,7 @@ class RewardInputEncoder:
             ids += [self.sep_id, *segment]
         if self.causal and separators:
             separators = [*separators[1:], len(ids)]
-        counts = () if self.counts is None else counts_of(self.counts, item)[: len(separators) or 1]
+        counts = () if self.counts is None else word_counts(self.counts, item)[: len(separators) or 1]
         cut = len(context) - len(kept)
         return EncodedInput((*ids, *self._end(item)), tuple(separators), cut, lost, unread, counts)
 
@@ -251,7 +251,7 @@ class RewardInputEncoder:
             return context[:room]
         sentences = self._sentences(item)
         ids = [self._cache[sentence] for sentence in sentences]
-        kept = choose(sentences, [len(part) for part in ids], query_of(item, self.passages), room)
+        kept = choose(sentences, [len(part) for part in ids], selection_words(item, self.passages), room)
         return [token for i in kept for token in ids[i]]
 
     def _count(self, encoded: Sequence[EncodedInput]) -> None:

@@ -187,7 +187,7 @@ class RewardModel(EncoderModel):
             return self._counted(self._logits(batch), batch).squeeze(-1)
         first = torch.zeros_like(batch.ids[:, :1])
         hidden = self._hidden(batch, first, self.record.global_attention != "none")
-        return self._counted(self.model.classifier(hidden)[:, 0], batch).squeeze(-1)
+        return self._counted(self.model.classifier(hidden), batch).squeeze(-1)
 
     def _counted(self, logits: Tensor, batch: InputBatch) -> Tensor:
         """Logits [S or B, labels] in fp32, with what the batch's counts add to them."""

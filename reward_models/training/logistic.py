@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 RIDGES = (0.1, 1.0, 10.0, 100.0)
 INNER_FOLDS = 5
 _STEPS = 25
+_CONSTANT = 1e-6
+"""A column that varies less than this is taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Logistic:
 
 
 def fit_counts(records: Sequence[CountedItems], columns: Sequence[int], pairs: bool, balanced: bool = True) -> Logistic:
-    """A ridge logistic regression; the ridge is the one of `RIDGES` with the least log loss over inner folds of records.
+    """A ridge logistic regression; the ridge of `RIDGES` has the least log loss over inner folds of records.
 
     Args:
         records: to fit on, at least one item in all.
@@ -90,7 +92,8 @@ def _fit(
     chosen = rows[:, list(columns)]
     labels = np.concatenate([item.labels for item in records])
     mean = np.zeros(len(columns)) if pairs else chosen.mean(0)
-    scale = chosen.std(0) + 1e-9
+    spread = chosen.std(0)
+    scale = np.where(spread > _CONSTANT, spread, 1.0)
     found = newton(
         (chosen - mean) / scale,
         labels,

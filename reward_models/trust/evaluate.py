@@ -19,8 +19,8 @@ from reward_models.encoders.models import RewardModel, RewardModelRecord, load_r
 from reward_models.kinds import KindName, kind_named
 from reward_models.labels.completeness import CompletenessConfig, Matching
 from reward_models.labels.segments import MIN_SPAN_WORDS
-from reward_models.trust.items import JudgedRecord, judged_records, write_judged
-from reward_models.trust.judging import judge
+from reward_models.trust.items import JudgedRecord, judged_records, write_judged_records
+from reward_models.trust.judging import judge_examples
 from reward_models.trust.measure import TrustReport, marked_texts, trust_of
 
 
@@ -75,7 +75,7 @@ class EvaluateRewardModel:
         report, items = self._measure(model, processes)
         if processes.is_main:
             if self.items is not None:
-                write_judged(self.items, items)
+                write_judged_records(self.items, items)
             values = report.to_json(self.data)
             write_json(self.output, values)
             print(f"{trust_page(values)}\nreport: {self.output}")
@@ -94,7 +94,7 @@ class EvaluateRewardModel:
                 f"no record gives a {settings.kind} label to compare with ({len(records)} read)", file=self.data
             )
         texts = marked_texts(records, settings, segmenter)
-        judgements = judge(model, examples, self.batch_size, processes)
+        judgements = judge_examples(model, examples, self.batch_size, processes)
         items = judged_records(examples, texts, judgements)
         return trust_of(settings.kind, examples, texts, judgements), items
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
@@ -82,13 +83,13 @@ def judged_records(
     ]
 
 
-def write_judged(path: str | Path, records: Sequence[JudgedRecord]) -> None:
+def write_judged_records(path: str | Path, records: Sequence[JudgedRecord]) -> None:
     """Write judged records as JSON lines."""
     write_jsonl(path, [asdict(record) for record in records])
 
 
-def read_judged(path: str | Path) -> list[JudgedRecord]:
-    """Read what `write_judged` wrote.
+def read_judged_records(path: str | Path) -> list[JudgedRecord]:
+    """Read what `write_judged_records` wrote.
 
     Raises:
         DataError: a row lacks a field.
@@ -98,6 +99,8 @@ def read_judged(path: str | Path) -> list[JudgedRecord]:
     for number, row in enumerate(read_jsonl(path)):
         if missing := [name for name in names if name not in row]:
             raise DataError("expected a judged record", file=path, record=number, field=missing[0])
-        values = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in names}
+        values: dict[str, Any] = {
+            name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in names
+        }
         found.append(JudgedRecord(**values))
     return found

@@ -62,7 +62,9 @@ class Judgements:
     scores: Sequence[Sequence[float]] = ()
 
 
-def judge(model: RewardModel, examples: Sequence[RewardExample], batch_size: int, processes: Processes) -> Judgements:
+def judge_examples(
+    model: RewardModel, examples: Sequence[RewardExample], batch_size: int, processes: Processes
+) -> Judgements:
     """What a model in evaluation mode says of examples. A collective call: processes share the work, all get all."""
     mine = [examples[i] for i in processes.share(len(examples))]
     with processes.autocast():

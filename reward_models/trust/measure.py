@@ -22,7 +22,7 @@ from reward_models.encoders.models import RewardModel
 from reward_models.kinds import SegmentKind, kind_named
 from reward_models.labels.segments import HAS_ERROR, SegmentLabels
 from reward_models.trust.calibration import Calibration, calibration
-from reward_models.trust.judging import Judgements, SegmentVerdicts, judge
+from reward_models.trust.judging import Judgements, SegmentVerdicts, judge_examples
 
 MIN_COVERED = 0.5
 """A span counts as found, and a claim as right, when at least this share of its characters is covered."""
@@ -165,7 +165,7 @@ def measure_trust(
     """
     if not examples or (texts is None) == model.record.labels_segments:
         raise ValueError("trust needs examples, and texts for a segment model")
-    return trust_of(model.record.kind, examples, texts, judge(model, examples, batch_size, processes))
+    return trust_of(model.record.kind, examples, texts, judge_examples(model, examples, batch_size, processes))
 
 
 def segment_trust(kind: str, texts: Sequence[MarkedText], verdicts: Sequence[SegmentVerdicts]) -> TrustReport:

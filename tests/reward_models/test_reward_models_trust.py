@@ -31,9 +31,9 @@ from reward_models.train import RewardModelConfig, TrainRewardModel, with_moment
 from reward_models.training.trainer import RewardBatchConfig
 from reward_models.trust.calibration import calibration
 from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
 from reward_models.trust.measure import (
     MarkedText,
-    SegmentVerdicts,
     TrustReport,
     claimed_runs,
     covered,
@@ -41,7 +41,6 @@ from reward_models.trust.measure import (
     measure_trust,
     pair_trust,
     segment_trust,
-    segment_verdicts,
     span_scores,
 )
 

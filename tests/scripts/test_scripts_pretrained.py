@@ -13,6 +13,7 @@ from feedback_samples import record
 from pretrained_toy import real_model
 from safetensors.torch import load_file
 from script_runs import rows, run_script
+from transformers import AutoTokenizer
 
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.reading import write_feedback
@@ -23,6 +24,9 @@ from finegrained_rlhf.models.pretrained.prepare import PRETRAINED, RECORD, Prepa
 from finegrained_rlhf.models.pretrained.wheels import WheelUnavailableError, file_in_wheel
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
 from reward_models.encoders.backbones import open_classifier
+from reward_models.encoders.inputs import pad_inputs
+from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.kinds.parts import relevance_parts
 
 pytestmark = [pytest.mark.scripts, pytest.mark.pretrained]
 
@@ -180,6 +184,26 @@ def test_encoders_and_reward_models_open_them(minilm: Path, smollm2: Path) -> No
             assert segments(input_ids=ids).logits.shape == (1, 3, 2)
             whole, tokenizer = open_classifier(directory, "sequence", new_head=True)
             assert whole(input_ids=ids).logits.shape == (1, 1) and tokenizer.pad_token is not None
+
+
+def test_a_longformer_of_minilm_reads_what_minilm_reads(minilm: Path, tmp_path: Path) -> None:
+    """Equal hidden states on a text of 300 tokens and a short one; a reward model then reads 1,000 tokens."""
+    done = run_script("make_longformer", f"model={minilm}", f"output_dir={tmp_path}/long", "max_length=1100")
+    assert done.returncode == 0, done.stderr
+    assert "as" in done.stdout and "on up to 512 tokens" in done.stdout
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "long")
+    text = "The Sela is a river in the north. It is 41 km long, and nobody knows who founded the mill. "
+    batch = tokenizer([(text * 20)[:1500], text], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        theirs = open_encoder(minilm)(**batch).last_hidden_state
+        ours = open_encoder(tmp_path / "long")(**batch).last_hidden_state
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(ours[real], theirs[real], atol=1e-5, rtol=0)
+    model = new_reward_model(tmp_path / "long", RewardModelRecord("relevance", max_length=1100))
+    inputs = model.input_encoder().encode([relevance_parts("Who?", [text] * 40)])
+    assert model.max_length == 1100 and len(inputs[0].ids) > 900
+    with torch.no_grad():
+        assert torch.isfinite(model.segment_logits(pad_inputs(inputs, model.pad_id))).all()
 
 
 def test_a_second_run_leaves_them(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
-from reward_models.encoders.counts import count_names, counts_of
+from reward_models.encoders.counts import count_names, word_counts
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.kinds.parts import answer_parts, factuality_parts
 from reward_models.labels.segments import HAS_ERROR
@@ -55,7 +55,7 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
         for pair in kind.pairs(records, segmenter).pairs:
             texts = (pair.better_text, pair.worse_text)
             inputs = [answer_parts(pair.record.question, pair.record.passages, text) for text in texts]
-            better, worse = (np.array(counts_of(seeing, item)[0]) for item in inputs)
+            better, worse = (np.array(word_counts(seeing, item)[0]) for item in inputs)
             groups.setdefault(pair.record.id, []).append(better - worse)
         having = [record for record in records if record.id in groups]
         return [Counted(r, CountedItems(np.array(groups[r.id]), np.ones(len(groups[r.id])))) for r in having]
@@ -66,7 +66,7 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
         if labels.teaches:
             known = [i for i, label in enumerate(labels.labels) if label is not None]
             parts = factuality_parts(record.question, record.passages, [text[a:b] for a, b in labels.spans])
-            rows = np.array(counts_of(seeing, parts))[known]
+            rows = np.array(word_counts(seeing, parts))[known]
             truth = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
             marks = tuple(dict.fromkeys((mark.start, mark.end) for mark in kind.marks(record)))
             found.append(Counted(record, CountedItems(rows, truth), MarkedText(text, labels, marks)))

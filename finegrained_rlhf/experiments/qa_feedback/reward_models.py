@@ -22,7 +22,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import markdown_table
 from reward_models.kinds import KINDS, kind_named
-from reward_models.trust.items import JudgedRecord, read_judged
+from reward_models.trust.items import JudgedRecord, read_judged_records
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "relevance": {"accuracy": 0.696, "f1_has_error": 0.685},
@@ -114,7 +114,7 @@ class RewardModelsTable(Results):
                     by_name[name] += baseline(name, kind, train, test)
             for model in models:
                 if model.kind == kind.name:
-                    by_name.setdefault(model.name, []).extend(read_judged(model.judged))
+                    by_name.setdefault(model.name, []).extend(read_judged_records(model.judged))
             found[kind.name] = by_name
         return found
 
