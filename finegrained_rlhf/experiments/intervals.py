@@ -17,6 +17,35 @@ LEVEL = 0.95
 Interval = tuple[float, float]
 
 
+def resampled(sums: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
+    """What each question adds, summed over questions that are drawn again with replacement.
+
+    Args:
+        sums: one row a question, [Q, …].
+        seed: of the draws; the same seed draws the same questions, of any sums with as many rows.
+
+    Returns:
+        [draws, …].
+
+    Raises:
+        ValueError: there is no question.
+    """
+    if not len(sums):
+        raise ValueError("an interval needs at least one question")
+    share = np.full(len(sums), 1 / len(sums))
+    drawn = np.random.default_rng(seed).multinomial(len(sums), share, size=DRAWS).astype(np.float64)
+    return np.tensordot(drawn, sums, axes=1)
+
+
+def borders(values: NDArray[np.float64]) -> Interval:
+    """Lower and upper border of the middle 95% of values, [draws]; what is not finite is left out; NaN of nothing."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return float("nan"), float("nan")
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
 def share_interval(found: Sequence[float], of: Sequence[float], seed: int = 0) -> Interval:
     """The 95% interval of Σ found / Σ of.
 
@@ -26,13 +55,12 @@ def share_interval(found: Sequence[float], of: Sequence[float], seed: int = 0) -
         seed: of the draws.
 
     Returns:
-        Its lower and upper border; NaN where there is nothing to count.
+        Its borders; NaN where there is nothing to count.
 
     Raises:
         ValueError: the two have different lengths, or there is no question.
     """
-    shares = _shares(_drawn(len(found), seed), found, of)
-    return _borders(shares)
+    return borders(_shares(found, of, seed))
 
 
 def difference_interval(
@@ -50,29 +78,12 @@ def difference_interval(
     """
     if len(ours[0]) != len(theirs[0]):
         raise ValueError(f"expected the same questions, got {len(ours[0])} and {len(theirs[0])}")
-    drawn = _drawn(len(ours[0]), seed)
-    return _borders(_shares(drawn, *ours) - _shares(drawn, *theirs))
+    return borders(_shares(*ours, seed) - _shares(*theirs, seed))
 
 
-def _drawn(questions: int, seed: int) -> NDArray[np.float64]:
-    """How often each question is in each sample, [draws, Q]."""
-    if questions < 1:
-        raise ValueError("an interval needs at least one question")
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(questions, np.full(questions, 1 / questions), size=DRAWS).astype(np.float64)
-
-
-def _shares(drawn: NDArray[np.float64], found: Sequence[float], of: Sequence[float]) -> NDArray[np.float64]:
+def _shares(found: Sequence[float], of: Sequence[float], seed: int) -> NDArray[np.float64]:
     if len(found) != len(of):
         raise ValueError(f"expected two numbers a question, got {len(found)} and {len(of)}")
+    drawn = resampled(np.stack([np.asarray(found, float), np.asarray(of, float)], axis=1), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (drawn @ np.asarray(found, float)) / (drawn @ np.asarray(of, float))
-
-
-def _borders(values: NDArray[np.float64]) -> Interval:
-    outside = (1 - LEVEL) / 2
-    known = values[np.isfinite(values)]
-    if not known.size:
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, [outside, 1 - outside])
-    return float(low), float(high)
+        return drawn[:, 0] / drawn[:, 1]

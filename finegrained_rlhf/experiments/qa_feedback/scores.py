@@ -11,13 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.experiments.intervals import borders, resampled
 from reward_models.kinds.base import Form
 from reward_models.trust.calibration import BINS
 from reward_models.trust.items import JudgedRecord
 
-RESAMPLES = 2000
-COVERED = 0.95
-"""Share of the resamples that an interval covers."""
 SEGMENT_METRICS = ("accuracy", "balanced_accuracy", "f1_has_error", "span_precision", "span_recall", "span_f1", "ece")
 PAIR_METRICS = ("pair_accuracy", "ece")
 Array = NDArray[np.float64]
@@ -95,18 +93,11 @@ def _ratio(part: Array, whole: Array) -> Array:
     return np.divide(part, whole, out=np.zeros_like(part, dtype=np.float64), where=whole > 0)
 
 
-def _resampled(sums: Array, seed: int) -> Array:
-    """Sums over each resample of the records, [resamples, …]: records are drawn with replacement."""
-    share = np.full(len(sums), 1 / len(sums))
-    drawn: Array = np.random.default_rng(seed).multinomial(len(sums), share, size=RESAMPLES) @ sums
-    return drawn
-
-
 def measure(records: Sequence[JudgedRecord], form: Form, seed: int = 0) -> dict[str, Measured]:
     """Metrics over all items of all records, with percentile intervals of a bootstrap over records (questions)."""
     sums = sums_of(records, form)
-    values, drawn = scores(sums.sum(0), form), scores(_resampled(sums, seed), form)
-    return {name: Measured(float(values[name]), *_interval(drawn[name])) for name in values}
+    values, drawn = scores(sums.sum(0), form), scores(resampled(sums, seed), form)
+    return {name: Measured(float(values[name]), *borders(drawn[name])) for name in values}
 
 
 def difference(
@@ -123,10 +114,5 @@ def difference(
         raise ValueError("the two judged no record in common")
     pair = [sums_of(common, form), sums_of([other[record.record] for record in common], form)]
     value = [float(scores(sums.sum(0), form)[metric]) for sums in pair]
-    drawn = [scores(_resampled(sums, seed), form)[metric] for sums in pair]  # the same seed draws the same records
-    return Measured(value[0] - value[1], *_interval(drawn[0] - drawn[1]))
-
-
-def _interval(values: Array) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - COVERED) / 2, (1 + COVERED) / 2])
-    return float(low), float(high)
+    drawn = [scores(resampled(sums, seed), form)[metric] for sums in pair]  # the same seed draws the same records
+    return Measured(value[0] - value[1], *borders(drawn[0] - drawn[1]))
