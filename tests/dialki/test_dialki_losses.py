@@ -69,7 +69,7 @@ def test_marginal_loss_sums_the_probabilities_of_all_entries() -> None:
     for n, row in enumerate(entries):
         padded[n, : len(row)] = torch.tensor(row)
     none, first = torch.full((3, 2), -1), torch.tensor([row[0] for row in entries])
-    labels = Targets(*first.unbind(-1), none, none, none, padded)
+    labels = Targets(*[*first.unbind(-1), none, none, none, padded])
     expected = np.zeros(3)
     for n, row in enumerate(entries):
         passage = np.exp(log_softmax(scores.passage[n].numpy().astype(float)))
@@ -96,7 +96,7 @@ def test_marginal_loss_has_finite_gradients_where_entries_are_padded() -> None:
     passage = scores.passage.clone().requires_grad_()
     entries = torch.tensor([[[3, 0, 1], [0, 0, 0]], [[1, 2, 2], [-1, -1, -1]], [[0, 1, 3], [-1, -1, -1]]])
     none = torch.full((3, 2), -1)
-    labels = Targets(*entries[:, 0].unbind(-1), none, none, none, entries)
+    labels = Targets(*[*entries[:, 0].unbind(-1), none, none, none, entries])
     marginal_loss(replace(scores, passage=passage), labels).sum().backward()
     assert passage.grad is not None and bool(torch.isfinite(passage.grad).all()) and float(passage.grad.abs().sum()) > 0
 

@@ -41,12 +41,12 @@ def table(folder: Path, data: Path, scores: dict[int, float]) -> Dstc11Table:
         root = folder / f"seed_{seed}"
         write_json(root / "experiment.json", {"seed": seed, "settings": {"data": str(data)}})
         for run in ("dialki", "multi_sentence"):
-            rows = [run, f"{run}_joint"] if run == "dialki" else [run]
-            for row, part in ((row, part) for row in rows for part in ("dev", "test")):
+            systems = [run, f"{run}_joint"] if run == "dialki" else [run]
+            for system, part in ((system, part) for system in systems for part in ("dev", "test")):
                 found = {"exact_match": score, "f1": score + 0.1, "passage_accuracy": score + 0.2}
-                write_json(root / f"evaluation/{row}_{part}/evaluation.json", {"groups": {"all": found}})
-                answers = [{"exact_match": 1.0}, {"exact_match": 0.0}]
-                write_jsonl(root / f"evaluation/{row}_{part}/answers.jsonl", answers)
+                write_json(root / f"evaluation/{system}_{part}/evaluation.json", {"groups": {"all": found}})
+                answers = [{"exact_match": right} for right in (1.0, 0.0)]
+                write_jsonl(root / f"evaluation/{system}_{part}/answers.jsonl", answers)
             write_settings(root / run, seed)
             write_jsonl(root / run / "metrics.jsonl", [{"step": 1, "time/step_s": 30.0}])
             row = {"step": 1, "exact_match": score, "passage_accuracy": score, "time/validate_s": 30.0}
