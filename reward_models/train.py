@@ -18,7 +18,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 from reward_models.config import RewardModelConfig
 from reward_models.data.examples import (
     BatchPlan,
@@ -96,7 +96,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
     validation_data: str | None = None
     held_out: float = 0.1
     completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     checkpoint_every: int | None = 200
 
     def __post_init__(self) -> None:
