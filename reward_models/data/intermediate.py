@@ -18,7 +18,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, Feedback, FeedbackRecord, SpanError
-from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 from reward_models.encoders.evidence import content_words
 
 SUPPORTED = 0.5
@@ -145,7 +145,7 @@ class MakeIntermediateFeedback:
         copies: how often each record is taken, each time with other errors.
         rate: probability of an error a gold sentence.
         seed: of everything random.
-        segmenter: `rules` or the name of an installed spaCy pipeline.
+        segmenter: `english`, `rules` or the name of an installed spaCy pipeline.
     """
 
     data: str
@@ -153,7 +153,7 @@ class MakeIntermediateFeedback:
     copies: int = 1
     rate: float = 0.4
     seed: int = 0
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
 
     def __post_init__(self) -> None:
         if self.copies < 1 or not 0 <= self.rate <= 1:

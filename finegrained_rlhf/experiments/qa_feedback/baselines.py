@@ -76,15 +76,19 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
 def baseline(name: str, kind: Kind, train: Sequence[Counted], test: Sequence[Counted]) -> list[JudgedRecord]:
     """What a baseline, fitted on some records, says of others.
 
-    `majority` says of every segment what most segments are, with their share as probability; of pairs it says that the
-    first answer of the record is better as often as it was, and so decides nothing: every gap is 0.
+    `majority` says of every segment what most segments are, with their share as probability; pairs have none.
+
+    Raises:
+        ValueError: the majority of pairs.
     """
     pairs = isinstance(kind, PairKind)
     names, wanted = count_names(replace(kind, reads_passages=True)), BASELINES[name]
     columns = tuple(i for i, of in enumerate(names) if wanted is None or of in wanted)
     if name == MAJORITY:
+        if pairs:
+            raise ValueError("of two answers neither is the more frequent one")
         share = float(np.concatenate([one.items.labels for one in train]).mean())
-        logit = 0.0 if pairs else float(np.log(share / (1 - share)))
+        logit = float(np.log(share / (1 - share)))
         return [judged(one, np.full(len(one.items.labels), logit)) for one in test]
     judge = fit_counts([one.items for one in train], columns, pairs)
     return [judged(one, judge.logits(one.items.rows)) for one in test]
