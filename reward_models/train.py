@@ -27,13 +27,11 @@ from reward_models.kinds import KindName, PairKind, kind_named
 from reward_models.kinds.base import GlobalAttention
 from reward_models.labels.completeness import CompletenessConfig
 from reward_models.labels.segments import MIN_SPAN_WORDS
+from reward_models.training.objectives import LEAST_STD
 from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
-
-LEAST_STD = 1e-3
-"""Scores closer together than this have not been learned: in fp32 they are a few thousand rounding steps apart."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +238,8 @@ class TrainRewardModel(TrainingRun[Assembled]):
                 "mean": best.record.mean,
                 "std": best.record.std,
             }
+            if "score_std" in dev:
+                summary["collapsed"] = dev["score_std"] < LEAST_STD
             run.write_results(summary)
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")

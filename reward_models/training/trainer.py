@@ -5,6 +5,7 @@ Satisfies the training loop's `Trainable`. Knows examples and objectives; does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
-from reward_models.training.objectives import Counts, labelled_items, reward_model_objective
+from reward_models.training.objectives import LEAST_STD, Counts, labelled_items, reward_model_objective
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,12 @@ class RewardModelTrainer(ModelTrainer):
 
     @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
-        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is what its kind selects by."""
+        """Loss, accuracy, class-balanced metrics or spread on the validation examples; `score` is what is selected by.
+
+        It is the metric that the model's kind names, less 1 where the scores of whole answers lie closer together than
+        `LEAST_STD`: a model that has collapsed still orders pairs above chance by rounding, and must not be kept while
+        there is one that has learnt.
+        """
         if not self.validation:
             return {}
         share = [self.validation[i] for i in self.processes.share(len(self.validation))]
@@ -105,8 +111,10 @@ class RewardModelTrainer(ModelTrainer):
         for batch in in_batches(share, self.batches.eval_batch_size):
             with self.processes.autocast():
                 counts += reward_model_objective(self.model, batch)[1]
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
-        return {"score": metrics[self.model.record.definition.selected_by], **metrics}
+        kind = self.model.record.definition
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(kind.form)
+        collapsed = metrics.get("score_std", math.inf) < LEAST_STD
+        return {"score": metrics[kind.selected_by] - collapsed, **metrics}
 
     @staticmethod
     def copy_of(model: RewardModel, directory: Path) -> RewardModel:
