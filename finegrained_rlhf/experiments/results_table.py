@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
 from finegrained_rlhf.experiments.comparison import Claim, check_claims, claims_page
+from finegrained_rlhf.experiments.run_settings import settings_of_runs, settings_words
 from finegrained_rlhf.runtime.directory.provenance import command_line, commit_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
@@ -25,12 +26,16 @@ class Results(ABC):
     Attributes:
         output: the results file; the page gets the same name with `.md`.
         command: what was run, as the page shows it.
+        chosen: which settings were chosen, on which data of which seeds, in a sentence or two.
+        made_before: every earlier making of this table, the oldest first: its seeds, and why it was made again.
         configuration: the resolved configuration of the experiment whose results these are, for the file; the script
             that runs the experiment gives it.
     """
 
     output: str
     command: str
+    chosen: str = field(kw_only=True)
+    made_before: Sequence[str] = field(default=(), kw_only=True)
     configuration: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     @abstractmethod
@@ -38,19 +43,24 @@ class Results(ABC):
         """The page of a results file."""
 
     def made_by(self) -> dict[str, Any]:
-        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `configuration`."""
+        """Fields of the results file: `command`, `command_line` (of this process), `commit`, `chosen`, `made_before`,
+        `configuration`.
+        """
         return {
             "command": self.command,
             "command_line": command_line(),
             "commit": commit_of(Path(__file__).parent),
+            "chosen": self.chosen.strip(),
+            "made_before": [entry.strip() for entry in self.made_before],
             "configuration": self.configuration,
         }
 
     def opening(self, result: Mapping[str, Any], title: str, about: str, more: str = "") -> str:
-        """How every page begins: its title, what was measured on what, and how it was made."""
+        """How every page begins: its title, what was measured on what, how it was made, and what came before it."""
         return (
             f"# {title}\n\nGenerated from the JSON file of the same name; do not edit. {about}\n\n"
-            f"`{result['command']}` at commit `{result['commit']}`{more}"
+            f"`{result['command']}` at commit `{result['commit']}`{more}\n\n"
+            f"{result['chosen']} {_makings(result['made_before'])} {settings_words(result)}"
         )
 
     def write(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -112,9 +122,11 @@ class ResultsTable(Results):
             raise ConfigError("a table is made of several seeds: seeds=[9,10,11], or collect=null to make none")
         roots = {seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds}
         measured = self.measure(roots)
+        trained = [run for runs in self._timed().values() for run in runs]
         result: dict[str, Any] = {
             **self.made_by(),
             "seeds": list(self.seeds),
+            "run_settings": settings_of_runs(roots, trained),
             **self.conditions(roots),
             "seconds": {name: _seconds(roots, runs) for name, runs in self._timed().items()},
             **measured,
@@ -179,6 +191,14 @@ class ResultsTable(Results):
             f"Training steps and validations of the runs ({', '.join(self.runs)}), all seeds together: {minutes:.1f} "
             "minutes, one run after the other. Loading, making data and evaluating are not counted."
         )
+
+
+def _makings(before: Sequence[str]) -> str:
+    """A sentence on how often a table was made before, and each of those times."""
+    if not before:
+        return "The table was made once."
+    times = {1: "once", 2: "twice"}.get(len(before), f"{len(before)} times")
+    return f"The table was made {times} before: {'; '.join(entry.rstrip('.') for entry in before)}."
 
 
 def run_seconds(run: RunDirectory) -> float:

@@ -304,7 +304,14 @@ def test_gold_must_be_in_the_index(folder: Path) -> None:
 
 def test_the_table(folder: Path) -> None:
     job(folder).run()
-    table = RewriteTable(str(folder / "t.json"), "a command", {"Mills": str(folder / "scores.json")}, "Title", "About.")
+    table = RewriteTable(
+        str(folder / "t.json"),
+        "a command",
+        {"Mills": str(folder / "scores.json")},
+        "Title",
+        "About.",
+        chosen="Nothing was chosen.",
+    )
     result = table.run()
     page = (folder / "t.md").read_text()
     assert page == table.page(json.loads((folder / "t.json").read_text()))
@@ -323,7 +330,7 @@ def test_the_table(folder: Path) -> None:
         (folder / "scores.json").write_text("{}")
         table.run()
     with pytest.raises(ConfigError, match="at least one"):
-        RewriteTable("x", "x", {}, "x", "x")
+        RewriteTable("x", "x", {}, "x", "x", chosen="x")
 
 
 def test_groups_of_the_table(folder: Path) -> None:
@@ -332,7 +339,7 @@ def test_groups_of_the_table(folder: Path) -> None:
     retriever = {"kind": "bm25", "passages": 4}
     scores = {"systems": systems, "retriever": retriever, "k": 100, "metrics": {"form": "updated"}}
     (folder / "scores.json").write_text(json.dumps(scores))
-    RewriteTable(str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A").run()
+    RewriteTable(str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A", chosen="x").run()
     page = (folder / "t.md").read_text()
     assert "ROUGE-1" not in page and "cut off" not in page
     assert "### MRR by topic\n" in page and "### MRR by the source of the dialogue\n" in page

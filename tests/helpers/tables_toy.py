@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.experiments.factworld.base import SHARED_RUNS
@@ -23,14 +25,23 @@ def write_seed(root: Path, seed: int, noise: float = 1.0) -> Path:
     """A seed's directory with what all tables share."""
     write_json(root / "experiment.json", {"seed": seed, "settings": {"noise": noise, "ppo_steps": 10}})
     for run in SHARED_RUNS:
+        write_settings(root / run, seed)
         write_jsonl(root / run / "metrics.jsonl", [{"step": 1, "time/step_s": 3.0}])
     return root
+
+
+def write_settings(run: Path, seed: int = 1, **settings: Any) -> None:
+    """The configuration of a run: its directory, its seed, and what else is given."""
+    run.mkdir(parents=True, exist_ok=True)
+    content = {"output_dir": str(run), "seed": seed, "optimizer": {"lr": 0.001}, **settings}
+    (run / "config.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
 def write_run(root: Path, name: str, errors: Sequence[float], exported: int = -1, every: int = 5) -> None:
     """A PPO run of 64 episodes and 1.5 processor seconds a step, validated every 5 steps, with the given true error in
     all three rates."""
     run = root / name
+    write_settings(run)
     steps = (len(errors) - 1) * every
     row = {"episodes_per_step": 64.0, "time/step_s": 2.0, "time/processor_s": 1.5}
     write_jsonl(run / "metrics.jsonl", [{"step": i, "kl": 0.1 * i, **row} for i in range(1, steps + 1)])

@@ -13,6 +13,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_text
 from finegrained_rlhf.experiments.results_table import Results, run_seconds
+from finegrained_rlhf.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
@@ -141,6 +142,10 @@ class FactWorldTable(Results):
         result = {
             **self.made_by(),
             "seeds": [report["seed"] for report in reports],
+            "run_settings": settings_of_runs(
+                {report["seed"]: Path(root) for report, root in zip(reports, self.reports, strict=True)},
+                [*SYSTEMS, *(f"reward_models/{kind}" for kind in REWARD_MODELS)],
+            ),
             "annotator_noise": reports[0]["annotator_noise"],
             "rows": rows,
             "summary": summary,

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tables_toy import write_settings
 
 from finegrained_rlhf.conqrr.queries import write_rewrites
 from finegrained_rlhf.core.errors import DataError
@@ -24,6 +25,7 @@ def root(tmp_path: Path) -> Path:
         write_json(folder / "experiment.json", {"seed": seed, "settings": {"label_share": 0.1}})
         questions = read_jsonl(folder / "world" / "test.jsonl")
         for run in RewriteWorldTable.runs:
+            write_settings(folder / run, seed)
             write_jsonl(folder / run / "metrics.jsonl", [{"step": 1, "time/step_s": 90.0}])
             rows = [{"step": s, "accuracy": 0.1 * seed + s / 100, "rouge1": 0.5, "time/validate_s": 1} for s in (0, 20)]
             write_jsonl(folder / run / "eval.jsonl", rows)
@@ -41,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def table(root: Path) -> RewriteWorldTable:
-    return RewriteWorldTable(str(root / "results/table.json"), "python it", str(root), [0, 1])
+    return RewriteWorldTable(str(root / "results/table.json"), "python it", str(root), [0, 1], chosen="On seed 2.")
 
 
 def test_gains_by_hand(root: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tables_toy import write_settings
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
@@ -42,11 +43,12 @@ def table(folder: Path, data: Path, scores: dict[int, float]) -> Dstc11Table:
             for part in ("dev", "test"):
                 found = {"exact_match": score, "f1": score + 0.1, "passage_accuracy": score + 0.2}
                 write_json(root / f"evaluation/{run}_{part}/evaluation.json", {"groups": {"all": found}})
+            write_settings(root / run, seed)
             write_jsonl(root / run / "metrics.jsonl", [{"step": 1, "time/step_s": 30.0}])
             row = {"step": 1, "exact_match": score, "passage_accuracy": score, "time/validate_s": 30.0}
             write_jsonl(root / run / "eval.jsonl", [row])
             score -= 0.1
-    return Dstc11Table(str(folder / "dstc11.json"), "the command", str(folder), list(scores))
+    return Dstc11Table(str(folder / "dstc11.json"), "the command", str(folder), list(scores), chosen="On dev.")
 
 
 def test_bm25_by_hand(data: Path) -> None:
@@ -73,7 +75,7 @@ def test_rows_and_page(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     page = (tmp_path / "dstc11.md").read_text()
     assert json.loads((tmp_path / "dstc11.json").read_text())["rows"] == result["rows"]
     assert "-0.400 (lower in 2 of 2)" in page and "4.0 minutes" in page and page in capsys.readouterr().out
-    assert page == Dstc11Table(str(tmp_path / "dstc11.json"), "", str(tmp_path), ()).page(result)
+    assert page == Dstc11Table(str(tmp_path / "dstc11.json"), "", str(tmp_path), (), chosen="").page(result)
 
 
 def test_a_missing_evaluation_is_one_clear_error(data: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tables_toy import write_settings
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
@@ -18,6 +19,7 @@ BLEU = {"document": (10.0, 30.0), "span_found": (50.0, 20.0), "span_and_passage_
 def root(tmp_path: Path) -> Path:
     for seed in (0, 1):
         for run in ResponseTable.runs:
+            write_settings(tmp_path / f"seed_{seed}" / run, seed)
             write_jsonl(tmp_path / f"seed_{seed}" / run / "metrics.jsonl", [{"step": 1, "time/step_s": 3.0}])
         for system in ResponseTable.systems:
             metrics = {"bleu": BLEU.get(system, (80.0, 80.0))[seed], "bleu_signature": "nrefs:1|tok:13a"}
@@ -30,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def table(root: Path) -> ResponseTable:
-    return ResponseTable(str(root / "table.json"), "python it", str(root), [0, 1])
+    return ResponseTable(str(root / "table.json"), "python it", str(root), [0, 1], chosen="On seed 2.")
 
 
 def test_rows_means_and_the_claims_of_the_thesis(root: Path) -> None:

@@ -30,7 +30,7 @@ def test_equal_time_is_that_of_the_fastest_system(tmp_path: Path) -> None:
         write_jsonl(root / run / "metrics.jsonl", [{**row, "time/processor_s": seconds} for row in steps])
     for system in AlgorithmsTable.systems:
         toy.write_evaluation(root, system, {"a": toy.GOOD, "b": toy.WRONG})
-    table = AlgorithmsTable(str(tmp_path / "table.json"), "python …", str(tmp_path), [1])
+    table = AlgorithmsTable(str(tmp_path / "table.json"), "python …", str(tmp_path), [1], chosen="On seed 0.")
     by_system = {row["system"]: row for row in table.run()["rows"]}
     assert by_system["ppo"]["equal_time_error"] == by_system["ppo_heads"]["equal_time_error"] == pytest.approx(0.3)
     assert by_system["rloo_dense"]["equal_time_error"] == pytest.approx(0.1)

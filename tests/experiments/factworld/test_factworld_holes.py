@@ -21,7 +21,7 @@ def test_holes_by_hand(tmp_path: Path) -> None:
         toy.write_run(root, run, [0.3, 0.2])
         steps = [{"step": i, "eos_rate": 0.1 * i, "response_length": float(i), "time/step_s": 2.0} for i in range(1, 8)]
         write_jsonl(root / run / "metrics.jsonl", steps)
-    table = HolesTable(str(tmp_path / "table.json"), "python …", str(tmp_path), [1])
+    table = HolesTable(str(tmp_path / "table.json"), "python …", str(tmp_path), [1], chosen="On seed 0.")
     result = table.run()
     by_system = {row["system"]: row for row in result["rows"]}
     assert list(by_system) == ["sft", "open", "empty", "end", "overlong", "cut_open", "cut_end"]

@@ -51,7 +51,8 @@ TABLES: dict[str, type[Table]] = {
 
 
 def table(kind: type[Table], directory: Path, seeds: list[int] | None = None) -> Table:
-    return kind(str(directory / "results" / "table.json"), "python …", str(directory), seeds or [1, 2])
+    output = str(directory / "results" / "table.json")
+    return kind(output, "python …", str(directory), seeds or [1, 2], chosen="On seed 0.")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_spread_as_a_table() -> None:
 
 def test_one_seed_has_no_spread(experiment: Path, tmp_path: Path) -> None:
     for kind in (CompatTable, DynamicsTable, SystemsTable):
-        made = kind(str(tmp_path / "table.json"), "python …", str(experiment), [1])
+        made = kind(str(tmp_path / "table.json"), "python …", str(experiment), [1], chosen="On seed 0.")
         page = made.page(made.run())
         assert "±" not in page and " in 1 of 1)" not in page and "\n## Seed 1\n" in page
 
@@ -143,6 +144,7 @@ def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(
         "seeds": [1, 2],
         "output": str(output),
         "command": "python scripts/run_experiment.py pipeline=factworld/compat",
+        "chosen": "On seed 0.",
     }
     whole = {"output_dir": str(experiment), "settings": {"noise": 0.5}, "steps": {}, "collect": collect}
     monkeypatch.chdir(tmp_path)
@@ -308,7 +310,7 @@ def test_best_of_says_from_which_number_on_it_is_as_good() -> None:
 
 def test_seeds_must_be_given_and_belong_to_their_directories(experiment: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="several seeds: seeds="):
-        CompatTable(str(tmp_path / "table.json"), "python …", str(tmp_path), None).run()
+        CompatTable(str(tmp_path / "table.json"), "python …", str(tmp_path), None, chosen="On seed 0.").run()
     with pytest.raises(DataError, match="seed_3"):
         table(CompatTable, experiment, [1, 3]).run()
     toy.write_seed(tmp_path / "seed_1", 2)
@@ -334,7 +336,7 @@ def test_without_matplotlib_results_and_page_are_there(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    made = DynamicsTable(str(tmp_path / "table.json"), "python …", str(experiment), [1])
+    made = DynamicsTable(str(tmp_path / "table.json"), "python …", str(experiment), [1], chosen="On seed 0.")
     with pytest.raises(ConfigError, match=r"pip install .*\[plots\]"):
         made.run()
     assert read_json(made.output)["seeds"] == [1] and Path(made.output).with_suffix(".md").is_file()
