@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 
@@ -28,7 +28,7 @@ from reward_models.kinds.base import GlobalAttention
 from reward_models.labels.completeness import CompletenessConfig
 from reward_models.labels.segments import MIN_SPAN_WORDS
 from reward_models.training.objectives import LEAST_STD
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
+from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, Selection, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ class RewardModelConfig:
         max_length: longest input in tokens; a longer one loses the end of its passages.
         global_attention: `none`, `first` or `separators`: which tokens of a Longformer see everything.
         min_span_words: C1 spans with fewer words are dropped.
+        selected_by: `accuracy` (highest) or `loss` (lowest) of the held-out records chooses the exported checkpoint;
+            None takes what the kind names.
     """
 
     kind: KindName
@@ -57,12 +59,15 @@ class RewardModelConfig:
     max_length: int = 2048
     global_attention: GlobalAttention = "none"
     min_span_words: int = MIN_SPAN_WORDS
+    selected_by: Selection | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
             raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
         if self.max_length < 8 or self.min_span_words < 0:
             raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
+        if self.selected_by not in (None, *get_args(Selection)):
+            raise ConfigError(f"reward_model.selected_by: expected accuracy, loss or null, got {self.selected_by!r}")
         RewardModelRecord(self.kind, self.global_attention)
 
     @classmethod
@@ -201,8 +206,9 @@ class TrainRewardModel(TrainingRun[Assembled]):
         config = self.reward_model
         plan = BatchPlan(train, config.batches.batch_size, self.seed)
         steps = self.total_steps or config.steps or plan.steps(config.epochs or 1)
+        choice = config.selected_by
         trainer = RewardModelTrainer(
-            model, train, validation, config.batches, config.optimizer, steps, processes, self.seed
+            model, train, validation, config.batches, config.optimizer, steps, processes, self.seed, choice
         )
         return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
 
@@ -238,8 +244,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
                 "mean": best.record.mean,
                 "std": best.record.std,
             }
-            if "score_std" in dev:
-                summary["collapsed"] = dev["score_std"] < LEAST_STD
+            summary |= {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
             run.write_results(summary)
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,6 +21,10 @@ from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.training.objectives import LEAST_STD, Counts, labelled_items, reward_model_objective
+
+Selection = Literal["accuracy", "loss"]
+"""What of the held-out records chooses a checkpoint. On noisy labels the loss, which also weighs how sure a model is,
+varies less by chance than the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class RewardModelTrainer(ModelTrainer):
         total_steps: that the schedule spans.
         processes: of the run.
         seed: of the run.
+        selected_by: the validation metric that the best checkpoint has most of, or `loss`, of which it has least; None
+            takes the metric that the model's kind names.
 
     Raises:
         DataError: there is nothing to train on.
@@ -71,11 +78,13 @@ class RewardModelTrainer(ModelTrainer):
         total_steps: int,
         processes: Processes,
         seed: int,
+        selected_by: Selection | None = None,
     ) -> None:
         if not train:
             raise DataError("no example is left to train on after labelling")
         self.model, self.processes, self.batches = model.to(processes.device), processes, batches
         self.validation = sorted(validation, key=lambda example: example.length)
+        self.selected_by: str = selected_by or model.record.definition.selected_by
         self.plan = BatchPlan(train, batches.batch_size, seed)
         self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
 
@@ -100,9 +109,9 @@ class RewardModelTrainer(ModelTrainer):
     def validate(self, step: int) -> dict[str, float]:
         """Loss, accuracy, class-balanced metrics or spread on the validation examples; `score` is what is selected by.
 
-        It is the metric that the model's kind names, less 1 where the scores of whole answers lie closer together than
-        `LEAST_STD`: a model that has collapsed still orders pairs above chance by rounding, and must not be kept while
-        there is one that has learnt.
+        It is the metric `selected_by`, or less the loss; and less 1 where the scores of whole answers lie closer
+        together than `LEAST_STD`: a model that has collapsed still orders pairs above chance by rounding, and must not
+        be kept while there is one that has learnt.
         """
         if not self.validation:
             return {}
@@ -114,7 +123,8 @@ class RewardModelTrainer(ModelTrainer):
         kind = self.model.record.definition
         metrics = Counts(self.processes.sum_(counts.values)).metrics(kind.form)
         collapsed = metrics.get("score_std", math.inf) < LEAST_STD
-        return {"score": metrics[kind.selected_by] - collapsed, **metrics}
+        chosen = -metrics["loss"] if self.selected_by == "loss" else metrics[self.selected_by]
+        return {"score": chosen - collapsed, **metrics}
 
     @staticmethod
     def copy_of(model: RewardModel, directory: Path) -> RewardModel:

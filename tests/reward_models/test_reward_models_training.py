@@ -122,6 +122,9 @@ def test_a_collapsed_model_is_chosen_after_every_other(folder: Path) -> None:
     )
     alive = made.validate(0)
     assert alive["score_std"] > LEAST_STD and alive["score"] == alive["accuracy"]
+    made.selected_by = "loss"
+    assert made.validate(0)["score"] == -alive["loss"]
+    made.selected_by = "accuracy"
     with torch.no_grad():
         model.model.classifier.out_proj.weight *= 1e-4
     collapsed = made.validate(0)
