@@ -81,5 +81,5 @@ def drift_of(tokenizer: Any, ids: Sequence[int], segmenter: Segmenter) -> Drift:
 
 def total_drift(tokenizer: Any, rows: Sequence[Sequence[int]]) -> Drift:
     """The drift of several responses, sub-sentences and sentences together."""
-    segmenter = SpacySegmenter()
+    segmenter = SpacySegmenter("rules")
     return sum((drift_of(tokenizer, ids, segmenter) for ids in rows), Drift())

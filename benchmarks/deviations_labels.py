@@ -1,16 +1,18 @@
 """What single deviations change in sentences and labels (see DEVIATIONS.md).
 
-Example: python benchmarks/deviations_labels.py ../shared/data/qa_feedback/dev_feedback.json
+Example: python benchmarks/deviations_labels.py ../shared/data/qa_feedback/dev_feedback.json --pipeline en_core_web_sm
 
 Reads a feedback file. The original cuts sentences by spaCy's `en_core_web_sm` and, for RougeLSum, by NLTK's published
-Punkt model. Both are downloads; in their place stand Punkt with parameters learnt from the file itself, and the
-sentences into which the file's passages were published. No model is read. Half a minute on one CPU core.
+Punkt model. The first is an option (`--pipeline`: an installed spaCy pipeline, or its directory); for the second stands
+Punkt with parameters learnt from the file itself. All are held against the sentences into which the file's passages
+were published. Half a minute on one CPU core without a pipeline, two with one.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nltk.tokenize.punkt import PunktSentenceTokenizer
@@ -45,13 +47,16 @@ class PunktSegmenter:
         return sub_sentence_spans(text, self.sentences(text))
 
 
-def answers_cut(records: Sequence[FeedbackRecord], rules: Segmenter, punkt: Segmenter) -> dict[str, str]:
-    """Answers cut otherwise, the labels of the segment models that follow, and RougeLSum."""
+def answers_cut(records: Sequence[FeedbackRecord], segmenters: Mapping[str, Segmenter]) -> dict[str, str]:
+    """Answers that each two cut otherwise, the labels of the segment models that follow, and RougeLSum."""
     answers = [answer for record in records for answer in record.predictions]
-    other = sum(rules.sentences(answer) != punkt.sentences(answer) for answer in answers)
-    lines = {"answers": f"{other} of {len(answers)} are cut otherwise by Punkt"}
-    for name, segmenter in (("rules", rules), ("Punkt", punkt)):
-        counts = [sum(len(cut(a)) for a in answers) for cut in (segmenter.sentences, segmenter.sub_sentences)]
+    cuts = {name: [segmenter.sentences(answer) for answer in answers] for name, segmenter in segmenters.items()}
+    lines = {}
+    for one, other in itertools.combinations(segmenters, 2):
+        differ = sum(ours != theirs for ours, theirs in zip(cuts[one], cuts[other], strict=True))
+        lines[f"answers, {one} and {other}"] = f"{differ} of {len(answers)} are cut otherwise"
+    for name, segmenter in segmenters.items():
+        counts = [sum(map(len, cuts[name])), sum(len(segmenter.sub_sentences(answer)) for answer in answers)]
         for kind in (RELEVANCE, FACTUALITY):
             labels = [label for record in records for label in kind.labels(record, segmenter).labels]
             counts += [labels.count(1), labels.count(0)]
@@ -116,15 +121,17 @@ def main() -> None:
     """Print a line for each measurement."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("feedback", type=Path, help="a QA-FEEDBACK feedback file")
-    records, rules = read_feedback(parser.parse_args().feedback), SpacySegmenter()
+    parser.add_argument("--pipeline", help="an installed spaCy pipeline, or the directory of one")
+    given = parser.parse_args()
+    records = read_feedback(given.feedback)
     passages = (passage for record in records for passage in record.passages)
-    punkt = PunktSegmenter("\n\n".join(" ".join(passage.sentences) for passage in passages))
-    lines = {
-        **answers_cut(records, rules, punkt),
-        "passages, rules": published_ends(records, rules),
-        "passages, Punkt": published_ends(records, punkt),
-        "no shared word": no_shared_word(records, rules),
-    }
+    segmenters: dict[str, Segmenter] = {name: SpacySegmenter(name) for name in ("rules", "english")}
+    segmenters["Punkt"] = PunktSegmenter("\n\n".join(" ".join(passage.sentences) for passage in passages))
+    if given.pipeline is not None:
+        segmenters[Path(given.pipeline).name] = SpacySegmenter(given.pipeline)
+    lines = answers_cut(records, segmenters)
+    lines |= {f"passages, {name}": published_ends(records, segmenter) for name, segmenter in segmenters.items()}
+    lines["no shared word"] = no_shared_word(records, segmenters["rules"])
     for name, line in lines.items():
         print(f"{name:16} {line}")
 

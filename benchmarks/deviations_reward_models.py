@@ -85,7 +85,7 @@ def examples_of(
     records: Sequence[FeedbackRecord], kind: KindName, encoder: RewardInputEncoder, matching: Any = "token_f1"
 ) -> list[RewardExample]:
     """Labelled inputs of all records."""
-    return build_examples(records, LabelSettings(kind, matching), encoder, SpacySegmenter())
+    return build_examples(records, LabelSettings(kind, matching), encoder, SpacySegmenter("rules"))
 
 
 def pairs_apart(examples: Sequence[RewardExample]) -> list[RewardExample]:

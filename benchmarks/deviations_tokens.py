@@ -150,7 +150,7 @@ def main() -> None:
     """Print a line for each measurement."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("feedback", type=Path, help="a QA-FEEDBACK feedback file")
-    records, segmenter = read_feedback(parser.parse_args().feedback), SpacySegmenter()
+    records, segmenter = read_feedback(parser.parse_args().feedback), SpacySegmenter("rules")
     answers = [answer for record in records for answer in record.predictions]
     corpus = [*answers, *(text for record in records for p in record.passages for text in p.sentences)]
     bpe = build_tokenizer(corpus, "bpe", VOCABULARY)

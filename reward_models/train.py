@@ -19,7 +19,7 @@ from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopRes
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out, output_inputs
 from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
@@ -132,7 +132,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
     validation_data: str | None = None
     held_out: float = 0.1
     completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     checkpoint_every: int | None = 200
 
     def __post_init__(self) -> None:

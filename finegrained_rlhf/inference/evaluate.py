@@ -27,6 +27,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Evaluate(AnswersPrompts):
     best_of: int = 1
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     limit: int | None = None
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
 
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.outputs is None):

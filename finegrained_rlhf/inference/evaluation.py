@@ -22,6 +22,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 _SCORED_AT_ONCE = 64
 
@@ -84,7 +85,7 @@ def evaluate_policy(
     chooser: BestOf | None = None,
     composer: RewardComposer | None = None,
     oracle: ResponseMonitor | None = None,
-    segmenter: str = "rules",
+    segmenter: str = DEFAULT_SEGMENTER,
 ) -> Evaluation:
     """Answer the prompts and measure the answers. Call it in every process, with the same prompts.
 
@@ -131,7 +132,7 @@ def evaluate_responses(
     composer: RewardComposer | None = None,
     oracle: ResponseMonitor | None = None,
     tokens: Sequence[int] | None = None,
-    segmenter: str = "rules",
+    segmenter: str = DEFAULT_SEGMENTER,
     progress: bool = True,
 ) -> Evaluation:
     """Measure answers that exist. Call it in every process, with the same answers.
@@ -212,7 +213,7 @@ def _evaluation(
 
 
 def summarise(
-    rows: Sequence[EvaluatedResponse], composer: RewardComposer | None = None, segmenter: str = "rules"
+    rows: Sequence[EvaluatedResponse], composer: RewardComposer | None = None, segmenter: str = DEFAULT_SEGMENTER
 ) -> dict[str, float]:
     """The metrics of evaluated answers.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from finegrained_rlhf.metrics.base import InMemoryMetric, datasets, evaluate
 from finegrained_rlhf.metrics.functions import rouge_lsum
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 __all__ = ["RougeLSum", "rouge_lsum"]
 
@@ -27,5 +27,5 @@ class RougeLSum(InMemoryMetric):
             ),
         )
 
-    def _compute(self, predictions: Any, references: Any, segmenter: str = "rules") -> dict[str, float]:
+    def _compute(self, predictions: Any, references: Any, segmenter: str = DEFAULT_SEGMENTER) -> dict[str, float]:
         return {"rouge_lsum": rouge_lsum(predictions, references, SpacySegmenter(segmenter))}

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, MISSING_TYPES, FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 from reward_models.kinds import COMPLETENESS, KINDS, PREFERENCE, PairKind, SegmentKind
 from reward_models.labels.completeness import CompletenessConfig, Matching, scores_to_preferences
 from reward_models.labels.pairs import AnswerPair, PairSet, ordered_pairs
@@ -195,7 +195,7 @@ class InspectFeedback:
 
     data: str
     format: ReportFormat = "table"
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     completeness: CompletenessConfig = CompletenessConfig()
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from reward_models.labels.completeness import (
 )
 from reward_models.labels.pairs import ordered_pairs
 
-SEGMENTER = SpacySegmenter()
+SEGMENTER = SpacySegmenter("rules")
 WIDE, COLD, SWIM = LAKE.sentences
 
 

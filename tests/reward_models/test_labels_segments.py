@@ -15,7 +15,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.kinds import FACTUALITY, RELEVANCE
 from reward_models.labels.segments import SegmentLabels, usable_errors
 
-SEGMENTER = SpacySegmenter()
+SEGMENTER = SpacySegmenter("rules")
 TEXT = "The lake is three km wide, and there are some very old boats. It is cold. Nobody swims in it."
 
 

@@ -24,7 +24,7 @@ from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 
 def document_passages(path: str | Path) -> list[dict[str, str]]:
@@ -59,7 +59,7 @@ def document_passages(path: str | Path) -> list[dict[str, str]]:
 
 
 def spoken_dialogue(
-    turns: Sequence[str], document: str | Path | None, segmenter: str = "rules"
+    turns: Sequence[str], document: str | Path | None, segmenter: str = DEFAULT_SEGMENTER
 ) -> tuple[DialogueExample]:
     """The one dialogue that a command line spells: the turns alternate and the last one is the user's.
 
@@ -108,7 +108,7 @@ class IdentifyKnowledge:
     format: Format = "jsonl"
     documents: str | None = None
     part: Dstc11Part = "all"
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 

@@ -31,6 +31,7 @@ from finegrained_rlhf.inference.prompts import TooLong, encode_prompts
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.text.templates import squeeze
 
 
@@ -78,7 +79,7 @@ class GenerateResponses:
     documents: str | None = None
     keep_unlabelled: bool = False
     part: Dstc11Part = "all"
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     max_turns: int | None = None
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     seed: int = 0
@@ -184,7 +185,7 @@ class GenerateResponses:
             print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
 
 
-def response_metrics(rows: Sequence[EvaluatedResponse], segmenter: str = "rules") -> dict[str, Any]:
+def response_metrics(rows: Sequence[EvaluatedResponse], segmenter: str = DEFAULT_SEGMENTER) -> dict[str, Any]:
     """Scores of the responses whose reference is known; empty where there is none.
 
     `scored` (how many), `bleu` (of all together, in [0, 100], with `bleu_signature`), `token_f1` and `exact_match`

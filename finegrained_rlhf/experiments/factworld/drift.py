@@ -20,7 +20,7 @@ from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.metrics.detection import Confusion, share
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.samples import OracleMark, read_samples, sample_files, write_marks
-from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter, Span
 from finegrained_rlhf.text.tables import cell, markdown_table
 from finegrained_rlhf.worlds.factworld.grammar import FactSource, parse_source, split_passages
 from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge
@@ -177,7 +177,7 @@ class MeasureDrift:
         segmenter: spaCy pipeline that cuts the answers, the one of the run's reward models.
     """
 
-    def __init__(self, run: str, data: str | None = None, segmenter: str = "rules") -> None:
+    def __init__(self, run: str, data: str | None = None, segmenter: str = DEFAULT_SEGMENTER) -> None:
         self.directory, self.data, self.segmenter = RunDirectory(run), data, SpacySegmenter(segmenter)
 
     def run(self) -> dict[str, Any]:

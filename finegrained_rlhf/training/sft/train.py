@@ -18,6 +18,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
 
@@ -65,7 +66,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
     max_answer_tokens: int = 200
     prompt_too_long: TooLong = "truncate"
     prompt: PromptConfig = PromptConfig()
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
     monitor: ResponseMonitor | None = None
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from finegrained_rlhf.models.weights.sharded import shard_layers, whole_weights
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.micro_batches import rounds_together, stand_in
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.policy_state import PolicyTrainer
@@ -174,7 +175,7 @@ class SFTTrainer(PolicyTrainer):
         processes: Processes,
         *,
         seed: int,
-        segmenter: str = "rules",
+        segmenter: str = DEFAULT_SEGMENTER,
         monitor: ResponseMonitor | None = None,
     ) -> None:
         self.policy, self.data, self.validation, self.settings = policy.eval(), data, validation, settings

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, PREDICTIONS, SECOND, TIE, FeedbackRecord
-from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 from finegrained_rlhf.worlds.factworld.grammar import split_passages
 from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge, source_of, to_feedback
 
@@ -131,7 +131,7 @@ class AnnotateFactWorld:
     output: str
     noise: float = 1.0
     seed: int = 0
-    segmenter: str = "rules"
+    segmenter: str = DEFAULT_SEGMENTER
 
     def run(self) -> None:
         """Read, annotate, write; prints one line.

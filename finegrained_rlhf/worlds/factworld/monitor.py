@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge_answer, pool
 
 
@@ -20,7 +20,7 @@ class FactWorldOracle:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).
     """
 
-    def __init__(self, segmenter: str = "rules") -> None:
+    def __init__(self, segmenter: str = DEFAULT_SEGMENTER) -> None:
         self._segmenter = SpacySegmenter(segmenter)
 
     def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
