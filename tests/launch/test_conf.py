@@ -353,7 +353,8 @@ def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, 
 
 @pytest.mark.parametrize("system", sorted(RLHF))
 def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
-    chosen = read_json(ROOT / "docs/results/factworld/grid.json")["summary"][system]
+    grid = {"fine_grained_rlhf": "grid", "preference_rlhf": "preference_grid"}[system]
+    chosen = read_json(ROOT / f"docs/results/factworld/{grid}.json")["summary"][system]
     job = job_of("train_ppo", [f"experiment={RLHF[system]}"])
     assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
 
@@ -377,9 +378,9 @@ def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
              for system in RLHF}  # fmt: skip
     assert found == {
         ("demo", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 10, 25],
-        ("demo", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 10, 25],
+        ("demo", "preference_rlhf"): [1e-4, 0.2, 0.99, 60, 10, 25],
         ("table", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 5, 10],
-        ("table", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 5, 10],
+        ("table", "preference_rlhf"): [1e-4, 0.2, 0.99, 60, 5, 10],
     }
     assert len(grid) == 24 and {run["optimizer.lr"] for run in grid.values()} == {3e-5, 1e-4, 3e-4}
     assert {run["ppo.kl.beta"] for run in grid.values()} == {0.03, 0.1, 0.3, 1.0}
