@@ -351,6 +351,16 @@ def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, 
     } == cadence
 
 
+def test_pipelines_train_the_preference_model_with_the_settings_of_the_pages_command() -> None:
+    cfg = compose("run_experiment", overrides=["pipeline=factworld/models", "seeds=null"])
+    step = dict(expanded(resolved(cfg)["steps"]))["preference_model"]
+    made = flat(resolved(compose("train_reward_model", overrides=list(step["args"]))))
+    page = flat(resolved(filled(compose("train_reward_model", overrides=["experiment=factworld/preference_model"]))))
+    differ = {key for key in made.keys() | page.keys() if made.get(key) != page.get(key)}
+    assert differ <= {"output_dir", "data", "validation_data", "model", "total_steps"}
+    assert made["total_steps"] == page["reward_model.steps"] and page["total_steps"] is None
+
+
 @pytest.mark.parametrize("system", sorted(RLHF))
 def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
     grid = {"fine_grained_rlhf": "grid", "preference_rlhf": "preference_grid"}[system]
