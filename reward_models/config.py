@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -13,7 +13,7 @@ from reward_models.kinds import KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
 from reward_models.labels.segments import MIN_SPAN_WORDS
 from reward_models.training.layers import LayerConfig
-from reward_models.training.trainer import RewardBatchConfig
+from reward_models.training.trainer import RewardBatchConfig, Selection
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class RewardModelConfig:
         counts: add counted words to what the head says (`encoders/counts.py`).
         label_weights: `balanced` lets segments with and without an error count the same in all; `none` each the same.
         layers: which layers are trained, and how fast.
+        selected_by: `accuracy` (highest) or `loss` (lowest) of the held-out records chooses the exported checkpoint;
+            None takes what the kind names.
         shuffle_labels: a control: train and select on labels in random order, which must teach nothing.
     """
 
@@ -52,6 +54,7 @@ class RewardModelConfig:
     label_weights: Literal["none", "balanced"] = "none"
     layers: LayerConfig = LayerConfig()
     shuffle_labels: bool = False
+    selected_by: Selection | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
@@ -62,6 +65,8 @@ class RewardModelConfig:
             raise ConfigError(f"reward_model.passage_tokens: expected null or at least 0, got {self.passage_tokens}")
         if self.label_weights not in ("none", "balanced"):
             raise ConfigError(f"reward_model.label_weights: expected none or balanced, got {self.label_weights!r}")
+        if self.selected_by not in (None, *get_args(Selection)):
+            raise ConfigError(f"reward_model.selected_by: expected accuracy, loss or null, got {self.selected_by!r}")
         RewardModelRecord(self.kind, self.global_attention, passages=self.passages)
 
     @classmethod

@@ -7,6 +7,7 @@ of it, so that the CPU can prepare the next component meanwhile.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -23,7 +24,10 @@ from reward_models.encoders.models import RewardModel, RewardModelRecord, error_
 from reward_models.encoders.prompts import check_room, passages_for, question_of
 from reward_models.kinds import KindName, PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
+from reward_models.training.objectives import LEAST_STD
 from reward_models.training.trainer import start_raw_scores
+
+logger = logging.getLogger(__name__)
 
 Granularity = Literal["sub_sentence", "sentence"]
 
@@ -248,6 +252,14 @@ class SequenceScorer(_Scorer):
         std = self._std if self._std is not None else record.std
         if mean is None or std is None:
             raise ModelError(f"{self.path}: no mean and std of its scores are saved with the model; set mean and std")
+        if self._std is None and std < LEAST_STD:
+            logger.warning(
+                "%s: the raw scores of this %s model have a standard deviation of %.2g, so it has hardly learnt "
+                "anything, and the standardised reward is made of rounding; train it anew, or set std",
+                self.path,
+                record.kind,
+                std,
+            )
         self.mean, self.std, self._kind = mean, std, kind
 
     def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:

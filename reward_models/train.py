@@ -40,14 +40,11 @@ from reward_models.encoders.models import (
 from reward_models.kinds import PairKind
 from reward_models.labels.completeness import CompletenessConfig
 from reward_models.training.logistic import counted_items, fit_counts
-from reward_models.training.objectives import LabelWeights
+from reward_models.training.objectives import LEAST_STD, LabelWeights
 from reward_models.training.trainer import RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
-
-LEAST_STD = 1e-3
-"""Scores closer together than this have not been learned: in fp32 they are a few thousand rounding steps apart."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +191,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
             self.seed,
             config.layers,
             weights,
+            config.selected_by,
         )
         return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
 
@@ -229,6 +227,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
                 "mean": best.record.mean,
                 "std": best.record.std,
             }
+            summary |= {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
             run.write_results(summary)
             shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
             print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")

@@ -6,6 +6,7 @@ processes can be added up exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,10 @@ from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, error_label_ids
 from reward_models.kinds import Form
 from reward_models.labels.segments import HAS_ERROR
+
+LEAST_STD = 1e-3
+"""Scores of answers closer together than this have not been learnt: in fp32 they are a few thousand rounding steps
+apart, and a reward made of them, standardised, is made of rounding."""
 
 
 def segment_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -81,8 +86,9 @@ class Counts:
     """Sums over examples; the counts of several batches or processes add up.
 
     Attributes:
-        values: float64 [6]: loss in nats, items (labelled segments or pairs), correct ones, and of segments with an
-            error: found, wrongly claimed, missed.
+        values: float64 [6]: loss in nats, items (labelled segments or pairs) and correct ones; then of segments with an
+            error: found, wrongly claimed, missed; of answers in pairs: how many, sum and sum of squares of their raw
+            scores.
     """
 
     values: Tensor
@@ -101,15 +107,19 @@ class Counts:
         return int(self.values[1])
 
     def metrics(self, form: Form) -> dict[str, float]:
-        """Loss and accuracy a segment or pair; of segments also F1 of "has error" and the balanced accuracy.
+        """Loss and accuracy a segment or pair, and more by form.
 
-        F1 = 2·TP / (2·TP + FP + FN), 0 where no error is labelled or claimed. Balanced accuracy is the mean recall of
-        the classes that occur.
+        Of segments F1 of "has error" and the balanced accuracy: F1 = 2·TP / (2·TP + FP + FN), 0 where no error is
+        labelled or claimed; balanced accuracy is the mean recall of the classes that occur. Of pairs `score_std`, the
+        (population) standard deviation of the raw scores of all answers.
         """
-        loss, items, correct, found, claimed, missed = self.values.tolist()
+        loss, items, correct, *rest = self.values.tolist()
         result = {"loss": loss / max(items, 1), "accuracy": correct / max(items, 1)}
         if form == "sequence":
-            return {**result, "pair_accuracy": result["accuracy"]}
+            mean, squares = (value / max(rest[0], 1) for value in rest[1:])
+            spread = math.sqrt(max(squares - mean**2, 0.0))
+            return {**result, "pair_accuracy": result["accuracy"], "score_std": spread}
+        found, claimed, missed = rest
         errors, clean = found + missed, items - found - missed
         recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
         return {
@@ -176,8 +186,10 @@ def pair_objective(
         first += len(example.inputs)
     above, below = scores[better], scores[worse]
     loss = pairwise_loss(above, below)
-    values = torch.tensor([float(loss.detach()), len(better), float((above > below).sum()), 0, 0, 0])
-    return loss, Counts(values.double())
+    raw = scores.detach().double()
+    sums = [loss.detach(), torch.tensor(len(better)), (above > below).sum()]
+    sums += [torch.tensor(len(raw)), raw.sum(), (raw**2).sum()]
+    return loss, Counts(torch.stack([value.double().cpu() for value in sums]))
 
 
 _OBJECTIVES: Mapping[Form, Callable[[RewardModel, Sequence[RewardExample], LabelWeights], tuple[Tensor, Counts]]] = {

@@ -5,9 +5,11 @@ Satisfies the training loop's `Trainable`. Knows examples and objectives; does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -19,7 +21,11 @@ from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.training.layers import LayerConfig
-from reward_models.training.objectives import Counts, LabelWeights, labelled_items, reward_model_objective
+from reward_models.training.objectives import LEAST_STD, Counts, LabelWeights, labelled_items, reward_model_objective
+
+Selection = Literal["accuracy", "loss"]
+"""What of the held-out records chooses a checkpoint. On noisy labels the loss, which also weighs how sure a model is,
+varies less by chance than the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class RewardModelTrainer(ModelTrainer):
         seed: of the run.
         layers: which parameters are trained, and at what rates; None is all, at one rate.
         weights: of the labels of segments in the training loss; metrics never count them. None is 1 each.
+        selected_by: the validation metric that the best checkpoint has most of, or `loss`, of which it has least; None
+            takes the metric that the model's kind names.
 
     Raises:
         ConfigError: more layers are frozen than the model has.
@@ -76,11 +84,13 @@ class RewardModelTrainer(ModelTrainer):
         seed: int,
         layers: LayerConfig | None = None,
         weights: LabelWeights | None = None,
+        selected_by: Selection | None = None,
     ) -> None:
         if not train:
             raise DataError("no example is left to train on after labelling")
         self.model, self.processes, self.batches = model.to(processes.device), processes, batches
         self.validation = sorted(validation, key=lambda example: example.length)
+        self.selected_by: str = selected_by or model.record.definition.selected_by
         self.plan = BatchPlan(train, batches.batch_size, seed)
         self.weights = weights or LabelWeights()
         rates = (layers or LayerConfig()).prepare(model)
@@ -105,7 +115,12 @@ class RewardModelTrainer(ModelTrainer):
 
     @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
-        """Loss, accuracy and class-balanced metrics on the validation examples; `score` is what its kind selects by."""
+        """Loss, accuracy, class-balanced metrics or spread on the validation examples; `score` is what is selected by.
+
+        It is the metric `selected_by`, or less the loss; and less 1 where the scores of whole answers lie closer
+        together than `LEAST_STD`: a model that has collapsed still orders pairs above chance by rounding, and must not
+        be kept while there is one that has learnt.
+        """
         if not self.validation:
             return {}
         share = [self.validation[i] for i in self.processes.share(len(self.validation))]
@@ -113,8 +128,11 @@ class RewardModelTrainer(ModelTrainer):
         for batch in in_batches(share, self.batches.eval_batch_size):
             with self.processes.autocast():
                 counts += reward_model_objective(self.model, batch)[1]
-        metrics = Counts(self.processes.sum_(counts.values)).metrics(self.model.record.definition.form)
-        return {"score": metrics[self.model.record.definition.selected_by], **metrics}
+        kind = self.model.record.definition
+        metrics = Counts(self.processes.sum_(counts.values)).metrics(kind.form)
+        collapsed = metrics.get("score_std", math.inf) < LEAST_STD
+        chosen = -metrics["loss"] if self.selected_by == "loss" else metrics[self.selected_by]
+        return {"score": chosen - collapsed, **metrics}
 
     @staticmethod
     def copy_of(model: RewardModel, directory: Path) -> RewardModel:

@@ -117,7 +117,8 @@ def test_the_pages_commands_make_what_the_page_names(small: Path) -> None:
 def test_the_pages_commands_train_as_the_grid_chose(small: Path, system: str) -> None:
     run = small / WORK / system
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    chosen = read_json(ROOT / "docs/results/factworld/grid.json")["summary"][system]
+    grid = {"fine_grained_rlhf": "grid", "preference_rlhf": "preference_grid"}[system]
+    chosen = read_json(ROOT / f"docs/results/factworld/{grid}.json")["summary"][system]
     assert {"lr": config["optimizer"]["lr"], "beta": config["ppo"]["kl"]["beta"]} == chosen
     steps, validations = read_jsonl(run / "metrics.jsonl"), read_jsonl(run / "eval.jsonl")
     assert [row["step"] for row in steps] == [1, 2] and [row["step"] for row in validations] == [0, 1, 2]
@@ -142,7 +143,8 @@ def test_the_demos_report_of_what_the_pages_commands_made(small: Path) -> None:
     systems = {"sft": "_sft", "preference_rlhf": "_preference_rlhf", "fine_grained_rlhf": ""}
     for system, suffix in systems.items():
         write_json(work / f"evaluation/{system}.json", read_json(work / f"evaluation{suffix}.json"))
-    made = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", *list(systems)[1:])
+    made = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", "preference_model")
+    made += tuple(systems)[1:]
     without = [f"steps.{name}=null" for name in made]
     done = run_script("run_experiment", "pipeline=factworld/demo", f"output_dir={work}", *without)
     assert done.returncode == 0, done.stderr[-3000:]

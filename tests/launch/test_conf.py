@@ -334,7 +334,7 @@ def rlhf_steps() -> list[tuple[str, str]]:
         (pipeline, system)
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
-        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|models)", pipeline)
+        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|.*models)", pipeline)
         for system in RLHF
         if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
     ]
@@ -346,15 +346,26 @@ def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, 
     step = ppo_steps(pipeline)[system]
     page = flat(resolved(filled(compose("train_ppo", overrides=[f"experiment={RLHF[system]}"]))))
     differ = {key for key in step.keys() | page.keys() if step.get(key) != page.get(key)}
-    cadence = {"validate_every", "samples_every"} if pipeline in ("factworld/demo", "factworld/table") else set()
+    cadence = {"validate_every", "samples_every"} if pipeline == "factworld/demo" else set()
     assert {
         key for key in differ if not (key in FILES or re.fullmatch(r"reward\.components\.\w+\.path", key))
     } == cadence
 
 
+def test_pipelines_train_the_preference_model_with_the_settings_of_the_pages_command() -> None:
+    cfg = compose("run_experiment", overrides=["pipeline=factworld/models", "seeds=null"])
+    step = dict(expanded(resolved(cfg)["steps"]))["preference_model"]
+    made = flat(resolved(compose("train_reward_model", overrides=list(step["args"]))))
+    page = flat(resolved(filled(compose("train_reward_model", overrides=["experiment=factworld/preference_model"]))))
+    differ = {key for key in made.keys() | page.keys() if made.get(key) != page.get(key)}
+    assert differ <= {"output_dir", "data", "validation_data", "model", "total_steps"}
+    assert made["total_steps"] == page["reward_model.steps"] and page["total_steps"] is None
+
+
 @pytest.mark.parametrize("system", sorted(RLHF))
 def test_rlhf_on_factworld_takes_what_the_grid_chose(system: str) -> None:
-    chosen = read_json(ROOT / "docs/results/factworld/grid.json")["summary"][system]
+    grid = {"fine_grained_rlhf": "grid", "preference_rlhf": "preference_grid"}[system]
+    chosen = read_json(ROOT / f"docs/results/factworld/{grid}.json")["summary"][system]
     job = job_of("train_ppo", [f"experiment={RLHF[system]}"])
     assert {"lr": job.optimizer.lr, "beta": job.ppo.kl.beta} == chosen
 
@@ -378,9 +389,9 @@ def test_the_demo_and_the_tables_train_as_they_always_did() -> None:
              for system in RLHF}  # fmt: skip
     assert found == {
         ("demo", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 10, 25],
-        ("demo", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 10, 25],
+        ("demo", "preference_rlhf"): [1e-4, 0.2, 0.99, 60, 10, 25],
         ("table", "fine_grained_rlhf"): [1e-4, 0.3, 0.95, 60, 5, 10],
-        ("table", "preference_rlhf"): [3e-5, 0.1, 0.99, 60, 5, 10],
+        ("table", "preference_rlhf"): [1e-4, 0.2, 0.99, 60, 5, 10],
     }
     assert len(grid) == 24 and {run["optimizer.lr"] for run in grid.values()} == {3e-5, 1e-4, 3e-4}
     assert {run["ppo.kl.beta"] for run in grid.values()} == {0.03, 0.1, 0.3, 1.0}

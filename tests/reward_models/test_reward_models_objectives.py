@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -123,8 +124,9 @@ def test_pair_counts_by_hand() -> None:
     scores = [1.0, 0.0, 2.0, 3.0, 3.0]
     loss, counts = pair_objective(Fake(scores), examples)
     # differences 1, -1, 3 - 2 = 1, 3 - 3 = 0: a tie is no correct pair
-    assert counts.values[1:].tolist() == [4, 2, 0, 0, 0]
+    assert counts.values[1:].tolist() == [4, 2, 5, 9, 1 + 4 + 9 + 9]
     assert counts.metrics("sequence")["pair_accuracy"] == pytest.approx(0.5)
+    assert counts.metrics("sequence")["score_std"] == pytest.approx(statistics.pstdev(scores))
     expected = 2 * math.log(1 + math.exp(-1)) + math.log(1 + math.e) + math.log(2)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
     assert labelled_items(examples) == 4 and labelled_items([segments(0, None, 1)]) == 2
@@ -133,5 +135,12 @@ def test_pair_counts_by_hand() -> None:
 def test_counts_add_up_and_survive_nothing() -> None:
     a, b = Counts(torch.arange(6.0)), Counts(torch.ones(6))
     assert (a + b).values.tolist() == [1, 2, 3, 4, 5, 6] and (a + b).items == 2
-    for kind in (True, False):
-        assert set(Counts.zero().metrics(kind).values()) == {0.0}
+    for form in ("segment", "sequence"):
+        assert set(Counts.zero().metrics(form).values()) == {0.0}
+
+
+def test_the_spread_of_hardly_different_scores_is_not_lost_to_rounding() -> None:
+    example = RewardExample((EncodedInput((3, 1), ()),) * 4, pairs=((0, 1),))
+    scores = [1.0, 1.0 + 2**-20, 1.0 - 2**-20, 1.0]
+    _, counts = pair_objective(Fake(scores), [example])
+    assert counts.metrics("sequence")["score_std"] == pytest.approx(statistics.pstdev(scores), rel=1e-3)

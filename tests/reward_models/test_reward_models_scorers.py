@@ -256,6 +256,20 @@ def test_a_scalar_model_without_moments_needs_them(models: dict[str, str], tmp_p
     SequenceScorer(str(tmp_path), mean=0.0, std=1.0).setup()
 
 
+def test_a_reward_made_of_rounding_is_told(
+    models: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SequenceScorer(models["preference"]).setup()
+    assert not caplog.records
+    model = load_reward_model(models["preference"])
+    model.record = replace(model.record, std=5e-6)
+    model.save(tmp_path)
+    SequenceScorer(str(tmp_path), std=1.0).setup()
+    assert not caplog.records
+    SequenceScorer(str(tmp_path)).setup()
+    assert f"{tmp_path}: the raw scores of this preference model have a standard deviation of 5e-06" in caplog.text
+
+
 def test_settings_and_prompts_are_checked(models: dict[str, str]) -> None:
     for make in (
         lambda: SegmentScorer("x", granularity="word"),  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from reward_models.encoders.models import RewardModelRecord, load_reward_model, 
 from reward_models.kinds import COMPLETENESS
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
+from reward_models.training.objectives import LEAST_STD
 from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, in_batches
 
 
@@ -87,6 +88,7 @@ def test_pair_model_learns_a_cue_and_saves_its_moments(folder: Path, tmp_path: P
     job(folder, tmp_path / "run", "preference", steps=60, base=base).run()
     results = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert results["dev"]["pair_accuracy"] > 0.9
+    assert results["dev"]["score_std"] > LEAST_STD and results["collapsed"] is False
     model = load_reward_model(tmp_path / "run")
     assert (model.record.mean, model.record.std) == (results["mean"], results["std"]) and results["std"] > 0
     answers = ["It is the good word. " * 3, "It is the bad word. " * 3]
@@ -109,6 +111,25 @@ def test_moments_are_those_of_all_training_outputs(folder: Path) -> None:
     with torch.no_grad():
         model.model.classifier.out_proj.weight.zero_()
     assert with_moments(model, records, 5, Processes()).std == 1.0  # equal scores: nothing is divided by zero
+
+
+def test_a_collapsed_model_is_chosen_after_every_other(folder: Path) -> None:
+    """Rounding orders pairs as well as anything: the spread decides, not the accuracy."""
+    model = enlarged(new_reward_model(folder / "encoder", RewardModelRecord("preference", "first")))
+    examples = build_examples(cue_records(8), LabelSettings("preference"), model.input_encoder(), SpacySegmenter())
+    made = RewardModelTrainer(
+        model, examples, examples, RewardBatchConfig(batch_size=8), OptimizerConfig(lr=1e-3), 1, Processes(), 0
+    )
+    alive = made.validate(0)
+    assert alive["score_std"] > LEAST_STD and alive["score"] == alive["accuracy"]
+    made.selected_by = "loss"
+    assert made.validate(0)["score"] == -alive["loss"]
+    made.selected_by = "accuracy"
+    with torch.no_grad():
+        model.model.classifier.out_proj.weight *= 1e-4
+    collapsed = made.validate(0)
+    assert 0 < collapsed["score_std"] < LEAST_STD
+    assert collapsed["score"] == pytest.approx(collapsed["accuracy"] - 1.0) and collapsed["score"] <= alive["score"]
 
 
 def weights(run: Path, step: int) -> bytes:

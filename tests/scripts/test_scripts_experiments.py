@@ -20,6 +20,7 @@ SMALL = (
     "settings.test_questions=10",
     "settings.sft_steps=60",
     "settings.reward_model_steps=5",
+    "settings.preference_model_steps=5",
     "settings.ppo_steps=2",
 )
 
@@ -56,8 +57,8 @@ def test_second_run_keeps_what_is_there(demo: Path) -> None:
 
 
 def test_another_seed_does_not_mix_with_the_results_of_the_first(demo: Path) -> None:
-    steps = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", "preference_rlhf")
-    steps += ("fine_grained_rlhf", "evaluation", "report")
+    steps = ("world", "models", "sft", "outputs", "feedback", "feedback_dev", "reward_models", "preference_model")
+    steps += ("preference_rlhf", "fine_grained_rlhf", "evaluation", "report")
     without = [f"steps.{name}=null" for name in steps]
     other = run("run_experiment", "pipeline=factworld/demo", f"output_dir={demo}", "seed=4", *SMALL, *without)
     aside = demo.with_name("demo.0")

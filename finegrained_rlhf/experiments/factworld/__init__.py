@@ -17,6 +17,7 @@ __getattr__, __dir__ = lazy_exports(
         "FactWorldTable": "results",
         "HolesTable": "holes",
         "MeasureDrift": "drift",
+        "PreferenceModelsTable": "preference.table",
         "SystemsTable": "tables.systems",
     },
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from finegrained_rlhf.experiments.comparison import Claim
+from finegrained_rlhf.experiments.comparison import Claim, margins, margins_page
 from finegrained_rlhf.experiments.factworld.answers import (
     MEASURES,
     OUTCOMES,
@@ -21,7 +21,8 @@ from finegrained_rlhf.experiments.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 
 OURS = "fine_grained_rlhf"
-OTHERS = ("sft", "sft_full", "preference_rlhf")
+PREFERENCE = "preference_rlhf"
+OTHERS = ("sft", "sft_full", PREFERENCE)
 FACT = "factual_error_by_sub_sentence"
 REL = "relevance_error_rate"
 NAMES = {"sft": "SFT", "sft_full": "SFT-Full", "preference_rlhf": "Pref. RLHF", OURS: "F.G. RLHF"}
@@ -108,10 +109,13 @@ class SystemsTable(EvaluatedTable):
             }
             for name in MEASURES
         }
-        return {**super().measure(roots), "pairs": pairs, "pairs_summary": summary}
+        measured = super().measure(roots)
+        margin = margins(measured["rows"], OURS, PREFERENCE, self.columns)
+        return {**measured, "against_preference": margin, "pairs": pairs, "pairs_summary": summary}
 
     def body(self, result: Mapping[str, Any]) -> str:
-        """With both tables of pairs."""
+        """With what it is all about, and both tables of pairs."""
+        margin = margins(result["rows"], OURS, PREFERENCE, self.columns)
         rows = []
         for measure, by_system in result["pairs_summary"].items():
             for other, found in by_system.items():
@@ -120,7 +124,9 @@ class SystemsTable(EvaluatedTable):
                     row |= {"thesis": " / ".join(f"{share:.1%}" for share in THESIS_WINS[other])}
                 rows.append(row)
         return (
-            f"{super().body(result)}\n## Fine-grained RLHF against each other system, question by question\n\n"
+            "## Fine-grained RLHF minus preference RLHF\n\nMean difference over seeds ± its standard error.\n\n"
+            f"{margins_page(margin)}\n{super().body(result)}\n"
+            "## Fine-grained RLHF against each other system, question by question\n\n"
             "Share of the test questions on which the oracle finds fine-grained RLHF's answer better, as good, worse; "
             "mean over seeds. `completeness`: asked facts given. `errors`: sub-sentences with a relevance error, "
             "sentences with a factual error and missing facts together. The thesis's numbers are people's, for "
