@@ -284,7 +284,7 @@ def test_bad_settings_are_refused(folder: Path, tmp_path: Path) -> None:
     for change in ({"steps": None}, {"epochs": 2}, {"steps": 0}, {"kind": "style"}, {"max_length": 1}):
         with pytest.raises(ConfigError):
             replace(good, **change)
-    for change in ({"held_out": 0.0}, {"total_steps": 0}):
+    for change in ({"held_out": -0.1}, {"held_out": 1.0}, {"total_steps": 0}):
         with pytest.raises(ConfigError):
             job(folder, tmp_path, **change)
     with pytest.raises(ConfigError):
@@ -299,14 +299,14 @@ def test_real_feedback_gives_the_published_counts(shared_data: Path, folder: Pat
     records = read_feedback(shared_data / "qa_feedback" / "dev_feedback.json")
     model = new_reward_model(folder / "encoder", RewardModelRecord("relevance"))
     encoder = RewardInputEncoder(model.tokenizer, 2048)
-    found = build_examples(records, LabelSettings("relevance"), encoder, SpacySegmenter())
+    found = build_examples(records, LabelSettings("relevance"), encoder, SpacySegmenter("rules"))
     labels = [label for example in found for label in example.labels]
     assert (len(found), labels.count(1), labels.count(0)) == (400, 1131, 1052)
     assert all(len(e.inputs[0].separators) == len(e.labels) for e in found)
-    found = build_examples(records, LabelSettings("factuality"), encoder, SpacySegmenter())
+    found = build_examples(records, LabelSettings("factuality"), encoder, SpacySegmenter("rules"))
     labels = [label for example in found for label in example.labels]
     assert (len(found), labels.count(1), labels.count(0)) == (347, 218, 418)
-    pairs = build_examples(records, LabelSettings("completeness"), encoder, SpacySegmenter())
+    pairs = build_examples(records, LabelSettings("completeness"), encoder, SpacySegmenter("rules"))
     assert sum(len(example.pairs) for example in pairs) == 859
 
 

@@ -126,7 +126,10 @@ class RewardModelsTable(Results):
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
         parts = [self.opening(result, self.title, self.about)]
-        parts += [f"- `{name}`: {words}" for name, words in result["names"].items()]
+        having = {row["system"] for row in result["rows"]}
+        parts += [f"- `{name}`: {words}" for name, words in result["names"].items() if name in having]
+        if absent := [f"`{name}` ({words})" for name, words in result["names"].items() if name not in having]:
+            parts.append(f"Not run: {'; '.join(absent)}.")
         for kind in KINDS:
             rows = [row for row in result["rows"] if row["kind"] == kind and "records" not in row]
             parts.append(f"## {kind.capitalize()}\n\n{_table(kind, rows)}")
