@@ -144,30 +144,17 @@ def differences(rows: Sequence[Row], baseline: str, columns: Sequence[str]) -> d
 
 
 def margins(rows: Sequence[Row], left: str, right: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """How far `left` lies from `right` in each column, with the error over seeds.
-
-    Returns:
-        By column: `mean` of (left − right) over seeds, its standard `error` (sample standard deviation / √seeds; None
-        for one seed), and in how many of `seeds` left is `higher` and `lower`.
-    """
+    """How far `left` lies from `right` in each column: what `differences` says of it, with the name of the `column`."""
     chosen = [row for row in rows if row["system"] in (left, right)]
-    found = []
-    for column, gap in differences(chosen, right, columns).get(left, {}).items():
-        ours, theirs = values_of(rows, left, column), values_of(rows, right, column)
-        gaps = [float(value) - float(theirs[seed] or 0.0) for seed, value in ours.items() if value is not None]
-        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
-        found.append({"column": column, "error": error, **{k: gap[k] for k in ("mean", "higher", "lower", "seeds")}})
-    return found
+    return [{"column": column, **gap} for column, gap in differences(chosen, right, columns).get(left, {}).items()]
 
 
 def margins_page(found: Sequence[Mapping[str, Any]]) -> str:
-    """A table of `margins`: mean ± standard error, and in how many seeds the difference points that way."""
+    """A table of `margins`: mean, of several seeds ± its standard error, and in how many it points which way."""
     rows = [
         {
             "column": margin["column"],
-            "difference": _difference(margin)
-            if margin["error"] is None
-            else f"{margin['mean']:+.3f} ± {margin['error']:.3f}",
+            "difference": f"{margin['mean']:+.3f}" + (f" ± {margin['error']:.3f}" if margin["seeds"] > 1 else ""),
             "lower in": f"{margin['lower']} of {margin['seeds']} seeds",
             "higher in": f"{margin['higher']} of {margin['seeds']} seeds",
         }

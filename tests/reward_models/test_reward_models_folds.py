@@ -40,7 +40,7 @@ def test_no_question_is_on_two_sides_and_order_does_not_matter() -> None:
     folds = split_by_question(records, 5, 0.2, seed=3)
     assert sorted(r.id for fold in folds for r in fold.test) == sorted(r.id for r in records)
     for fold in folds:
-        sides = [{question_key(r) for r in part} for part in (fold.test, fold.tune, fold.fit)]
+        sides = [{question_key(r.question) for r in part} for part in (fold.test, fold.tune, fold.fit)]
         assert not (sides[0] & sides[1] or sides[0] & sides[2] or sides[1] & sides[2])
         assert {r.id for r in fold.train} == {r.id for r in (*fold.tune, *fold.fit)}
         assert len(fold.train) + len(fold.test) == len(records) and fold.tune and 3 < len(fold.test) < 10

@@ -40,6 +40,7 @@ def train(files: Path, output: Path, *more: str) -> list[str]:
         "training.samples=3",
         "training.max_new_tokens=10",
         "training.micro_batch_prompts=2",
+        "training.kl.beta=0.05",
         "optimizer.warmup_steps=0",
         "optimizer.lr=1e-2",
         "processes.precision=fp32",
@@ -58,7 +59,7 @@ def trained(files: Path) -> Path:
 def test_a_run_and_its_files(trained: Path) -> None:
     metrics = rows(trained / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [1, 2]
-    assert {"loss/rl", "loss/ce", "score/greedy", "reward"} <= metrics[0].keys()
+    assert {"loss/rl", "loss/ce", "loss/kl", "kl", "score/greedy", "reward"} <= metrics[0].keys()
     assert {"score", "accuracy", "rouge1"} <= rows(trained / "eval.jsonl")[0].keys()
     assert {"metrics.json", "policy", "samples", "config.yaml"} <= {path.name for path in trained.iterdir()}
 

@@ -75,6 +75,11 @@ _SINCE_0_1 = {
     r"policy\.frozen_dtype": "float32",
     r"prompt\._target_": "finegrained_rlhf.text.PromptConfig",
     r"prompt\.chat_template": "auto",
+    r"training\.kl\._target_": "finegrained_rlhf.training.self_critical.SelfCriticalKL",
+    r"training\.kl\.beta": 0.0,
+    r"training\.kl\.estimator": "k2",
+    r"rewrite_reward\._target_": "finegrained_rlhf.conqrr.PassageRank",
+    r"rewrite_reward\.shape": "first",
 }
 """Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 

@@ -116,6 +116,7 @@ class SystemsTable(EvaluatedTable):
     def body(self, result: Mapping[str, Any]) -> str:
         """With what it is all about, and both tables of pairs."""
         margin = margins(result["rows"], OURS, PREFERENCE, self.columns)
+        over = "Mean difference over seeds ± its standard error.\n\n" if len(result["seeds"]) > 1 else ""
         rows = []
         for measure, by_system in result["pairs_summary"].items():
             for other, found in by_system.items():
@@ -124,8 +125,7 @@ class SystemsTable(EvaluatedTable):
                     row |= {"thesis": " / ".join(f"{share:.1%}" for share in THESIS_WINS[other])}
                 rows.append(row)
         return (
-            "## Fine-grained RLHF minus preference RLHF\n\nMean difference over seeds ± its standard error.\n\n"
-            f"{margins_page(margin)}\n{super().body(result)}\n"
+            f"## Fine-grained RLHF minus preference RLHF\n\n{over}{margins_page(margin)}\n{super().body(result)}\n"
             "## Fine-grained RLHF against each other system, question by question\n\n"
             "Share of the test questions on which the oracle finds fine-grained RLHF's answer better, as good, worse; "
             "mean over seeds. `completeness`: asked facts given. `errors`: sub-sentences with a relevance error, "
