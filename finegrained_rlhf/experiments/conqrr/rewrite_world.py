@@ -41,20 +41,6 @@ WORDING = ("rouge1", "repeated_bigrams", "cut")
 """How the queries are worded; evaluations made before these were measured do not have them."""
 WANTED_GAIN = 0.15
 """What CONQRR's MRR should exceed T5QR's by (table 4.1: 17% with the RL loss, 14% with the mixed one)."""
-_EARLIER = (
-    "What BM25 finds for the questions of the test dialogues of each seed's world: with the question as it was "
-    "asked (`question`), with all turns up to it (`context`), with the human's rewrite (`rewrite`), and with what "
-    "a tiny T5 writes. `t5qr` imitates a share of the human rewrites. `conqrr_rl` begins with it and learns from "
-    "whether BM25-light ranks the labelled passage of a question first among those of its batch; labels come from "
-    "the answer, among what the dialogue finds. `conqrr_mix`: the same with cross-entropy beside. "
-    "`conqrr_shuffled`: conqrr_rl with the rewards of a step dealt out at random. `t5qr_longer`: t5qr by beam "
-    "search with a length normalisation that makes its rewrites as long as those of conqrr_mix. `t5qr_full` "
-    "imitates all rewrites. `mrr_concentrated` and `mrr_shifted` are over questions that stay with the topic and "
-    "that leave it; first questions are in neither. `repeats`: share of later questions for which the passage of "
-    "an earlier one comes first; `words`: mean length of a query; `overlap`: share of its words that the gold "
-    "passage has."
-)
-"""Of a table without a guard; goes with it."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +114,7 @@ class RewriteWorldTable(CurvesTable):
             " `rouge1`: with the human's rewrite; `repeated_bigrams`: share of queries in which two words that stand "
             "together do so again; `cut`: share that the limit of tokens cut off."
         )
-        about = (self.about if BARE in result["gains"] else _EARLIER) + (
-            wording if len(self.shown_columns(result["rows"])) > len(COLUMNS) else ""
-        )
+        about = self.about + (wording if len(self.shown_columns(result["rows"])) > len(COLUMNS) else "")
         return f"{about} Human rewrites that training may use: {result['label_share']:.0%}."
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -158,7 +142,7 @@ class RewriteWorldTable(CurvesTable):
         rows = [
             {
                 "system": system,
-                **({"over": COMPARED[system]} if BARE in result["gains"] else {}),
+                "over": COMPARED[system],
                 "gain in MRR": f"{fmean(gains):+.1%}",
                 "lowest": f"{min(gains):+.1%}",
                 "highest": f"{max(gains):+.1%}",
