@@ -75,7 +75,7 @@ def filled(cfg: DictConfig) -> DictConfig:
     """Give every `???` a value of the kind that it asks for."""
     for key in OmegaConf.missing_keys(cfg):
         OmegaConf.update(cfg, key, "given")
-    if "outputs" in cfg and cfg.get("checkpoint", "given") is None:
+    if "outputs" in cfg and cfg.outputs is None and cfg.get("checkpoint", "given") is None:
         cfg.checkpoint = "given"
     return cfg
 
