@@ -11,7 +11,7 @@ from script_runs import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
-_NAME = re.compile(r"\b((?:finegrained_rlhf|reward_models)(?:\.\w+)+)")
+_NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
 _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
 _BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
 _OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|docs"

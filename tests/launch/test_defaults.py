@@ -25,7 +25,7 @@ INTENDED = {
     "option is for: each kind of reward model is trained in its own way",
     r"(tracking/(tensorboard|wandb)|value/(shared|none))\.yaml: kind": "what the option is for",
     r"algorithm/\w+\.yaml: algorithm\.\w+": "what the option is for",
-    r"rewrite_reward/reciprocal_rank\.yaml: shape": "what the option is for",
+    r"rewrite_reward/(reciprocal_rank|ndcg)\.yaml: shape": "what the option is for",
     r"reward/fine_grained\.yaml: components\.\w+\.granularity": "checked against the model; null takes the model's",
     r"reward/fine_grained\.yaml: settings\.\w+\.empty": "a configuration of version 0.1 has no such key, and paid 0",
     r"train_conqrr\.yaml: validation_share": "must be 0 beside validation_data, which a job made in Python names",

@@ -143,7 +143,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> No
 def test_a_reference_that_is_not_the_policy(case: CaseMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(trainer: Any) -> None:
         with torch.no_grad():
-            trainer.models._reference.model.shared.weight.mul_(1.1)
+            trainer.models.reference_model.shared.weight.mul_(1.1)
 
     spoiled(monkeypatch, spoil)
     found = failed(diagnose(case(), *STEP))

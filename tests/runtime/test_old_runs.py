@@ -157,7 +157,7 @@ def test_ppo_goes_on_as_version_0_1_would_have(old: Path) -> None:
 
 @pytest.mark.scripts
 def test_fine_tuning_goes_on_as_version_0_1_would_have(old: Path) -> None:
-    printed = succeeds(old, "train_sft", *SFT, "total_steps=3")
+    printed = succeeds(old, "train_sft", *SFT, "total_steps=3", "segmenter=rules")  # the default of version 0.1
     assert "resuming from runs/sft/checkpoints/step_2" in printed
     last = rows(old / "runs/sft/metrics.jsonl")[-1]
     then = {"step": 3, "examples": 12, "loss": 5.860855579376221, "tokens": 75, "gradient_norm": 1.9400334358215332}
