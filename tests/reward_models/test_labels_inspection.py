@@ -15,7 +15,7 @@ WIDE, COLD, SWIM = LAKE.sentences
 
 
 def test_real_file(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    InspectFeedback(str(shared_data / "qa_feedback/dev_feedback.json"), format="json").run()
+    InspectFeedback(str(shared_data / "qa_feedback/dev_feedback.json"), format="json", segmenter="rules").run()
     report = json.loads(capsys.readouterr().out)
     assert report["relevance"] == {"examples": 400, "has_error": 1131, "no_error": 1052}
     assert report["factuality"] == {"examples": 347, "has_error": 218, "no_error": 418}

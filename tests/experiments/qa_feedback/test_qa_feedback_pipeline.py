@@ -39,7 +39,8 @@ def test_a_policy_is_judged_by_models_that_it_was_not_optimised_for(tmp_path: Pa
     root, found = tmp_path / "out" / "seed_0", read_json(tmp_path / "table.json")
     assert found["split"] == {"train": 291, "dev": 31, "test": 78, "optimised": 160, "judge": 160}
     assert len(read_jsonl(root / "evaluation/best_of_judge.questions.jsonl")) == 78
-    own, judge = (read_json(root / f"evaluation/sft{end}.json")["reward/relevance/raw"] for end in ("", "_judge"))
+    score = "reward/completeness/mean_score"
+    own, judge = (read_json(root / f"evaluation/sft{end}.json")[score] for end in ("", "_judge"))
     assert own != judge  # two sets of reward models
     assert read_json(root / "forecast.json")["step_s"] > 0
     assert [row["step"] for row in read_jsonl(root / "fine_grained_rlhf/metrics.jsonl")] == [1, 2]
