@@ -9,6 +9,7 @@ committed does not count.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -126,7 +127,7 @@ def _gpus(value: Any) -> Iterator[str]:
             yield from _gpus(item)
 
 
-def summary() -> list[str]:
+def three_lines() -> list[str]:
     """Three lines: generated worlds; real data; what was not run."""
     shown = tables()
     lines = []
@@ -153,7 +154,7 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def page() -> str:
+def proven_page() -> str:
     """The page."""
     shown = tables()
     parts = [
@@ -162,7 +163,7 @@ def page() -> str:
         "proves that a method and its code work; it proves nothing about language. Real data prove it for these data, "
         "at the size that was run. Each page says what was chosen on what, and prints every row. `hold in every "
         "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
-        "\n".join(f"- {line}" for line in summary()),
+        "\n".join(f"- {line}" for line in three_lines()),
     ]
     for evidence in get_args(Evidence):
         rows = [
@@ -196,21 +197,16 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def readme() -> str:
+def readme_with_lines() -> str:
     """README.md with the three lines between its markers."""
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(MARKERS[0])
     after = rest.split(MARKERS[1])[1]
-    lines = "\n".join(f"- {line}" for line in summary())
+    lines = "\n".join(f"- {line}" for line in three_lines())
     return f"{before}{MARKERS[0]}\n\n{lines}\n\n{MARKERS[1]}{after}"
 
 
-def main() -> None:
-    """Write the page and the lines."""
-    PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")
-    print(PAGE.relative_to(ROOT))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(proven_page(), encoding="utf-8")
+    README.write_text(readme_with_lines(), encoding="utf-8")
+    print(PAGE.relative_to(ROOT), file=sys.stderr)

@@ -34,8 +34,8 @@ def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None
 
 def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     proven = load("proven")
-    assert proven.PAGE.read_text(encoding="utf-8") == proven.page(), "run: python docs/site/proven.py"
-    assert proven.README.read_text(encoding="utf-8") == proven.readme(), "run: python docs/site/proven.py"
+    assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
+    assert proven.README.read_text(encoding="utf-8") == proven.readme_with_lines(), "run: python docs/site/proven.py"
     shown = {table.page for table in proven.tables()}
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs/results").glob("*/*.md")}
     assert shown == pages  # no committed table is left out
