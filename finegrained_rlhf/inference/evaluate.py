@@ -34,7 +34,7 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Evaluate(AnswersPrompts):
             path = Path(self.output)
             outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
             write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
-        write_jsonl(questions_path(self.output), question_rows(result.responses, composer, self.segmenter))
+        write_jsonl(questions_path(self.output), question_rows(result.responses, composer))
         report: dict[str, Any] = {
             "checkpoint": self.checkpoint,
             "data": self.data,
@@ -180,31 +180,21 @@ def questions_path(output: str | Path) -> Path:
     return Path(output).with_suffix(".questions.jsonl")
 
 
-def question_rows(
-    responses: Sequence[EvaluatedResponse], composer: RewardComposer | None, segmenter: str
-) -> list[dict[str, Any]]:
+def question_rows(responses: Sequence[EvaluatedResponse], composer: RewardComposer | None) -> list[dict[str, Any]]:
     """What was measured of each answer, one a question, so that errors over questions can be had of every mean.
 
     Args:
         responses: the answers.
         composer: whose components' opinions they hold; None where there are none.
-        segmenter: spaCy pipeline that cuts sentences for RougeLSum.
 
     Returns:
         Rows with `id`, `words`, and where they are known `tokens`, `finished`, `rouge_lsum`; `rewards`: by component
         the `sum` of its values, the number of `segments` and, of one that judges segments, how many are `error_free`;
         `oracle`: by rate (found, of how many).
     """
-    from finegrained_rlhf.metrics.functions import rouge_lsum_scores
-
-    references = [list(row.prompt.metadata.get("references", ())) for row in responses]
-    scores: list[float | None] = [None] * len(responses)
-    if responses and all(references):
-        texts = [row.response for row in responses]
-        scores = [*rouge_lsum_scores(texts, references, SpacySegmenter(segmenter))]
     rows = []
-    for row, rouge in zip(responses, scores, strict=True):
-        known = {"tokens": row.tokens, "finished": row.finished, "rouge_lsum": rouge}
+    for row in responses:
+        known = {"tokens": row.tokens, "finished": row.finished, "rouge_lsum": row.rouge_lsum}
         rewards = {}
         for name, found in row.components.items():
             rewards[name] = {"sum": sum(found.values), "segments": len(found.values)}

@@ -8,7 +8,7 @@ know which reward model or task stands behind them, and writes no file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -22,7 +22,7 @@ from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.placement import EMPTY
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 _SCORED_AT_ONCE = 64
 
@@ -53,6 +53,7 @@ class EvaluatedResponse:
         finished: the policy ended it within the limit of tokens; None where that is not known.
         components: by name of the reward component.
         counts: (found, of how many) by name of the oracle's rate.
+        rouge_lsum: against its references, in [0, 1]; None of a prompt without one (`with_rouge_lsum`).
     """
 
     prompt: Prompt
@@ -61,6 +62,7 @@ class EvaluatedResponse:
     finished: bool | None = None
     components: Mapping[str, ComponentScores] = field(default_factory=dict)
     counts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rouge_lsum: float | None = None
 
 
 @dataclass(frozen=True)
@@ -207,17 +209,32 @@ def _measure_batch(
 def _evaluation(
     rows: Sequence[EvaluatedResponse], composer: RewardComposer | None, processes: Processes, segmenter: str
 ) -> Evaluation:
-    everything = processes.gather_objects(rows)
-    metrics = summarise(everything, composer, segmenter) if processes.is_main else {}
+    everything = processes.gather_objects(with_rouge_lsum(rows, segmenter))
+    metrics = summarise(everything, composer) if processes.is_main else {}
     return Evaluation(processes.broadcast_object(metrics), everything)
 
 
-def summarise(
-    rows: Sequence[EvaluatedResponse], composer: RewardComposer | None = None, segmenter: str = DEFAULT_SEGMENTER
-) -> dict[str, float]:
+def with_rouge_lsum(rows: Sequence[EvaluatedResponse], segmenter: str = DEFAULT_SEGMENTER) -> list[EvaluatedResponse]:
+    """The same answers with `rouge_lsum` where their prompt's metadata has `references`.
+
+    Args:
+        rows: the answers.
+        segmenter: spaCy pipeline that cuts answers and references into sentences.
+    """
+    from finegrained_rlhf.metrics.functions import rouge_lsum_scores
+
+    known = [row for row in rows if row.prompt.metadata.get("references")]
+    if not known:
+        return list(rows)
+    references = [list(row.prompt.metadata["references"]) for row in known]
+    scores = iter(rouge_lsum_scores([row.response for row in known], references, SpacySegmenter(segmenter)))
+    return [replace(row, rouge_lsum=next(scores)) if row.prompt.metadata.get("references") else row for row in rows]
+
+
+def summarise(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None = None) -> dict[str, float]:
     """The metrics of evaluated answers.
 
-    - `rouge_lsum`, where every prompt has references;
+    - `rouge_lsum`, the mean, where every answer has it;
     - `mean_words` (between white space), `mean_tokens` and `finished_share` where they are known;
     - for every reward component of segments `reward/NAME/error_free_share`, the share of segments whose value the
       component declares to be free of errors (`error_free_from`, 0 by default), each segment counting once, and
@@ -226,14 +243,13 @@ def summarise(
     - `reward/total`, the mean weighted sum, where no component is normalised during training;
     - the oracle's rates under their own names; 0 where there is nothing to count.
     """
-    from finegrained_rlhf.metrics import RougeLSum, finite_mean
+    from finegrained_rlhf.metrics import finite_mean
 
     metrics: dict[str, float] = {}
-    texts = [row.response for row in rows]
-    references = [list(row.prompt.metadata.get("references", ())) for row in rows]
-    if rows and all(references):
-        metrics |= RougeLSum().compute(predictions=texts, references=references, segmenter=segmenter)
-    metrics["mean_words"] = finite_mean([len(text.split()) for text in texts])
+    overlaps = [row.rouge_lsum for row in rows if row.rouge_lsum is not None]
+    if overlaps and len(overlaps) == len(rows):
+        metrics["rouge_lsum"] = finite_mean(overlaps)
+    metrics["mean_words"] = finite_mean([len(row.response.split()) for row in rows])
     tokens = [row.tokens for row in rows if row.tokens is not None]
     if tokens and len(tokens) == len(rows):
         metrics["mean_tokens"] = finite_mean(tokens)

@@ -24,7 +24,7 @@ from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores,
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
-from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise
+from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.prompts import TooLong, encode_prompts
@@ -115,7 +115,7 @@ class GenerateResponses:
             del finder  # its memory is the generator's now
         places = places_of(examples, found) if layout.needs_places else [()] * len(examples)
         rows = self._answers(examples, places, layout, processes)
-        metrics = response_metrics(rows, self.segmenter)
+        metrics = response_metrics(rows)
         if metrics:
             metrics = {**self._settings(), "dialogues": len(rows), **metrics, **found_scores(examples, found)}
         if processes.is_main:
@@ -163,7 +163,7 @@ class GenerateResponses:
             EvaluatedResponse(prompt, answer.text, answer.tokens, answer.finished)
             for prompt, (answer,) in zip(mine, groups, strict=True)
         ]
-        return processes.gather_objects(rows)
+        return processes.gather_objects(with_rouge_lsum(rows, self.segmenter))
 
     def _settings(self) -> dict[str, Any]:
         """What the metrics were measured with."""
@@ -185,11 +185,11 @@ class GenerateResponses:
             print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
 
 
-def response_metrics(rows: Sequence[EvaluatedResponse], segmenter: str = DEFAULT_SEGMENTER) -> dict[str, Any]:
+def response_metrics(rows: Sequence[EvaluatedResponse]) -> dict[str, Any]:
     """Scores of the responses whose reference is known; empty where there is none.
 
     `scored` (how many), `bleu` (of all together, in [0, 100], with `bleu_signature`), `token_f1` and `exact_match`
-    (means in [0, 1] after SQuAD's normalisation), and what `training.evaluation.summarise` gives: `rouge_lsum`,
+    (means in [0, 1] after SQuAD's normalisation), and what `inference.evaluation.summarise` gives: `rouge_lsum`,
     `mean_words`, `mean_tokens`, `finished_share`. An empty response counts as one without words.
     """
     from finegrained_rlhf.metrics import SacreBLEU, finite_mean
@@ -205,7 +205,7 @@ def response_metrics(rows: Sequence[EvaluatedResponse], segmenter: str = DEFAULT
         **SacreBLEU().compute(predictions=responses, references=[[reference] for reference in references]),
         "token_f1": finite_mean([token_f1(*pair) for pair in pairs]),
         "exact_match": finite_mean([float(exact_match(*pair)) for pair in pairs]),
-        **summarise(known, segmenter=segmenter),
+        **summarise(known),
     }
 
 
