@@ -44,9 +44,11 @@ def settings_of_runs(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str
 
 def settings_words(result: Mapping[str, Any]) -> str:
     """A sentence on where a results file has the settings behind it, and which of them its seeds do not share."""
-    if "run_settings" in result:
-        differ = [f"`{key}` of {run}" for run, keys in result["run_settings"]["differ"].items() for key in keys]
-        odd = f"; not the same for all seeds: {', '.join(differ)}" if differ else ", the same for all seeds"
+    settings = result.get("run_settings", {"runs": {}})
+    if settings["runs"]:
+        differ = [f"`{key}` of {run}" for run, keys in settings["differ"].items() for key in keys]
+        several = len(result.get("seeds") or ()) != 1
+        odd = f"; not the same for all seeds: {', '.join(differ)}" if differ else ", the same for all seeds" * several
         return f"Resolved settings of every run: `run_settings` in the JSON file{odd}."
     if result.get("configuration"):
         return "Settings: `configuration` in the JSON file."

@@ -97,7 +97,7 @@ def _fit(
     found = newton(
         (chosen - mean) / scale,
         labels,
-        label_weights(labels) if balanced else np.ones(len(labels)),
+        _row_weights(labels) if balanced else np.ones(len(labels)),
         ridge,
         intercept=not pairs,
     )
@@ -106,10 +106,17 @@ def _fit(
     return Logistic(weights, float(found[len(columns) :].sum() - mean @ weights[list(columns)]))
 
 
-def label_weights(labels: Array) -> Array:
-    """Weights [n] under which both labels count the same in all, 1 on average; 1 where a label never occurs."""
-    errors = labels.mean()
-    return np.where(labels > 0, 0.5 / errors, 0.5 / (1 - errors)) if 0 < errors < 1 else np.ones(len(labels))
+def balanced_weights(errors: int, of: int) -> tuple[float, float]:
+    """Weights of an item without and of one with an error under which both count the same in all, an item 1 on average.
+
+    1 each where a label never occurs.
+    """
+    return (of / (2 * (of - errors)), of / (2 * errors)) if 0 < errors < of else (1.0, 1.0)
+
+
+def _row_weights(labels: Array) -> Array:
+    no_error, has_error = balanced_weights(int(labels.sum()), len(labels))
+    return np.where(labels > 0, has_error, no_error)
 
 
 def newton(rows: Array, labels: Array, weights: Array, ridge: float, intercept: bool) -> Array:

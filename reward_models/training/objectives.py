@@ -19,6 +19,7 @@ from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, error_label_ids
 from reward_models.kinds import Form
 from reward_models.labels.segments import HAS_ERROR
+from reward_models.training.logistic import balanced_weights
 
 LEAST_STD = 1e-3
 """Scores of answers closer together than this have not been learnt: in fp32 they are a few thousand rounding steps
@@ -74,11 +75,8 @@ class LabelWeights:
 
         1 each where a label never occurs.
         """
-        labels = [label for example in examples for label in example.labels if label is not None]
-        errors = sum(label == HAS_ERROR for label in labels)
-        if not 0 < errors < len(labels):
-            return LabelWeights()
-        return LabelWeights(len(labels) / (2 * (len(labels) - errors)), len(labels) / (2 * errors))
+        labels = [label == HAS_ERROR for example in examples for label in example.labels if label is not None]
+        return LabelWeights(*balanced_weights(sum(labels), len(labels)))
 
 
 @dataclass(frozen=True)

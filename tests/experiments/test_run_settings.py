@@ -42,6 +42,12 @@ def test_a_seed_and_its_directory_are_no_difference(tmp_path: Path) -> None:
     }
     words = settings_words({"run_settings": found})
     assert words == "Resolved settings of every run: `run_settings` in the JSON file, the same for all seeds."
+    assert settings_words({"run_settings": found, "seeds": [3]}) == words.replace(", the same for all seeds", "")
+
+
+def test_a_table_without_runs_points_at_its_configuration() -> None:
+    result = {"run_settings": settings_of_runs({0: Path("nowhere")}, []), "configuration": {"seed": 0}}
+    assert settings_words(result) == "Settings: `configuration` in the JSON file."
 
 
 def test_a_setting_that_only_equals_the_seed_stays(tmp_path: Path) -> None:

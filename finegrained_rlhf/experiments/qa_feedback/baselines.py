@@ -38,12 +38,14 @@ class Counted:
 
     Attributes:
         record: the record.
-        items: their counts and labels.
+        items: their counts and labels, what a judge learns from.
+        rows: counts of all that is judged, [items, counts]: also of segments that have no label.
         text: the judged answer with its marks; None for pairs.
     """
 
     record: FeedbackRecord
     items: CountedItems
+    rows: NDArray[np.float64]
     text: MarkedText | None = None
 
 
@@ -58,7 +60,8 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
             better, worse = (np.array(word_counts(seeing, item)[0]) for item in inputs)
             groups.setdefault(pair.record.id, []).append(better - worse)
         having = [record for record in records if record.id in groups]
-        return [Counted(r, CountedItems(np.array(groups[r.id]), np.ones(len(groups[r.id])))) for r in having]
+        counts = {record.id: np.array(groups[record.id]) for record in having}
+        return [Counted(r, CountedItems(counts[r.id], np.ones(len(counts[r.id]))), counts[r.id]) for r in having]
     assert isinstance(kind, SegmentKind)
     found = []
     for record in records:
@@ -66,10 +69,10 @@ def counted(kind: Kind, records: Sequence[FeedbackRecord], segmenter: Segmenter)
         if labels.teaches:
             known = [i for i, label in enumerate(labels.labels) if label is not None]
             parts = factuality_parts(record.question, record.passages, [text[a:b] for a, b in labels.spans])
-            rows = np.array(word_counts(seeing, parts))[known]
+            rows = np.array(word_counts(seeing, parts))
             truth = np.array([float(labels.labels[i] == HAS_ERROR) for i in known])
             marks = tuple(dict.fromkeys((mark.start, mark.end) for mark in kind.marks(record)))
-            found.append(Counted(record, CountedItems(rows, truth), MarkedText(text, labels, marks)))
+            found.append(Counted(record, CountedItems(rows[known], truth), rows, MarkedText(text, labels, marks)))
     return found
 
 
@@ -89,20 +92,14 @@ def baseline(name: str, kind: Kind, train: Sequence[Counted], test: Sequence[Cou
             raise ValueError("of two answers neither is the more frequent one")
         share = float(np.concatenate([one.items.labels for one in train]).mean())
         logit = float(np.log(share / (1 - share)))
-        return [judged(one, np.full(len(one.items.labels), logit)) for one in test]
+        return [judged(one, np.full(len(one.rows), logit)) for one in test]
     judge = fit_counts([one.items for one in train], columns, pairs)
-    return [judged(one, judge.logits(one.items.rows)) for one in test]
+    return [judged(one, judge.logits(one.rows)) for one in test]
 
 
 def judged(item: Counted, logits: NDArray[np.float64]) -> JudgedRecord:
-    """Log odds [n] of a record's items as a judged record."""
+    """Log odds, one a row of `Counted.rows`, as a judged record."""
     if item.text is None:
         return JudgedRecord(item.record.id, gaps=tuple(logits.tolist()))
-    probabilities, claims = iter((1 / (1 + np.exp(-logits))).tolist()), iter((logits > 0).tolist())
-    labels = item.text.segments.labels
-    return judged_segments(
-        item.record.id,
-        item.text,
-        [0.0 if label is None else next(probabilities) for label in labels],
-        [False if label is None else next(claims) for label in labels],
-    )
+    probabilities = (1 / (1 + np.exp(-logits))).tolist()
+    return judged_segments(item.record.id, item.text, probabilities, (logits > 0).tolist())
