@@ -71,8 +71,8 @@ class World(ABC, Generic[Drawn]):
         return []
 
     def in_words(self, splits: Mapping[str, Sequence[Drawn]]) -> str:
-        """How much was drawn: `60 train, 20 dev`."""
-        return ", ".join(f"{len(drawn)} {split}" for split, drawn in splits.items())
+        """How much was drawn, without splits of nothing: `60 train, 20 dev`."""
+        return ", ".join(f"{len(drawn)} {split}" for split, drawn in splits.items() if drawn)
 
     def rng(self, *purpose: str) -> random.Random:
         """Random numbers for one purpose, independent of those for any other."""

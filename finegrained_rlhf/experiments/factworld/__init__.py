@@ -15,6 +15,7 @@ __getattr__, __dir__ = lazy_exports(
         "FactWorldGrid": "grid",
         "FactWorldReport": "results",
         "FactWorldTable": "results",
+        "FreeFormTable": "tables.systems",
         "HolesTable": "holes",
         "MeasureDrift": "drift",
         "PreferenceModelsTable": "preference.table",

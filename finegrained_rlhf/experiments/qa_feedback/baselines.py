@@ -90,8 +90,9 @@ def baseline(name: str, kind: Kind, train: Sequence[Counted], test: Sequence[Cou
     if name == MAJORITY:
         if pairs:
             raise ValueError("of two answers neither is the more frequent one")
-        share = float(np.concatenate([one.items.labels for one in train]).mean())
-        logit = float(np.log(share / (1 - share)))
+        labels = np.concatenate([one.items.labels for one in train])
+        errors = np.clip(labels.sum(), 0.5, len(labels) - 0.5)  # half an item where all have one label
+        logit = float(np.log(errors / (len(labels) - errors)))
         return [judged(one, np.full(len(one.rows), logit)) for one in test]
     judge = fit_counts([one.items for one in train], columns, pairs)
     return [judged(one, judge.logits(one.rows)) for one in test]

@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "AnnotateFactWorld": "annotate",
         "FactWorldOracle": "monitor",
+        "GoldConfig": "writer",
         "MakeFactWorld": "make",
         "WorldConfig": "world",
         "WriterConfig": "writer",

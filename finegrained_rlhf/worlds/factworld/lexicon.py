@@ -31,9 +31,19 @@ ENTITIES: tuple[str, ...] = tuple(
 )
 
 
-def clause(attribute: str, entity: str, value: str) -> str:
-    """The clause that states one fact, without capital or full stop: `the color of Arlo is red`."""
-    return f"the {attribute} of {entity} is {value}"
+FORMS: tuple[str, ...] = (
+    "the {attribute} of {entity} is {value}",
+    "{entity} has {value} as its {attribute}",
+    "as its {attribute} {entity} has {value}",
+)
+"""How a fact can be said. Passages use the first; no word of the others occurs in a world of one form."""
+AUXILIARY: dict[str, str] = {"color": "shape", "metal": "tool", "job": "city", "sport": "music"}
+"""By attribute: whose fact makes the answer to an open question more complete."""
+
+
+def clause(attribute: str, entity: str, value: str, form: int = 0) -> str:
+    """The clause that states one fact in a form of `FORMS`, without full stop: `the color of Arlo is red`."""
+    return FORMS[form].format(attribute=attribute, entity=entity, value=value)
 
 
 def sentence(clauses: Sequence[str]) -> str:
@@ -42,8 +52,20 @@ def sentence(clauses: Sequence[str]) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def entity_question(attributes: Sequence[str], entity: str) -> str:
-    """The question that asks for `attributes`, as in `What are the color, the shape and the city of Arlo?`."""
+def auxiliary_to(attributes: Sequence[str]) -> tuple[str, ...]:
+    """The auxiliary attributes of `attributes`, in their order, that are none of them; letter case does not matter."""
+    names = [attribute.casefold() for attribute in attributes]
+    found = (AUXILIARY[name] for name in names if name in AUXILIARY)
+    return tuple(dict.fromkeys(attribute for attribute in found if attribute not in names))
+
+
+def entity_question(attributes: Sequence[str], entity: str, is_open: bool = False) -> str:
+    """The question that asks for `attributes`, as in `What are the color, the shape and the city of Arlo?`.
+
+    An open one, `Tell me about the color and the city of Arlo.`, asks for what is auxiliary to them too.
+    """
     items = [f"the {attribute}" for attribute in attributes]
     listed = items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+    if is_open:
+        return f"Tell me about {listed} of {entity}."
     return f"What {'is' if len(items) == 1 else 'are'} {listed} of {entity}?"

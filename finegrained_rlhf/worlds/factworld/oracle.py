@@ -7,7 +7,7 @@ One sub-sentence should be one clause of the grammar. Then
 - C2, per sub-sentence, marked on top of C1: the passages state the topic with another value → Wrong-Grounding; the
   passages do not state the topic (attribute left out, or another entity) → Unverifiable;
 - C3: an asked fact is given when a clause names its attribute and its entity with whatever value; a wrong value is an
-  error of factuality, not a gap. A fact not given → Missing-Answer.
+  error of factuality, not a gap. A fact not given → Missing-Answer, an auxiliary one → Missing-Major-Auxiliary.
 
 Knows the grammar; does not know the writer, its habits or the popular values.
 """
@@ -203,7 +203,15 @@ def to_feedback(judgement: Judgement, source: FactSource) -> Feedback:
         for error in (piece.c1, piece.c2)
         if error is not None
     )
-    missing = tuple(MissingInfo("Missing-Answer", f.passage_id, (f.sentence_id,)) for f in judgement.missing)
+    beside = {attribute.casefold() for attribute in source.auxiliary}
+    missing = tuple(
+        MissingInfo(
+            "Missing-Major-Auxiliary" if fact.clause.topic[0] in beside else "Missing-Answer",
+            fact.passage_id,
+            (fact.sentence_id,),
+        )
+        for fact in judgement.missing
+    )
     return Feedback(errors, missing, corrected(judgement, source))
 
 

@@ -10,7 +10,13 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from finegrained_rlhf.worlds.factworld.grammar import parse_clause, parse_question, parse_source, split_passages
+from finegrained_rlhf.worlds.factworld.grammar import (
+    Clause,
+    parse_clause,
+    parse_question,
+    parse_source,
+    split_passages,
+)
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_passages
 from finegrained_rlhf.worlds.factworld.oracle import (
     Judgement,
@@ -213,14 +219,43 @@ def test_asked_but_nowhere_stated_is_no_gap() -> None:
 
 
 def test_question_grammar() -> None:
-    assert parse_question(QUESTION) == ("Arlo", ("color", "city", "metal"))
-    assert parse_question("What is the color of Arlo?") == ("Arlo", ("color",))
-    assert parse_question("what are the color and the city of Arlo ?") == ("Arlo", ("color", "city"))
-    for text in ("Who is Arlo?", "What are the color, city of Arlo?", "What is the color of Arlo", ""):
+    assert parse_question(QUESTION) == ("Arlo", ("color", "city", "metal"), ())
+    assert parse_question("What is the color of Arlo?") == ("Arlo", ("color",), ())
+    assert parse_question("what are the color and the city of Arlo ?") == ("Arlo", ("color", "city"), ())
+    assert parse_question("Tell me about the metal, the Color and the tool of Arlo.") == (
+        "Arlo",
+        ("metal", "Color", "tool"),
+        ("shape",),  # the tool is auxiliary to the metal, and asked for by name
+    )
+    wrong = ("Tell me about the color of Arlo?", "What is the color of Arlo.", "Tell me about color of Arlo.")
+    for text in ("Who is Arlo?", "What are the color, city of Arlo?", "What is the color of Arlo", "", *wrong):
         with pytest.raises(DataError, match="question"):
             parse_question(text)
     assert parse_clause("and the color of Arlo is red,") == parse_clause("the color of Arlo is red")
     assert parse_clause("the color of Arlo is") is None
+    for form in ("Arlo has red as its color.", "and Arlo has red as its color", "As its color Arlo has red,"):
+        assert parse_clause(form) == Clause("color", "Arlo", "red")
+    for broken in ("Arlo has red", "as its color Arlo has", "Arlo has red as color", "its color Arlo has red"):
+        assert parse_clause(broken) is None
+
+
+def test_an_open_question_asks_for_what_is_auxiliary() -> None:
+    source = parse_source("Tell me about the job and the metal of Arlo.", [PASSAGE])
+    assert (source.asked, source.auxiliary) == (("job", "metal", "city", "tool"), ("city", "tool"))
+    text = "Arlo has pilot as its job, and the tool of Arlo is saw, and the color of Arlo is blue."
+    judgement = judge(source, text, SEGMENTER)
+    found = [(piece.c1, piece.c2) for piece in judgement.sub_sentences]
+    assert found == [(None, None), (None, "Unverifiable"), ("Irrelevant", None)]
+    feedback = to_feedback(judgement, source)
+    # no passage states the tool: nothing is missing there
+    assert [(m.error_type, m.sentence_ids) for m in feedback.missing_info] == [
+        ("Missing-Answer", (4,)),
+        ("Missing-Major-Auxiliary", (2,)),
+    ]
+    assert feedback.corrected_prediction == (
+        "The job of Arlo is pilot. The metal of Arlo is zinc. The city of Arlo is Rome."
+    )
+    assert judge(source, source.gold, SEGMENTER).errors == 0
 
 
 def test_errors_name_the_record() -> None:

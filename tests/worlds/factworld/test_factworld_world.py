@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from finegrained_rlhf.worlds.factworld.grammar import parse_source
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_passages
 from finegrained_rlhf.worlds.factworld.oracle import judge_answer, pool
 from finegrained_rlhf.worlds.factworld.world import Item, WorldConfig
-from finegrained_rlhf.worlds.factworld.writer import WriterConfig, write
+from finegrained_rlhf.worlds.factworld.writer import GoldConfig, WriterConfig, write
 
 SEGMENTER = SpacySegmenter()
 ITEM = Item(
@@ -63,16 +64,17 @@ def test_lexicon_is_disjoint_and_of_one_word_each() -> None:
     assert all(word.isalpha() and word.isascii() for word in everything)
 
 
-def test_every_sentence_is_cut_where_the_grammar_says() -> None:
+@pytest.mark.parametrize("form", range(len(lexicon.FORMS)))
+def test_every_sentence_is_cut_where_the_grammar_says(form: int) -> None:
     """spaCy's rules know abbreviations; no value may be one, for then its full stop would not end a sentence."""
     for attribute, values in lexicon.VALUES.items():
         for value in values:
             for entity in lexicon.ENTITIES[:3]:
-                fact = lexicon.sentence([lexicon.clause(attribute, entity, value)])
-                double = lexicon.sentence([lexicon.clause(attribute, entity, value)] * 2)
+                clause = lexicon.clause(attribute, entity, value, form)
+                fact, double = lexicon.sentence([clause]), lexicon.sentence([clause] * 2)
                 text = f"{fact} {double} {fact}"
                 assert [text[a:b] for a, b in SEGMENTER.sentences(text)] == [fact, double, fact]
-                head, tail = f"{fact[:-1]},", f"and {fact[0].lower()}{fact[1:]}"
+                head, tail = f"{fact[:-1]},", f"and {clause}."
                 assert [text[a:b] for a, b in SEGMENTER.sub_sentences(text)] == [fact, head, tail, fact]
 
 
@@ -134,11 +136,52 @@ def test_the_slip_is_one_more_unwanted_sentence() -> None:
     assert set(types) == {"Redundant", "Irrelevant"} and pool(judged).completeness == 1
 
 
+def free_form(path: str = "unused", **changes: int) -> MakeFactWorld:
+    """A world of open questions whose gold answers are written as people might."""
+    config = WorldConfig(max_asked=4, open_rate=1.0, forms=3)
+    gold = GoldConfig(shuffled=True, joined_rate=0.4, auxiliary_rate=0.5)
+    sizes = {"train": 0, "dev": 0, "test": 0, "sft_train": 0, "sft_dev": 0} | changes
+    return MakeFactWorld(path, world=config, gold=gold, **sizes)  # type: ignore[arg-type]
+
+
+def test_gold_answers_in_free_form_are_true_and_incomplete_at_their_rate() -> None:
+    pairs = free_form(gold_train=1500).draw()["gold_train"]
+    judged = [judge_answer(item.question, to_passages(item), answer, SEGMENTER) for item, answer in pairs]
+    rates = pool(judged)
+    assert rates.relevance_errors == rates.factual_errors == 0
+    beside = [item.auxiliary for item, _ in pairs]
+    stated = sum(item.value(name) is not None for (item, _), names in zip(pairs, beside, strict=True) for name in names)
+    assert rates.asked == stated + sum(len(item.asked) for item, _ in pairs)
+    assert (rates.asked - rates.given) / stated == pytest.approx(0.5, abs=0.04)
+    said = [sum(form in answer for _, answer in pairs) for form in (" is ", " as its ", "s its ")]
+    assert min(said) > 700
+    longer = [len(j.sub_sentences) > len(j.sentences) for j in judged]
+    assert 0.5 < sum(longer) / len(longer) < 0.9
+    two = [(item, answer) for item, answer in pairs if len(item.asked) == 2]
+    turned = sum(answer.find(item.asked[0]) > answer.find(item.asked[1]) for item, answer in two)
+    assert turned / len(two) == pytest.approx(0.5, abs=0.08)
+
+
+def test_the_writer_seldom_thinks_of_what_is_auxiliary() -> None:
+    habits = {"memory_rate": 0, "ramble_rate": 0, "brevity_rate": 0, "extra_rate": 0}
+    world = free_form(sft_train=1500)
+    pairs = replace(world, writer=WriterConfig(**habits, auxiliary_rate=0.3)).draw()["sft_train"]
+    rates = pool(judge_answer(item.question, to_passages(item), answer, SEGMENTER) for item, answer in pairs)
+    stated = sum(item.value(name) is not None for item, _ in pairs for name in item.auxiliary)
+    assert (rates.asked - rates.given) / stated == pytest.approx(0.7, abs=0.04)
+    assert rates.relevance_errors == 0  # what it invents where the passage is silent is wrong, not irrelevant
+    rambling = replace(world, writer=WriterConfig(memory_rate=0, ramble_rate=1, brevity_rate=0, extra_rate=0)).draw()
+    rates = pool(judge_answer(i.question, to_passages(i), answer, SEGMENTER) for i, answer in rambling["sft_train"])
+    rambles = sum(name in WriterConfig().ramble_attributes for item, _ in pairs for name in item.asked)
+    assert rates.relevance_errors == rambles
+
+
 def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:
     for name in ("a", "b"):
         small(str(tmp_path / name)).run()
     small(str(tmp_path / "c"), seed=1).run()
-    for split in MakeFactWorld.splits:
+    assert not (tmp_path / "a" / "gold_train.json").exists()
+    for split in ("train", "dev", "test", "sft_train", "sft_dev"):
         file = f"{split}.json"
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
         assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes()
@@ -158,7 +201,7 @@ def test_files_round_trip_and_are_deterministic(tmp_path: Path) -> None:
 
 def test_prompt_schema_equals_the_published_file(tmp_path: Path, shared_data: Path) -> None:
     real = json.loads((shared_data / "qa_feedback/dev.json").read_text())
-    small(str(tmp_path)).run()
+    small(str(tmp_path), gold_train=5).run()
     for split in MakeFactWorld.splits:
         for row in json.loads((tmp_path / f"{split}.json").read_text()):
             assert set(row) == set(real[0]) | {"id"}
@@ -182,15 +225,16 @@ def test_empty_splits_write_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "sft_dev.json").exists() and (tmp_path / "dev.json").exists()
 
 
-def test_corpus_covers_every_world(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [small, free_form])
+def test_corpus_covers_every_world(make: Callable[..., MakeFactWorld], tmp_path: Path) -> None:
     from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 
-    small(str(tmp_path)).run()
+    make(str(tmp_path), train=5).run()
     corpus = (tmp_path / "corpus.txt").read_text().splitlines()
-    assert corpus == small().vocabulary()
+    assert corpus == make().vocabulary()
     tokenizer = build_tokenizer(corpus)
     assert len(tokenizer) <= 200
-    for pairs in MakeFactWorld("unused", seed=9, train=200, dev=0, test=0, sft_train=200, sft_dev=0).draw().values():
+    for pairs in make(seed=9, train=200, sft_train=200).draw().values():
         for item, answer in pairs:
             text = f"{task_text(item.question, to_passages(item))} answer: {answer}"
             ids = tokenizer(text)["input_ids"]
@@ -202,6 +246,11 @@ def test_bad_configurations_are_refused() -> None:
     for bad in ({"facts": 8}, {"facts": 11}, {"min_asked": 0}, {"max_asked": 10}, {"min_asked": 5, "max_asked": 4}):
         with pytest.raises(ConfigError, match="world"):
             WorldConfig(**bad)
+    for bad in ({"open_rate": 2.0}, {"forms": 0}, {"forms": 4}):
+        with pytest.raises(ConfigError, match=r"world\.(open_rate|forms)"):
+            WorldConfig(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"gold\.joined_rate"):
+        GoldConfig(joined_rate=-0.1)
     with pytest.raises(ConfigError, match=r"writer\.ramble_attributes.*'mood'"):
         WriterConfig(ramble_attributes=("mood",))
     with pytest.raises(ConfigError, match=r"writer\.brevity_rate"):
