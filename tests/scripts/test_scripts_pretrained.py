@@ -86,6 +86,25 @@ def test_a_text_is_probable_and_its_words_in_disorder_are_not(policy: Policy) ->
     assert plain < 2.5 and other > 5
 
 
+HUB_IDS = {
+    "In 1997 12,345 people paid $3.50.": [
+        *(788, 216, 33, 41, 41, 39, 216, 33, 34, 28, 35, 36, 37, 701, 5940, 1885, 35, 30, 37, 32, 30)
+    ],
+    "½ of ٣ or Ⅷ: 90s": [16738, 282, 216, 164, 113, 355, 216, 173, 223, 117, 42, 216, 41, 32, 99],
+    "<|im_start|>user\nHi  there<|im_end|>\n": [1, 4093, 198, 26843, 216, 665, 2, 198],
+    "naïve 日本語 👍🏽 don't": [
+        *(3546, 46494, 17097, 241, 115, 40993, 179, 120, 248, 15107, 235, 231, 10813, 233, 138, 1326, 982)
+    ],
+}
+"""By text: its ids by the tokenizer of HuggingFaceTB/SmolLM2-135M-Instruct as `tokenizers` saves it from the Hub, whose
+vocabulary, merges and steps before them are the converted one's (30,012 texts of QA-FEEDBACK and CANARD: no difference)."""
+
+
+@pytest.mark.parametrize("text", HUB_IDS)
+def test_ids_are_those_of_the_hub(policy: Policy, text: str) -> None:
+    assert policy.tokenizer(text).input_ids == HUB_IDS[text]
+
+
 def test_tokens_ends_and_template(policy: Policy) -> None:
     """A space before a digit is a token of its own, also where two stand there: so SmolLM was trained."""
     tokenizer = policy.tokenizer
