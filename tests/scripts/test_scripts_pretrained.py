@@ -97,7 +97,7 @@ HUB_IDS = {
     ],
 }
 """By text: its ids by the tokenizer of HuggingFaceTB/SmolLM2-135M-Instruct as `tokenizers` saves it from the Hub, whose
-vocabulary, merges and steps before them are the converted one's (30,012 texts of QA-FEEDBACK and CANARD: no difference)."""
+vocabulary, merges and steps before them are the converted one's: no difference on 30,012 texts of QA-FEEDBACK and CANARD."""
 
 
 @pytest.mark.parametrize("text", HUB_IDS)
