@@ -96,8 +96,9 @@ HUB_IDS = {
         *(3546, 46494, 17097, 241, 115, 40993, 179, 120, 248, 15107, 235, 231, 10813, 233, 138, 1326, 982)
     ],
 }
-"""By text: its ids by the tokenizer of HuggingFaceTB/SmolLM2-135M-Instruct as `tokenizers` saves it from the Hub, whose
-vocabulary, merges and steps before them are the converted one's: no difference on 30,012 texts of QA-FEEDBACK and CANARD."""
+"""By text: its ids by the tokenizer of HuggingFaceTB/SmolLM2-135M-Instruct as `tokenizers` saves it from the Hub. Its
+vocabulary, its merges and the steps before them are those of the converted one, and so are the ids of 30,012 texts of
+QA-FEEDBACK and CANARD."""
 
 
 @pytest.mark.parametrize("text", HUB_IDS)
