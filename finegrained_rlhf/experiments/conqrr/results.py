@@ -11,6 +11,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.experiments.conqrr.differences import RewriteDifferences, differences_page
 from finegrained_rlhf.experiments.conqrr.samples import SampleRewrites, samples_page
 from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
@@ -37,6 +38,7 @@ class RewriteTable(Results):
         about: what was measured on what, in a few sentences.
         rows: what the page calls systems, by the name that the results files have.
         samples: rewrites to show side by side; None shows none.
+        differences: systems to compare with intervals; None compares none.
     """
 
     evaluations: Mapping[str, str]
@@ -44,6 +46,7 @@ class RewriteTable(Results):
     about: str
     rows: Mapping[str, str] = field(default_factory=dict)
     samples: SampleRewrites | None = None
+    differences: RewriteDifferences | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +69,7 @@ class RewriteTable(Results):
                 **self.made_by(),
                 "settings": resolved_settings(self),
                 "evaluations": found,
+                **({} if self.differences is None else {"differences": self.differences.read()}),
                 **({} if self.samples is None else {"samples": self.samples.read()}),
             }
         )
@@ -74,7 +78,11 @@ class RewriteTable(Results):
         """The page of a results file."""
         parts = [self.opening(result, self.title, self.about.strip())]
         for name, evaluation in result["evaluations"].items():
-            parts.append(f"## {name}\n\n{_overall(evaluation, self.rows)}\n\n{_groups(evaluation, self.rows)}".strip())
+            parts.append(f"## {name}\n\n{_overall(evaluation, self.rows)}")
+            if compared := result.get("differences", {}).get(name):
+                parts.append(differences_page(compared, self.rows))
+            if groups := _groups(evaluation, self.rows):
+                parts.append(groups)
         if result.get("samples"):
             parts.append(samples_page(result["samples"], self.rows))
         return "\n\n".join(parts) + "\n"
