@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.experiments.comparison import compared, compared_page
-from finegrained_rlhf.experiments.figures import Lines, band, curve_of, draw_lines
+from finegrained_rlhf.experiments.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
@@ -95,7 +95,7 @@ class CurvesTable(ComparedTable):
         return f"The longest run took {max(max(minutes) for minutes in result['minutes'].values()):.1f} minutes."
 
     def draw_curves(self, result: Mapping[str, Any], labels: Mapping[str, str], titles: Mapping[str, str]) -> None:
-        """Draw a panel a validated column: means over seeds, bands their range.
+        """Draw a panel a validated column, a line a seed: the mean of runs of which one failed lies where none is.
 
         Args:
             result: of the table.
@@ -106,12 +106,10 @@ class CurvesTable(ComparedTable):
             ConfigError: matplotlib is not installed.
         """
         curves = result["curves"]
-        panels = [
-            Lines(
-                title, title, {label: band([curve_of(c, name) for c in curves[run]]) for run, label in labels.items()}
-            )
-            for name, title in titles.items()
-        ]
+        panels = []
+        for name, title in titles.items():
+            runs = {label: [curve_of(curve, name) for curve in curves[run]] for run, label in labels.items()}
+            panels.append(Lines(title, title, runs=runs))
         draw_lines(self.curves_path, panels, x_label="training steps")
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.report.charts.plots import COLOURS, INK, load_pyplot, row_of_axes, save_figure
+
+_UPRIGHT = 6
+"""More labels than these do not fit side by side below their bars."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,13 @@ class Lines:
         title: above it.
         y_label: of its vertical axis.
         bands: by label of the line: `episodes` (the points), `mean`, `min` and `max`, lists of one length.
+        runs: by label the curves of single runs, value by point: a line each.
     """
 
     title: str
     y_label: str
-    bands: Mapping[str, Mapping[str, Sequence[float]]]
+    bands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[Mapping[int, float]]] = field(default_factory=dict)
 
 
 def band(curves: Sequence[Mapping[int, float]]) -> dict[str, list[float]]:
@@ -71,7 +76,7 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
         ConfigError: matplotlib is not installed.
     """
     pyplot = load_pyplot()
-    labels = list(dict.fromkeys(label for panel in panels for label in panel.bands))
+    labels = list(dict.fromkeys(label for panel in panels for label in (*panel.bands, *panel.runs)))
     look = {label: (COLOURS[i % len(COLOURS)], "osD^vP"[i % 6]) for i, label in enumerate(labels)}
     figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
@@ -79,6 +84,10 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
             colour, marker = look[label]
             axis.plot(found["episodes"], found["mean"], marker=marker, markersize=4, color=colour, label=label)
             axis.fill_between(found["episodes"], found["min"], found["max"], color=colour, alpha=0.15, linewidth=0)
+        for label, runs in panel.runs.items():
+            for i, run in enumerate(runs):
+                line = {"color": look[label][0], "alpha": 0.75, "linewidth": 1.1, "label": None if i else label}
+                axis.plot(sorted(run), [run[point] for point in sorted(run)], **line)
         axis.set_title(panel.title, fontsize=10)
         axis.set_ylabel(panel.y_label)
         axis.set_xlabel(x_label)
@@ -105,7 +114,9 @@ def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
             whisker = [[found["mean"] - found["min"]], [found["max"] - found["mean"]]]
             axis.bar(i, found["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=INK, capsize=3)
             axis.annotate(f"{found['mean']:.3f}", (i, found["max"]), (0, 4), textcoords="offset points", ha="center")
-        axis.set_xticks(range(len(panel.bars)), [label.replace(" ", "\n") for label in panel.bars])
+        many = len(panel.bars) > _UPRIGHT
+        names = [label if many else label.replace(" ", "\n") for label in panel.bars]
+        axis.set_xticks(range(len(panel.bars)), names, **({"rotation": 35, "ha": "right"} if many else {}))
         axis.set_title(panel.title, fontsize=10)
         axis.margins(y=0.15)
         axis.grid(axis="y", linewidth=0.5, alpha=0.5)
