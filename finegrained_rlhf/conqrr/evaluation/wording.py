@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from finegrained_rlhf.conqrr.repetition import repeated_bigram_share, words_with_letters
+from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
 from finegrained_rlhf.text.span_f1 import word_tokens
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.conqrr.repetition import repeated_bigram_share, words_with_letters
 from finegrained_rlhf.conqrr.rewards.base import RewardInputs, RewriteReward, RewriteRewardConfig
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
@@ -16,6 +17,7 @@ from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.feedback.outputs import read_outputs
+from finegrained_rlhf.metrics.functions import repeated_bigram_share, words_with_letters
 from finegrained_rlhf.text.tables import markdown_table
 
 SFT, BEST_OF, PREFERENCE, FINE_GRAINED = "sft", "best_of", "preference_rlhf", "fine_grained_rlhf"
@@ -29,6 +31,7 @@ REWARDS = {
 JUDGES = {"judge": "{}_judge", "own": "{}"}
 """Set of reward models → name of the evaluation by it: those of other folds, and those that training optimised."""
 MEASURES = {"rouge_lsum": "rouge_lsum", "words": "mean_words", "tokens": "mean_tokens", "finished": "finished_share"}
+REPEATS = "repeats"
 SAMPLES = 4
 """Held-out questions whose answers the page shows."""
 
@@ -45,16 +48,23 @@ class RealPolicyTable(ComparedTable):
     runs: ClassVar[tuple[str, ...]] = (SFT, PREFERENCE, FINE_GRAINED)
     systems: ClassVar[tuple[str, ...]] = (SFT, BEST_OF, PREFERENCE, FINE_GRAINED)
     baseline: ClassVar[str] = SFT
-    columns: ClassVar[tuple[str, ...]] = (*(f"{judge}_{name}" for judge in JUDGES for name in REWARDS), *MEASURES)
+    columns: ClassVar[tuple[str, ...]] = (
+        *(f"{judge}_{name}" for judge in JUDGES for name in REWARDS),
+        *MEASURES,
+        REPEATS,
+    )
     about: ClassVar[str] = (
         "SmolLM2-135M-Instruct on questions of the published dev file, real human feedback, greedy answers to a fifth "
         "of the questions that neither a policy nor a reward model has seen. `own_…`: reward models trained on two of "
         "the other four fifths, which training optimises (and by which `best_of` chooses); `judge_…`: the same kinds "
         "trained on the other two, which nothing optimises; where the first rise and the second do not, the reward was "
         "hacked. `relevance`, `factuality`: share of sub-sentences, of sentences, found free of error; `completeness`: "
-        "mean score; `total`: the weighted sum of fine-grained RLHF. `sft`: adapters trained on the gold answers of "
-        "the other questions; `best_of`: the best of its samples by the own reward models; `preference_rlhf` has one "
-        "reward an answer from the same half of the feedback."
+        "mean score; `total`: the weighted sum of fine-grained RLHF. The judges are of the same kinds and count the "
+        "same words: what fools both halves alike shows in neither, so read the answers, `finished` (the share that "
+        "ended within the limit of tokens) and `repeats` (of an answer's pairs of neighbouring words, how many it has "
+        "said before). `sft`: adapters trained on the gold answers of the other questions; `best_of`: the best of its "
+        "samples by the own reward models; `preference_rlhf` has one reward an answer from the same half of the "
+        "feedback."
     )
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -81,6 +91,7 @@ class RealPolicyTable(ComparedTable):
                 if field not in measured:
                     raise DataError("is not among what was measured", file=path, field=field)
                 row[column] = measured[field]
+        row[REPEATS] = fmean(_repeats([root], system))
         return row
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
@@ -120,7 +131,7 @@ class RealPolicyTable(ComparedTable):
 
 
 def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, list[float]]:
-    """How far a system lies from the baseline in what reward models say and in RougeLSum: difference and 95% borders.
+    """How far a system lies from the baseline in rewards, RougeLSum and repetition: difference and 95% borders.
 
     Questions are drawn again, both systems' answers to one together; those of all seeds are taken as questions of one
     set, so that the interval says nothing of how training varies.
@@ -138,7 +149,16 @@ def intervals(roots: Sequence[Path], system: str, baseline: str) -> dict[str, li
             mean = sum(pair[0][0]) / sum(pair[0][1]) - sum(pair[1][0]) / sum(pair[1][1])
             label = column if column == "rouge_lsum" else f"{judge}_{column}"
             found[label] = [mean, *difference_interval(*pair)]
+    said = [_repeats(roots, which) for which in (system, baseline)]
+    ones = [1.0] * len(said[0])
+    found[REPEATS] = [fmean(said[0]) - fmean(said[1]), *difference_interval((said[0], ones), (said[1], ones))]
     return found
+
+
+def _repeats(roots: Sequence[Path], system: str) -> list[float]:
+    """Of each answer the share of its pairs of neighbouring words that it has said before."""
+    answers = (record for root in roots for record in read_outputs(root / "evaluation" / f"{system}.outputs.jsonl"))
+    return [repeated_bigram_share(words_with_letters(record.outputs[0])) for record in answers]
 
 
 def _with_borders(difference: float, low: float, high: float) -> str:
