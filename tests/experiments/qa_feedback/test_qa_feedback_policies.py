@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
             write_jsonl(seed / "evaluation" / f"{name}.questions.jsonl", questions(count))
         loop = " on and on and on" if system == "fine_grained_rlhf" else ""
         records = [
-            OutputRecord(f"q{i}", f"Why {i}?", (LAKE,), ("It | is.",), "", (f"{system[0]}\n{i}{loop}",))
+            OutputRecord(f"q{i}", f"Why {i}?", (LAKE,), ("It | is.",), "", (f"{system}\n{i}{loop}",))
             for i in range(6)
         ]
         write_outputs(seed / "evaluation" / f"{system}.outputs.jsonl", records)
@@ -72,7 +72,7 @@ def test_rows_intervals_and_samples(root: Path) -> None:
     found = result["intervals"]["fine_grained_rlhf"]
     assert found["own_relevance"] == [0.75, 0.75, 0.75] and found["judge_relevance"] == [0.0, 0.0, 0.0]
     assert found["rouge_lsum"] == [0.0, 0.0, 0.0] and "judge_rouge_lsum" not in found
-    # "f 0 on and on and on": of six pairs "on and" and "and on" come twice
+    # after the name and a number "on and on and on": of six pairs "on and" and "and on" come twice
     assert rows["fine_grained_rlhf"]["repeats"] == pytest.approx(1 / 3) and rows["best_of"]["repeats"] == 0
     assert found["repeats"] == pytest.approx([1 / 3] * 3)
     page = (root / "table.md").read_text()
