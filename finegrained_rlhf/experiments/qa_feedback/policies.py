@@ -32,6 +32,7 @@ JUDGES = {"judge": "{}_judge", "own": "{}"}
 """Set of reward models → name of the evaluation by it: those of other folds, and those that training optimised."""
 MEASURES = {"rouge_lsum": "rouge_lsum", "words": "mean_words", "tokens": "mean_tokens", "finished": "finished_share"}
 REPEATS = "repeats"
+_AGAINST = f"{FINE_GRAINED} less {PREFERENCE}"
 SAMPLES = 4
 """Held-out questions whose answers the page shows."""
 
@@ -102,6 +103,7 @@ class RealPolicyTable(ComparedTable):
             for system in self.systems
             if system != self.baseline
         }
+        found["against_preference"] = intervals(list(roots.values()), FINE_GRAINED, PREFERENCE)
         found["samples"] = samples(next(iter(roots.values())), self.systems)
         return found
 
@@ -115,7 +117,7 @@ class RealPolicyTable(ComparedTable):
                 "system": system,
                 **{name: _with_borders(*found) for name, found in by.items()},
             }
-            for system, by in result["intervals"].items()
+            for system, by in (result["intervals"] | {_AGAINST: result["against_preference"]}).items()
         ]
         shown = "\n\n".join(
             f"**{sample['question']}**\n\n{markdown_table(sample['answers'], ['system', 'answer'])}".strip()

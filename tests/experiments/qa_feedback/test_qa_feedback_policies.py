@@ -52,8 +52,7 @@ def root(tmp_path: Path) -> Path:
             write_jsonl(seed / "evaluation" / f"{name}.questions.jsonl", questions(count))
         loop = " on and on and on" if system == "fine_grained_rlhf" else ""
         records = [
-            OutputRecord(f"q{i}", f"Why {i}?", (LAKE,), ("It | is.",), "", (f"{system}\n{i}{loop}",))
-            for i in range(6)
+            OutputRecord(f"q{i}", f"Why {i}?", (LAKE,), ("It | is.",), "", (f"{system}\n{i}{loop}",)) for i in range(6)
         ]
         write_outputs(seed / "evaluation" / f"{system}.outputs.jsonl", records)
     return tmp_path
@@ -75,10 +74,12 @@ def test_rows_intervals_and_samples(root: Path) -> None:
     # after the name and a number "on and on and on": of six pairs "on and" and "and on" come twice
     assert rows["fine_grained_rlhf"]["repeats"] == pytest.approx(1 / 3) and rows["best_of"]["repeats"] == 0
     assert found["repeats"] == pytest.approx([1 / 3] * 3)
+    assert result["against_preference"]["repeats"] == pytest.approx([1 / 3] * 3)
     page = (root / "table.md").read_text()
     assert (
         "**Why 0?**" in page and "| gold" in page and r"It \| is." in page and "sft 0" in page and "Why 4" not in page
     )
+    assert "| fine_grained_rlhf less preference_rlhf |" in page
     assert "+0.750 [+0.750, +0.750]" in page and "Budget `cpu`" in page and "train 10, test 6" in page
 
 
