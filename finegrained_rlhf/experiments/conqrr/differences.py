@@ -57,7 +57,7 @@ class RewriteDifferences:
         return found
 
 
-def differences_page(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
+def mrr_differences_page(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
     """The section of a page.
 
     Args:

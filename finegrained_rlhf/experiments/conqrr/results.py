@@ -11,7 +11,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.conqrr.differences import RewriteDifferences, differences_page
+from finegrained_rlhf.experiments.conqrr.differences import RewriteDifferences, mrr_differences_page
 from finegrained_rlhf.experiments.conqrr.samples import SampleRewrites, samples_page
 from finegrained_rlhf.experiments.results_table import Results
 from finegrained_rlhf.runtime.configuration import resolved_settings
@@ -80,7 +80,7 @@ class RewriteTable(Results):
         for name, evaluation in result["evaluations"].items():
             parts.append(f"## {name}\n\n{_overall(evaluation, self.rows)}")
             if compared := result.get("differences", {}).get(name):
-                parts.append(differences_page(compared, self.rows))
+                parts.append(mrr_differences_page(compared, self.rows))
             if groups := _groups(evaluation, self.rows):
                 parts.append(groups)
         if result.get("samples"):

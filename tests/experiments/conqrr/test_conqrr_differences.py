@@ -10,7 +10,7 @@ from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.experiments.conqrr import RewriteDifferences
-from finegrained_rlhf.experiments.conqrr.differences import differences_page
+from finegrained_rlhf.experiments.conqrr.differences import mrr_differences_page
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import write_trec_run
 
@@ -63,7 +63,7 @@ def test_by_hand(compared: RewriteDifferences) -> None:
 
 
 def test_the_section(compared: RewriteDifferences) -> None:
-    page = differences_page(compared.read()["All"], {"ours": "our own"})
+    page = mrr_differences_page(compared.read()["All"], {"ours": "our own"})
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     assert lines[4] == ["our own", "theirs", "0.625", "0.333", "1.88", "+0.292 [+0.000, +0.500]"]
     assert lines[6][4] == "–"
