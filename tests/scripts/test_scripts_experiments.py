@@ -34,6 +34,23 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def test_open_questions_and_free_gold_answers(tmp_path: Path) -> None:
+    """SFT and SFT-Full begin where the imperfect writer's pupil ended, and learn from other gold answers."""
+    few = ("settings.gold=16", "settings.gold_steps=4", "settings.full_steps=4")
+    table = tmp_path / "table.json"
+    where = (f"output_dir={tmp_path}", "seeds=[3]", f"collect.output={table}")
+    finished = run("run_experiment", "pipeline=factworld/free_form", *where, *SMALL, *few)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    settings = read_json(table)["run_settings"]["runs"]
+    starts = {name: settings[name]["policy"]["path"] for name in ("pretrained", "sft_full")}
+    assert starts == {"pretrained": "DIRECTORY/models/t5", "sft_full": "DIRECTORY/pretrained"}
+    systems = {row["system"] for row in read_json(table)["rows"]}
+    assert systems == {"pretrained", "sft", "sft_full", "preference_rlhf", "fine_grained_rlhf"}
+    feedback = read_json(tmp_path / "seed_3" / "feedback.json")
+    missing = {m["error type"] for record in feedback for m in record["feedback"]["missing-info"]}
+    assert missing <= {"Missing-Answer", "Missing-Major-Auxiliary"} and "Missing-Major-Auxiliary" in missing
+
+
 def test_report_of_the_demo(demo: Path) -> None:
     report = read_json(demo / "report.json")
     assert report["seed"] == 3 and report["annotator_noise"] == 1.0

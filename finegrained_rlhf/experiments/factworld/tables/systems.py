@@ -168,5 +168,5 @@ class FreeFormTable(SystemsTable):
         "texts of the imperfect writer; `sft` goes on from there with the gold answers to questions of their own, "
         "`sft_full` with those of all training questions, on which both RLHF systems' feedback is given."
     )
-    runs = ("pretrained", "sft", *SystemsTable.runs)
+    runs = (PRETRAINED, *SystemsTable.runs)
     systems = (PRETRAINED, *SystemsTable.systems)
