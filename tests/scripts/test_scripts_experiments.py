@@ -45,7 +45,10 @@ def test_open_questions_and_free_gold_answers(tmp_path: Path) -> None:
     starts = {name: settings[name]["policy"]["path"] for name in ("pretrained", "sft_full")}
     assert starts == {"pretrained": "DIRECTORY/models/t5", "sft_full": "DIRECTORY/pretrained"}
     systems = {row["system"] for row in read_json(table)["rows"]}
-    assert systems == {"pretrained", "sft", "sft_full", "preference_rlhf", "fine_grained_rlhf"}
+    assert systems == {"gold", "pretrained", "sft", "sft_full", "preference_rlhf", "fine_grained_rlhf"}
+    gold = next(row for row in read_json(table)["rows"] if row["system"] == "gold")
+    assert (gold["relevance_error_rate"], gold["factual_error_rate"], gold["rouge_lsum"]) == (0.0, 0.0, 1.0)
+    assert 0 < gold["completeness"] < 1  # gold answers hold half of the auxiliary facts
     feedback = read_json(tmp_path / "seed_3" / "feedback.json")
     missing = {m["error type"] for record in feedback for m in record["feedback"]["missing-info"]}
     assert missing <= {"Missing-Answer", "Missing-Major-Auxiliary"} and "Missing-Major-Auxiliary" in missing
