@@ -35,17 +35,17 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_open_questions_and_free_gold_answers(tmp_path: Path) -> None:
-    """SFT and SFT-Full begin where the imperfect writer's pupil ended, and learn from other gold answers."""
-    few = ("settings.gold=16", "settings.gold_steps=4", "settings.full_steps=4")
+    """Both SFTs on gold answers begin where the imperfect writer's pupil ended."""
+    few = ("settings.gold=16", "settings.few_steps=4", "settings.full_steps=4")
     table = tmp_path / "table.json"
     where = (f"output_dir={tmp_path}", "seeds=[3]", f"collect.output={table}")
     finished = run("run_experiment", "pipeline=factworld/free_form", *where, *SMALL, *few)
     assert finished.returncode == 0, finished.stderr[-3000:]
     settings = read_json(table)["run_settings"]["runs"]
-    starts = {name: settings[name]["policy"]["path"] for name in ("pretrained", "sft_full")}
-    assert starts == {"pretrained": "DIRECTORY/models/t5", "sft_full": "DIRECTORY/pretrained"}
+    starts = {name: settings[name]["policy"]["path"] for name in ("sft_few", "sft_full")}
+    assert starts == {"sft_few": "DIRECTORY/sft", "sft_full": "DIRECTORY/sft"}
     systems = {row["system"] for row in read_json(table)["rows"]}
-    assert systems == {"gold", "pretrained", "sft", "sft_full", "preference_rlhf", "fine_grained_rlhf"}
+    assert systems == {"gold", "sft", "sft_few", "sft_full", "preference_rlhf", "fine_grained_rlhf"}
     gold = next(row for row in read_json(table)["rows"] if row["system"] == "gold")
     assert (gold["relevance_error_rate"], gold["factual_error_rate"], gold["rouge_lsum"]) == (0.0, 0.0, 1.0)
     assert 0 < gold["completeness"] < 1  # gold answers hold half of the auxiliary facts

@@ -119,6 +119,8 @@ def annotate(record: OutputRecord, annotator: Annotator, segmenter: Segmenter) -
 class AnnotateFactWorld:
     """Annotate a file of outputs (four a question).
 
+    A question with an empty output is left out and counted: the published format has no empty prediction.
+
     Attributes:
         input: JSONL of outputs (`sample_outputs.py` writes it).
         output: QA-FEEDBACK feedback file to write.
@@ -137,18 +139,23 @@ class AnnotateFactWorld:
         """Read, annotate, write; prints one line.
 
         Raises:
-            DataError: a record is broken; nothing is written then.
+            DataError: a record is broken, or every one has an empty output; nothing is written then.
         """
         from tqdm import tqdm
 
         annotator = Annotator(self.noise, self.seed)
         segmenter = SpacySegmenter(self.segmenter)
         records = read_outputs(self.input)
+        whole = [record for record in records if all(text.strip() for text in record.outputs)]
+        if not whole:
+            raise DataError("every question has an empty output: there is nothing to annotate", file=self.input)
         feedback = []
-        for record in tqdm(records, desc="annotating", unit="question", delay=2.0):
+        for record in tqdm(whole, desc="annotating", unit="question", delay=2.0):
             try:
                 feedback.append(annotate(record, annotator, segmenter))
             except DataError as error:
                 raise error.at(file=self.input) from None
         write_feedback(self.output, feedback)
-        print(f"{len(feedback)} annotated questions -> {self.output}")
+        left_out = len(records) - len(whole)
+        note = f" ({left_out} left out: an output is empty)" if left_out else ""
+        print(f"{len(feedback)} annotated questions -> {self.output}{note}")

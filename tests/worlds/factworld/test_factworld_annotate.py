@@ -155,6 +155,21 @@ def test_job_writes_a_file_the_reader_takes(tmp_path: Path, written: list[Output
     assert target.read_bytes() == first
 
 
+def test_a_question_with_an_empty_output_is_left_out(
+    tmp_path: Path, written: list[OutputRecord], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "outputs.jsonl", tmp_path / "feedback.json"
+    silent = replace(written[1], outputs=(*written[1].outputs[:3], " "))
+    write_outputs(source, [written[0], silent, written[2]])
+    AnnotateFactWorld(str(source), str(target)).run()
+    assert [r.id for r in read_feedback(target)] == [written[0].id, written[2].id]
+    assert "2 annotated questions" in (printed := capsys.readouterr().out) and "1 left out" in printed
+    write_outputs(source, [silent])
+    with pytest.raises(DataError, match="every question has an empty output"):
+        AnnotateFactWorld(str(source), str(target)).run()
+    assert len(read_feedback(target)) == 2
+
+
 def test_a_strangers_file_needs_three_fields(tmp_path: Path) -> None:
     """The example of docs/factworld.md, fed as it stands there."""
     page = (Path(__file__).parents[3] / "docs/factworld.md").read_text()

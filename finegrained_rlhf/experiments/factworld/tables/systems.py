@@ -25,11 +25,11 @@ PREFERENCE = "preference_rlhf"
 OTHERS = ("sft", "sft_full", PREFERENCE)
 FACT = "factual_error_by_sub_sentence"
 REL = "relevance_error_rate"
-PRETRAINED, GOLD = "pretrained", "gold"
+GOLD, FEW = "gold", "sft_few"
 NAMES = {
     GOLD: "gold",
-    PRETRAINED: "pretrained",
     "sft": "SFT",
+    FEW: "SFT, few gold",
     "sft_full": "SFT-Full",
     "preference_rlhf": "Pref. RLHF",
     OURS: "F.G. RLHF",
@@ -159,16 +159,17 @@ class SystemsTable(EvaluatedTable):
 
 @dataclass(frozen=True)
 class FreeFormTable(SystemsTable):
-    """The same systems where gold answers are few and free in form, and auxiliary facts useful."""
+    """The same systems where gold answers are free in form and far from complete, and auxiliary facts useful."""
 
     title = "FactWorld with open questions and free gold answers: the thesis's systems"
     about = (
         f"{ON_TEST} Greedy decoding. `{FACT}`: as in figure 6.3. Every question is open: an answer that gives the "
         "auxiliary facts too is more complete, and `completeness` counts them. Gold answers state facts in three "
         "forms, in any order, one or two a sentence, and half of the auxiliary ones; `gold` is the gold answers "
-        "themselves, what faultless imitation of them would reach. `pretrained` learnt from 3,000 "
-        "texts of the imperfect writer; `sft` goes on from there with the gold answers to questions of their own, "
-        "`sft_full` with those of all training questions, on which both RLHF systems' feedback is given."
+        "themselves, what faultless imitation of them would reach. `sft` learnt from 3,000 texts of the imperfect "
+        "writer. `sft_full` goes on from there with the gold answers to all questions that both RLHF systems' feedback "
+        "is on, `sft_few` with 600, as many as people write in the time of that feedback (thesis, section 6.4.2: 15 "
+        "and 6 minutes a question)."
     )
-    runs = (PRETRAINED, *SystemsTable.runs)
-    systems = (GOLD, PRETRAINED, *SystemsTable.systems)
+    runs = (FEW, *SystemsTable.runs)
+    systems = (GOLD, "sft", FEW, "sft_full", PREFERENCE, OURS)
