@@ -168,7 +168,7 @@ class FreeFormTable(SystemsTable):
         "forms, in any order, one or two a sentence, and half of the auxiliary ones; `gold` is the gold answers "
         "themselves, what faultless imitation of them would reach. `sft` learnt from 3,000 texts of the imperfect "
         "writer. `sft_full` goes on from there with the gold answers to all questions that both RLHF systems' feedback "
-        "is on, `sft_few` with 600, as many as people write in the time of that feedback (thesis, section 6.4.2: 15 "
+        "is on, `sft_few` with 600, as many as people write in the time of that feedback (thesis, section 6.4.1: 15 "
         "and 6 minutes a question)."
     )
     runs = (FEW, *SystemsTable.runs)
