@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -181,7 +181,8 @@ def run_in_processes(count: int, name: str, *arguments: str, timeout: float = 40
                 ended[rank] = status
         if any(ended.values()) or time.monotonic() > deadline:
             for rank in set(range(len(ranks))) - set(ended):
-                ranks[rank].send_signal(signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it ended a moment ago
+                    ranks[rank].send_signal(signal.SIGKILL)
         time.sleep(0.01)
     status = next((status for status in ended.values() if status), 0)
     stdout, stderr = ("".join(running.printed(name) for running in ranks) for name in ("stdout", "stderr"))

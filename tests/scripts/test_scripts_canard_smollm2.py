@@ -60,7 +60,7 @@ def test_every_step_with_tiny_models(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     result = read_json(tmp_path / "results.json")
     for evaluation in result["evaluations"].values():
-        names = ["asked", "context", "published", "rewrite", "tuned", "mix", "rl", "best_of"]
+        names = ["asked", "question", "context", "published", "rewrite", "tuned", "mix", "rl", "best_of"]
         assert list(evaluation["systems"]) == names
     kinds = [evaluation["retriever"]["kind"] for evaluation in result["evaluations"].values()]
     assert kinds == ["bm25", "dense"] and len(result["samples"]) == 2

@@ -20,6 +20,5 @@ __getattr__, __dir__ = lazy_exports(
         "MeasureDrift": "drift",
         "PreferenceModelsTable": "preference.table",
         "SystemsTable": "tables.systems",
-        "WriteGoldAnswers": "gold",
     },
 )

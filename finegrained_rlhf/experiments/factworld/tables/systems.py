@@ -172,4 +172,5 @@ class FreeFormTable(SystemsTable):
         "and 6 minutes a question)."
     )
     runs = (FEW, *SystemsTable.runs)
+    caption = "True error rates of five systems and of the gold answers, by the oracle"
     systems = (GOLD, "sft", FEW, "sft_full", PREFERENCE, OURS)
