@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import read_examples
 
@@ -25,12 +24,8 @@ class WriteGoldAnswers:
         """Write them.
 
         Raises:
-            DataError: naming file and record; one without a gold answer.
+            DataError: naming file and record; an unreadable one, or one without a gold answer.
         """
-        records = []
-        for i, example in enumerate(read_examples(self.data)):
-            if not example.references:
-                raise DataError("expected a gold answer, got none", file=self.data, record=i, field="answer")
-            records.append(OutputRecord.of(example, example.references[:1]))
+        records = [OutputRecord.of(example, example.references[:1]) for example in read_examples(self.data)]
         write_outputs(self.output, records)
         print(f"{len(records)} gold answers -> {self.output}")
