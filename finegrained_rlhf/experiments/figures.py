@@ -70,7 +70,7 @@ class Bars:
 
 
 def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -> None:
-    """Panels side by side; a label has the same colour and marker in all of them.
+    """Panels side by side; a label has the same colour and marker in all of them; runs beyond the colours are dashed.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -78,6 +78,7 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
     pyplot = load_pyplot()
     labels = list(dict.fromkeys(label for panel in panels for label in (*panel.bands, *panel.runs)))
     look = {label: (COLOURS[i % len(COLOURS)], "osD^vP"[i % 6]) for i, label in enumerate(labels)}
+    dashed = set(labels[len(COLOURS) :])  # their colours are taken
     figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for label, found in panel.bands.items():
@@ -85,9 +86,10 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
             axis.plot(found["episodes"], found["mean"], marker=marker, markersize=4, color=colour, label=label)
             axis.fill_between(found["episodes"], found["min"], found["max"], color=colour, alpha=0.15, linewidth=0)
         for label, runs in panel.runs.items():
+            style = "--" if label in dashed else "-"
             for i, run in enumerate(runs):
                 line = {"color": look[label][0], "alpha": 0.75, "linewidth": 1.1, "label": None if i else label}
-                axis.plot(sorted(run), [run[point] for point in sorted(run)], **line)
+                axis.plot(sorted(run), [run[point] for point in sorted(run)], style, **line)
         axis.set_title(panel.title, fontsize=10)
         axis.set_ylabel(panel.y_label)
         axis.set_xlabel(x_label)
