@@ -55,7 +55,8 @@ class Dstc11Table(ComparedTable):
         "sentence by sentence, with the next loss alone. Both read as much of the dialogue, for as many steps, with as "
         "many inputs a dialogue. `…_all_gold`: the marginal likelihood of all gold sentences instead of one drawn at "
         "each step. `…_joint`: the same weights, passage and sentence chosen together instead of one after the other. "
-        "`minilm_…`: MiniLM in place of the BERT from scratch; `…_noise`: with posterior regularization, β 5 and a 1."
+        "`minilm_…`: MiniLM in place of the BERT from scratch, all gold sentences, fewer steps on fewer inputs, alike "
+        "for both systems; `…_noise`: with posterior regularization, β 5 and a 1."
     )
     world: ClassVar[str] = "DSTC11"
     runs: ClassVar[tuple[str, ...]] = TRAINED
