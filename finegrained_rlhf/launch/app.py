@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException, OverrideParseException
@@ -21,7 +22,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import FineGrainedError
-from finegrained_rlhf.launch.checks.experiments import check_experiment
+from finegrained_rlhf.launch.checks.experiments import check_experiment, group_and_option, options
 from finegrained_rlhf.launch.commands import conf_directory
 from finegrained_rlhf.launch.rewards import opened
 from finegrained_rlhf.launch.sweeps.points import use_own_directory
@@ -37,7 +38,7 @@ def run_command(name: str) -> None:
     if name in _CHOOSES_BY_REWARD:
         sys.argv[1:] = opened(sys.argv[1:])
     task: Callable[[DictConfig], None] = _TASKS.get(name, run_app)
-    with one_line_errors():
+    with one_line_errors(name):
         given = [word for word in sys.argv[1:] if not word.startswith("-")]
         check_experiment(name, given)
         if {"--help", "-h"} & set(sys.argv[1:]):
@@ -101,8 +102,8 @@ def run_experiment(cfg: DictConfig) -> None:
 _TASKS = {"train_ppo": run_ppo, "doctor": run_doctor, "run_experiment": run_experiment}
 
 
-def explain_command_line(error: BaseException) -> str:
-    """One line for what Hydra or omegaconf found wrong with a command line."""
+def explain_command_line(error: BaseException, command: str) -> str:
+    """One line for what Hydra or omegaconf found wrong with the command line of a command."""
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override}: cannot be read as KEY=VALUE; a text with a quote, comma, colon or bracket in it needs "
@@ -119,18 +120,21 @@ def explain_command_line(error: BaseException) -> str:
     if match := re.search(r"Could not load 'hydra/launcher/(joblib|submitit)", text):
         extra = {"joblib": "sweeps", "submitit": "slurm"}[match.group(1)]
         return f"the launcher needs {match.group(1)}: {INSTALL.format(extra=extra)}, or give hydra/launcher=basic"
-    if match := re.search(r"Could not find '([^']+)/([^']+)'.*Available options in '[^']+': (.*?) Config search", text):
-        return f"{match.group(1)}={match.group(2)} does not exist; expected one of {', '.join(match.group(3).split())}"
+    listed = r"(?:.*Available options in '[^']+': (.*?) Config search)?"
+    if match := re.search(r"Could not find '([^']+/[^']+)'" + listed, text):
+        group, option = group_and_option(match.group(1))
+        if known := options(group, command) or (match.group(2) or "").split():
+            return f"{group}={option} does not exist; expected one of {', '.join(known)}"
     return " ".join([*lines[:2], cause if cause not in text else ""]).strip()
 
 
-def _not_an_option() -> str:
+def _not_an_option(command: str) -> str:
     """The argument that gives a group a number or a truth value where it takes an option's name."""
     for word in sys.argv[1:]:
         group, _, value = word.lstrip("+").partition("=")
-        options = sorted(path.stem for path in (conf_directory() / group).glob("*.yaml")) if group else []
-        if options and value not in options and not value.startswith("["):
-            return f"{group}={value} does not exist; expected one of {', '.join(options)}"
+        known = options(group, command)
+        if known and re.fullmatch(r"null|true|false|[-+\d.e_]*\d[-+\d.e_]*", value.lower()):
+            return f"{group}={value} does not exist; expected one of {', '.join(known)}"
     return "a group takes the name of an option (--help lists them)"
 
 
@@ -150,7 +154,7 @@ def _say(message: str) -> None:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(command: str) -> Iterator[None]:
     """A user's error, a mistake on the command line, or what the file system refused: one line and exit status 2."""
     try:
         yield
@@ -160,12 +164,12 @@ def one_line_errors() -> Iterator[None]:
         _say(str(error))
         sys.exit(2)
     except (HydraException, OmegaConfBaseException) as error:
-        _say(explain_command_line(error))
+        _say(explain_command_line(error, command))
         sys.exit(2)
     except ValueError as error:
         if "Config group override must be" not in str(error):  # how Hydra says that GROUP=3 is no option
             raise
-        _say(_not_an_option())
+        _say(_not_an_option(command))
         sys.exit(2)
     except OSError as error:
         if error.errno is None:  # not of the operating system: a library's own, and perhaps a fault of ours
@@ -182,7 +186,7 @@ def user_errors() -> Iterator[None]:
         logging.getLogger(noisy).setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # the project's own messages say what happens
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with one_line_errors():
+    with one_line_errors(Path(sys.argv[0]).stem):
         try:
             yield
         except KeyboardInterrupt:

@@ -125,7 +125,7 @@ def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
     try:
         return compose(script, overrides=list(args))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"{script}: {explain_command_line(error)}") from None
+        raise ConfigError(f"{script}: {explain_command_line(error, script)}") from None
 
 
 def _run_job(job: Any, processes: Processes) -> None:

@@ -37,7 +37,7 @@ def test_the_launcher_asks_for_what_the_sweep_says() -> None:
 )
 def test_a_launcher_that_is_not_installed_is_named_with_its_extra(option: str, told: str) -> None:
     error = HydraException(f"In 'hydra/launcher/local': Could not load 'hydra/launcher/{option}'.\nAvailable options:")
-    assert told in explain_command_line(error)
+    assert told in explain_command_line(error, "sweep")
 
 
 @pytest.mark.slow

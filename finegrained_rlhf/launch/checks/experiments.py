@@ -37,6 +37,17 @@ def pipelines() -> list[str]:
     return list(_names("pipeline"))
 
 
+def options(group: str, command: str) -> list[str]:
+    """What a command takes as `GROUP=…` of the project's own: of experiments its own; none for another group."""
+    return list(experiments_of(command) if group == "experiment" else _names(group))
+
+
+def group_and_option(path: str) -> tuple[str, str]:
+    """`experiment/factworld/sft` → `experiment`, `factworld/sft`; of other groups the last name is the option."""
+    group, _, name = path.partition("/") if path.startswith(("experiment/", "pipeline/")) else path.rpartition("/")
+    return group, name
+
+
 def check_experiment(command: str, overrides: Iterable[str]) -> None:
     """Refuse an experiment of another command.
 

@@ -17,7 +17,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.launch.checks.declared import declared
-from finegrained_rlhf.launch.checks.experiments import experiments_of, pipelines
+from finegrained_rlhf.launch.checks.experiments import options
 from finegrained_rlhf.launch.commands import conf_directory
 
 _WIDTH = 110
@@ -48,15 +48,7 @@ def groups(command: str) -> Iterator[tuple[str, list[str]]]:
             if isinstance(entry, Mapping):
                 (group, _), *_ = entry.items()
                 if not str(group).startswith("override "):
-                    yield str(group), _options(str(group), command)
-
-
-def _options(group: str, command: str) -> list[str]:
-    if group == "experiment":
-        return list(experiments_of(command))
-    if group == "pipeline":
-        return pipelines()
-    return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
+                    yield str(group), options(str(group), command)
 
 
 def _bases(command: str) -> Iterator[str]:
