@@ -110,7 +110,7 @@ class Dstc11Table(ComparedTable):
         missing = ", ".join(f"`{row}`" for row in result["not_run"])
         curves = f"\n## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
         return (
-            f"Turns: {counts}.{f' Not run yet, and so without a row: {missing}.' if missing else ''}\n\n"
+            f"Turns: {counts}.{f' Not run beside these, and so without a row: {missing}.' if missing else ''}\n\n"
             f"{super().body(result)}{curves if result['curves'] else ''}"
         )
 
