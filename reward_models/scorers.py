@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -18,7 +17,7 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter, Span
+from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
 from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
 from reward_models.encoders.models import RewardModel, RewardModelRecord, error_label_ids, load_reward_model
 from reward_models.encoders.prompts import check_room, passages_for, question_of
@@ -30,12 +29,6 @@ from reward_models.training.trainer import start_raw_scores
 logger = logging.getLogger(__name__)
 
 Granularity = Literal["sub_sentence", "sentence"]
-
-
-@lru_cache(maxsize=8)
-def _shared(make: Callable[[str], Segmenter], pipeline: str) -> Segmenter:
-    """One segmenter a pipeline, so that scorers which cut the same responses do it once."""
-    return make(pipeline)
 
 
 class _Scorer(ABC):
@@ -168,7 +161,7 @@ class SegmentScorer(_Scorer):
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
         asked = self._asked_segmenter or record.segmenter
-        self._segmenter = _shared(SpacySegmenter, asked) if isinstance(asked, str) else asked
+        self._segmenter = shared_segmenter(asked) if isinstance(asked, str) else asked
 
     def segments(self, response: str) -> list[Span]:
         """The segments of a response that the model labels."""

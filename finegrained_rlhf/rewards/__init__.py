@@ -6,14 +6,18 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BaseScorer": "protocol",
+        "ClassifierScorer": "texts.classifier",
         "ComponentConfig": "config",
         "OverlongPenalty": "penalties",
+        "PrefixDifferenceScorer": "texts.prefixes",
         "RewardComposer": "composition",
         "RewardConfig": "config",
         "RewardConstraint": "moving.constraints",
         "RewardGate": "moving.gates",
         "Scorer": "protocol",
         "StartableScorer": "protocol",
+        "TextScorer": "texts.protocol",
         "WeightSchedule": "moving.schedule",
+        "WholeTextScorer": "texts.prefixes",
     },
 )

@@ -135,6 +135,16 @@ def _joined_abbreviations(spans: Sequence[Span], text: str) -> list[Span]:
 
 
 @lru_cache(maxsize=8)
+def shared_segmenter(pipeline: str) -> SpacySegmenter:
+    """One segmenter a pipeline, so that whoever cuts the same texts does it once.
+
+    Raises:
+        ConfigError: as `SpacySegmenter`.
+    """
+    return SpacySegmenter(pipeline)
+
+
+@lru_cache(maxsize=8)
 def _load_pipeline(name: str) -> Language:
     try:
         import spacy

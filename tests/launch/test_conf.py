@@ -57,6 +57,7 @@ GROUPS = {
     "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
     "rewrite_reward": ("train_conqrr",),
     "budget": ("run_experiment",),
+    "text_scorer": (),  # of the rewards that `reward` chooses
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 TOGETHER = {("value", "none"): ["algorithm=rloo"]}

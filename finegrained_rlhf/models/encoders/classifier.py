@@ -1,0 +1,156 @@
+"""Classifiers of texts in the Hugging Face layout: which label, by which activation, how probable.
+
+Knows transformers' sequence classification models. Does not know what the probability is used for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.errors import DataError, ModelError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.models.encoders.loading import input_limit
+from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
+
+logger = logging.getLogger(__name__)
+
+Activation = Literal["sigmoid", "softmax"]
+TooLong = Literal["truncate", "refuse"]
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
+
+
+class TextClassifier(EncoderModel):
+    """A sequence classification model and one of its labels.
+
+    Args:
+        network: transformers' model.
+        tokenizer: of the network, with a padding token.
+        label: one of the model's labels.
+        activation: how the logits become probabilities.
+        max_length: longest input in tokens, special tokens included.
+        too_long: whether a longer text loses its end or is refused.
+    """
+
+    def __init__(
+        self, network: Any, tokenizer: Any, label: str, activation: Activation, max_length: int, too_long: TooLong
+    ) -> None:
+        super().__init__(tokenizer)
+        self.model = network
+        self.label_id = label_id(network.config, label)
+        self.activation, self.max_length, self.too_long = activation, max_length, too_long
+        self._cut = 0
+
+    @property
+    def network(self) -> Any:
+        """The model with its head."""
+        return self.model
+
+    @classmethod
+    def open(
+        cls,
+        path: ModelPath | Path,
+        label: str,
+        activation: Activation | None = None,
+        max_length: int | None = None,
+        too_long: TooLong = "truncate",
+    ) -> TextClassifier:
+        """The classifier of a directory, a run or a Hub name, fp32, on the CPU, in evaluation mode.
+
+        Args:
+            path: where it is.
+            label: as `id2label` names it.
+            activation: None takes the one that the model's `problem_type` names.
+            max_length: None takes the model's own limit.
+            too_long: as above.
+
+        Raises:
+            ModelError: it is missing, damaged or no classifier; it has no such label; it does not say how its logits
+                become probabilities; or its tokenizer cannot pad.
+        """
+        directory = model_directory(path, "model")
+        config = read_model_config(directory)
+        try:
+            label_id(config, label)
+            chosen = activation or _activation(config)
+        except ModelError as error:
+            raise ModelError(f"{directory}: {error}") from None
+        tokenizer = load_tokenizer(directory)
+        if tokenizer.pad_token_id is None:
+            raise ModelError(f"{directory}: the tokenizer has no padding token, with which texts are batched")
+        network = load_weights(AutoModelForSequenceClassification, directory, torch.float32)
+        limit = input_limit(config, tokenizer, max_length or tokenizer.model_max_length)
+        return cls(network.eval(), tokenizer, label, chosen, limit, too_long)
+
+    @torch.no_grad()
+    def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
+        """The probability of the label in each text, in order.
+
+        Args:
+            texts: of any length; a text that is too long is cut (counted and logged) or refused.
+            batch_size: texts in a forward pass.
+
+        Raises:
+            DataError: a text is too long and `too_long` is `refuse`.
+        """
+        rows = self._encoded(texts)
+        found = torch.zeros(len(rows), dtype=torch.float64)
+        for chosen in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
+            ids, mask = pad_rows([rows[i] for i in chosen], self.pad_id)
+            logits = self.model(input_ids=send(ids, self.device), attention_mask=send(mask, self.device)).logits
+            logits = logits.double()
+            found[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1))[
+                :, self.label_id
+            ].cpu()
+        return found.tolist()
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        with_all: list[list[int]] = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+        cut = [i for i, row in enumerate(with_all) if len(row) > self.max_length]
+        if not cut:
+            return with_all
+        if self.too_long == "refuse":
+            raise DataError(f"a text of {len(with_all[cut[0]])} tokens; the classifier reads {self.max_length}")
+        if not self._cut:
+            logger.warning("texts longer than the classifier's %d tokens lose their end", self.max_length)
+        self._cut += len(cut)
+        return self.tokenizer(list(texts), truncation=True, max_length=self.max_length)["input_ids"]
+
+
+def label_id(config: Any, label: str) -> int:
+    """The place of a label among a model's logits.
+
+    Raises:
+        ModelError: the model has no such label; the message lists those it has.
+    """
+    labels = {int(place): str(name) for place, name in config.id2label.items()}
+    found = [place for place, name in labels.items() if name == label]
+    if len(found) != 1:
+        raise ModelError(f"no label {label!r}; id2label has {', '.join(labels.values())}")
+    return found[0]
+
+
+def _activation(config: Any) -> Activation:
+    kind = config.problem_type
+    if kind is None and config.num_labels <= 2:
+        return "softmax" if config.num_labels == 2 else "sigmoid"
+    if kind not in _ACTIVATIONS:
+        raise ModelError(
+            f"how its {config.num_labels} logits become probabilities is not known (problem_type is {kind}): set "
+            f"activation to {' or '.join(get_args(Activation))}"
+        )
+    return _ACTIVATIONS[kind]
