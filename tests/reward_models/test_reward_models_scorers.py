@@ -17,9 +17,8 @@ from reward_model_samples import CORPUS, enlarged, prompt, save_longformer
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.rewards import StartableScorer
-from finegrained_rlhf.text.segmentation import SpacySegmenter
+from finegrained_rlhf.text.segmentation import SpacySegmenter, shared_segmenter
 from finegrained_rlhf.text.templates import factuality_input
-from reward_models import scorers
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
 from reward_models.kinds.parts import answer_parts, relevance_parts
@@ -134,15 +133,17 @@ def test_a_segmenter_of_ones_own(models: dict[str, str]) -> None:
 
 def test_scorers_cut_a_response_once(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[str] = []
+    segment = SpacySegmenter._segment
 
-    class Counting(SpacySegmenter):
-        def _segment(self, text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-            cut.append(text)
-            return super()._segment(text)
+    def counting(self: SpacySegmenter, text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        cut.append(text)
+        return segment(self, text)
 
-    monkeypatch.setattr(scorers, "SpacySegmenter", Counting)
+    monkeypatch.setattr(SpacySegmenter, "_segment", counting)
+    shared_segmenter.cache_clear()
     for kind in ("relevance", "factuality"):
         SegmentScorer(models[kind]).score([prompt()], ["It is cold. It is wide."])
+    shared_segmenter.cache_clear()
     assert cut == ["It is cold. It is wide."]
 
 
