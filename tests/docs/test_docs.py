@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from accelerate.commands.launch import launch_command_parser
 from hydra import initialize_config_dir
 from hydra_once import compose
@@ -166,8 +167,9 @@ def user_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path = directory / found.group(1)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(body, encoding="utf-8")
-    rewards = next(body for body in blocks(ROOT / "docs/extending.md", "python") if "GroundedNumbers" in body)
-    (directory / "my_rewards.py").write_text(rewards, encoding="utf-8")
+    for file, holds in (("my_rewards.py", "GroundedNumbers"), ("my_scorers.py", "WordList")):
+        code = next(body for body in blocks(ROOT / "docs/extending.md", "python") if holds in body)
+        (directory / file).write_text(code, encoding="utf-8")
     return directory
 
 
@@ -330,6 +332,19 @@ def test_the_custom_rewards_of_the_page(user_files: Path, monkeypatch: pytest.Mo
     limit = my_rewards.WordLimit(words=6, penalty=-0.5).score(prompts, responses)
     assert limit.whole_response
     assert list(limit.values) == [(-1.5,), (0.0,)]
+
+
+def test_the_custom_text_scorer_of_the_page(user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reward made of it as the page's configuration says."""
+    from hydra.utils import instantiate
+
+    from finegrained_rlhf.rewards import PrefixDifferenceScorer, TextScorer
+
+    monkeypatch.syspath_prepend(str(user_files))
+    scorer = instantiate(yaml.safe_load((user_files / "my_conf/text_scorer/mine.yaml").read_text(encoding="utf-8")))
+    assert isinstance(scorer, TextScorer)
+    scores = PrefixDifferenceScorer(scorer).score([], ["Fool. All is well."])
+    assert list(scores.values) == [(-1.0, 0.75)]
 
 
 @pytest.mark.scripts

@@ -16,7 +16,7 @@ _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
 _BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
 _OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|docs"
 _DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
-_READERS_OWN = {"my_rewards.py", "scripts/NAME.py", "NAME.py"}
+_READERS_OWN = {"my_rewards.py", "my_scorers.py", "scripts/NAME.py", "NAME.py"}
 """What a reader is told to write, and placeholders."""
 _READERS_EXPERIMENTS = {"factual", "careful", "null"}
 """Examples of files that a reader writes under `conf/`, and no experiment."""
