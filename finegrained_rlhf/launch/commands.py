@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Check a run before it starts": {
         "doctor": "check a PPO run's configuration, data, models and machine",
         "inspect_feedback": "say what a feedback file holds",
+        "inspect_prompts": "say what a file of RealToxicityPrompts holds",
     },
     "Many runs": {
         "sweep": "train, evaluate and compare a policy for every combination of values",

@@ -1,0 +1,1 @@
+"""RealToxicityPrompts: records, files, and what a file holds."""
