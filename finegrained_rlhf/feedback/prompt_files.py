@@ -183,7 +183,7 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         known = {"question": talk.question, "passages": (), **known}
     elif row.get("text") or row.get("prompt"):
         key = "text" if row.get("text") else "prompt"
-        text = require_text(row[key], key)
+        text = _text_of(row[key], key)
     else:
         present = ", ".join(row) or "none"
         problem = f"expected text, or question and passages, or messages, or prompt (fields present: {present})"
@@ -194,6 +194,13 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         known["references"] = answers
     name = default if row.get("id") is None else require_text(row["id"], "id")
     return PromptInput(name, text, known, () if talk is None else talk.messages)
+
+
+def _text_of(value: Any, key: str) -> str:
+    """A text as it stands, or the `text` of an object, as RealToxicityPrompts has its prompts."""
+    if isinstance(value, Mapping):
+        return require_text(get_field(value, "text", f"{key}."), f"{key}.text")
+    return require_text(value, key)
 
 
 def _passages(value: Any) -> tuple[Passage, ...]:

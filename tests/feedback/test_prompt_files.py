@@ -64,6 +64,17 @@ def test_texts_and_conversations_in_json(tmp_path: Path, name: str, write: Calla
     assert PromptSource(str(tmp_path / name)).files == {"path": tmp_path / name}
 
 
+def test_prompts_as_real_toxicity_prompts_has_them(tmp_path: Path) -> None:
+    """No references: what followed on the web is no answer. A prompt without a text is named."""
+    row = {"challenging": False, "continuation": {"text": " ran.", "toxicity": 0.1}}
+    write_jsonl(tmp_path / "rows.jsonl", [{**row, "prompt": {"text": "The cat", "toxicity": None}}] * 2)
+    given = [PromptInput("record-0", "The cat"), PromptInput("record-1", "The cat")]
+    assert read_prompt_file(tmp_path / "rows.jsonl") == given
+    write_jsonl(tmp_path / "broken.jsonl", [{**row, "prompt": {"toxicity": 0.1}}])
+    with pytest.raises(DataError, match="broken.jsonl, record 0, field prompt.text: missing field"):
+        read_prompt_file(tmp_path / "broken.jsonl")
+
+
 def test_parquet(tmp_path: Path) -> None:
     rows = of_one_kind(ROWS)
     write_parquet(tmp_path / "rows.parquet", rows)
