@@ -7,6 +7,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "DialogueWorldTable": "dialogue_world",
         "Dstc11Table": "dstc11",
+        "MinilmDstc11Table": "dstc11",
         "ResponseTable": "responses",
     },
 )

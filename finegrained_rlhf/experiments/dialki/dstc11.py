@@ -32,10 +32,24 @@ PARTS: dict[Dstc11Part, str] = {"test": "", "dev": "dev_"}
 """The parts that are measured, and what their columns begin with."""
 TINY = ("dialki", "dialki_all_gold", "multi_sentence", "multi_sentence_all_gold")
 PRETRAINED = ("minilm_dialki", "minilm_multi_sentence")
-TRAINED = (*TINY, *PRETRAINED)
 JOINT = "_joint"
 """Behind the name of a DIALKI: its weights, passage and sentence chosen together."""
-ROWS = tuple(row for run in TRAINED for row in ((run,) if "multi" in run else (run, run + JOINT)))
+
+
+def rows_of(runs: Sequence[str]) -> tuple[str, ...]:
+    """The rows that these runs' weights give."""
+    return tuple(row for run in runs for row in ((run,) if "multi" in run else (run, run + JOINT)))
+
+
+_TASK = (
+    "The best sentence (or FAQ) among all reviews and FAQs of the entities in question, for the knowledge-seeking "
+    "turns of the held-out tenth `test`; `dev_…`: of the tenth that models were selected on. Exact match and F1 "
+    "against the nearest of the turn's gold sentences; `passage_accuracy`: the review or FAQ of the sentence holds "
+    "gold; `exact_match_error`: the standard error of the exact match over the turns. `bm25_…`: the sentence with "
+    "the highest BM25 score for the words of the last turn, the last two, all, with Porter's stems and Lucene's 33 "
+    "stop words; `bm25_snowball_…`: with Snowball's stems and 179 stop words. "
+)
+_JOINT = "`…_joint`: the same weights, passage and sentence chosen together instead of one after the other."
 
 
 @dataclass(frozen=True)
@@ -44,23 +58,16 @@ class Dstc11Table(ComparedTable):
 
     title: ClassVar[str] = "DSTC11 track 5: DIALKI and Multi-Sentence against BM25"
     about: ClassVar[str] = (
-        "The best sentence (or FAQ) among all reviews and FAQs of the entities in question, for the knowledge-seeking "
-        "turns of the held-out tenth `test`; `dev_…`: of the tenth that models were selected on. Exact match and F1 "
-        "against the nearest of the turn's gold sentences; `passage_accuracy`: the review or FAQ of the sentence holds "
-        "gold; `exact_match_error`: the standard error of the exact match over the turns. `bm25_…`: the sentence with "
-        "the highest BM25 score for the words of the last turn, the last two, all, with Porter's stems and Lucene's 33 "
-        "stop words; `bm25_snowball_…`: with Snowball's stems and 179 stop words. `dialki`: a BERT of two layers and "
+        f"{_TASK}`dialki`: a BERT of two layers and "
         "width 128 from scratch, trained on the other eight tenths with the loss of the next turn and knowledge "
         "contextualization (this data set has no labels of earlier turns); `multi_sentence`: the same BERT reads "
         "sentence by sentence, with the next loss alone. Both read as much of the dialogue, for as many steps, with as "
         "many inputs a dialogue. `…_all_gold`: the marginal likelihood of all gold sentences instead of one drawn at "
-        "each step. `…_joint`: the same weights, passage and sentence chosen together instead of one after the other. "
-        "`minilm_…`: MiniLM in place of the BERT from scratch, all gold sentences, fewer steps on fewer inputs, alike "
-        "for both systems."
+        f"each step. {_JOINT}"
     )
     world: ClassVar[str] = "DSTC11"
-    runs: ClassVar[tuple[str, ...]] = TRAINED
-    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *ROWS)
+    runs: ClassVar[tuple[str, ...]] = TINY
+    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *rows_of(TINY))
     baseline: ClassVar[str] = BASELINE
     columns: ClassVar[tuple[str, ...]] = (*SCORES, ERROR, *(f"dev_{name}" for name in SCORES))
 
@@ -76,12 +83,13 @@ class Dstc11Table(ComparedTable):
         for system in LEXICAL:
             found = _scores({part: lexical_scores(examples[part], system) for part in PARTS})
             rows += [{"system": system, "seed": seed, **found} for seed in roots]
-        made = [row for row in ROWS if run_of(row) in self._made(roots)]
+        known = rows_of(self.runs)
+        made = [row for row in known if run_of(row) in self._made(roots)]
         rows += [self.row(root, system, seed) for system in made for seed, root in roots.items()]
         return {
             "rows": rows,
             "examples": {part: len(examples[part]) for part in PARTS},
-            "not_run": [row for row in ROWS if row not in made],
+            "not_run": [row for row in known if row not in made],
             **compared(rows, (*LEXICAL, *made), self.columns, self.baseline),
             "curves": [
                 {"system": run, "seed": seed, **row}
@@ -93,7 +101,7 @@ class Dstc11Table(ComparedTable):
 
     def _made(self, roots: Mapping[int, Path]) -> tuple[str, ...]:
         """The runs that were made for a seed at least."""
-        return tuple(run for run in TRAINED if any((root / run).is_dir() for root in roots.values()))
+        return tuple(run for run in self.runs if any((root / run).is_dir() for root in roots.values()))
 
     def _timed(self) -> dict[str, tuple[str, ...]]:
         return {"table": self._made({seed: Path(self.directory) / f"seed_{seed}" for seed in self.seeds or ()})}
@@ -107,10 +115,10 @@ class Dstc11Table(ComparedTable):
         """What was not run, spread, differences, every run, and what the validations on dev said."""
         counts = ", ".join(f"{number} {part}" for part, number in result["examples"].items())
         columns = ["system", "seed", "step", "exact_match", "passage_accuracy"]
-        missing = ", ".join(f"`{row}`" for row in result["not_run"])
+        missing = ", ".join(f"`{row}`" for row in result["not_run"] if row in self.systems)
         curves = f"\n## Validation on dev during training\n\n{markdown_table(result['curves'], columns)}"
         return (
-            f"Turns: {counts}.{f' Not run beside these, and so without a row: {missing}.' if missing else ''}\n\n"
+            f"Turns: {counts}.{f' Not run yet, and so without a row: {missing}.' if missing else ''}\n\n"
             f"{super().body(result)}{curves if result['curves'] else ''}"
         )
 
@@ -123,6 +131,21 @@ class Dstc11Table(ComparedTable):
             f"Training steps and validations of the runs ({', '.join(seconds)}), all seeds together: "
             f"{sum(seconds.values()) / 60:.1f} minutes, one run after the other. Loading and evaluating are left out."
         )
+
+
+@dataclass(frozen=True)
+class MinilmDstc11Table(Dstc11Table):
+    """The same with a pretrained encoder."""
+
+    title: ClassVar[str] = "DSTC11 track 5: DIALKI and Multi-Sentence on MiniLM against BM25"
+    about: ClassVar[str] = (
+        f"{_TASK}`minilm_dialki`: MiniLM, six pretrained layers of width 384, fine-tuned on the other eight tenths "
+        "with the loss of the next turn, the marginal likelihood of all gold sentences, and knowledge "
+        "contextualization; `minilm_multi_sentence`: the same MiniLM reads sentence by sentence, with the next loss "
+        f"alone. Both for as many steps, with as many inputs a dialogue. {_JOINT}"
+    )
+    runs: ClassVar[tuple[str, ...]] = PRETRAINED
+    systems: ClassVar[tuple[str, ...]] = (*LEXICAL, *rows_of(PRETRAINED))
 
 
 def run_of(row: str) -> str:

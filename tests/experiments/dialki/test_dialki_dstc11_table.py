@@ -100,7 +100,7 @@ def test_only_what_was_run_has_a_row(data: Path, tmp_path: Path) -> None:
     named = {row["system"] for row in result["rows"]}
     assert {"dialki", "dialki_joint", "multi_sentence", "bm25_snowball_all_turns"} <= named
     missing = result["not_run"]
-    assert "multi_sentence_all_gold" in missing and "minilm_dialki_joint" in missing and not named & set(missing)
+    assert "multi_sentence_all_gold" in missing and "dialki_all_gold_joint" in missing and not named & set(missing)
     assert "without a row: `dialki_all_gold`, `dialki_all_gold_joint`" in (tmp_path / "dstc11.md").read_text()
     shutil.rmtree(tmp_path / "seed_1" / "dialki")
     shutil.rmtree(tmp_path / "seed_1" / "evaluation")
