@@ -5,4 +5,6 @@ Knows continuation prompts and scores of toxicity. The rewards are `rewards.text
 
 from finegrained_rlhf.core.exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {"InspectPrompts": "prompts.inspection"})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"InspectPrompts": "prompts.inspection", "SplitPrompts": "prompts.splits"}
+)
