@@ -133,6 +133,22 @@ def test_without_contextualization_turns_change_no_span_score(bert: Path) -> Non
         assert torch.equal(model.next_scores(vectors, batch).begin, model.next_scores(other, batch).begin)
 
 
+def test_heads_compute_in_fp32_inside_bf16_autocast(bert: Path) -> None:
+    model = tiny_dialki(bert)
+    _, batch = whole_batch(model, [dialogue()])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        vectors = model.encode(batch)
+        inside = model.next_scores(vectors, batch), model.history_scores(vectors, batch)
+    assert {t.dtype for t in (vectors.whole, vectors.turns, vectors.spans)} == {torch.float32}
+    with torch.no_grad():
+        outside = model.next_scores(vectors, batch), model.history_scores(vectors, batch)
+    for found, expected in zip(inside, outside, strict=True):
+        same(found, expected)
+    spans = inside[0].begin[inside[0].span_mask]
+    rounded = spans.bfloat16().float()
+    assert not torch.equal(spans, rounded)  # bf16 could not hold them
+
+
 # What must not matter --------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.inputs.batches import InputGroup
-from finegrained_rlhf.dialki.model.heads import MASKED
+from finegrained_rlhf.dialki.model.heads import MASKED, full_precision
 from finegrained_rlhf.dialki.model.model import DialkiConfig, KnowledgeModel
 from finegrained_rlhf.dialki.model.objective import Parts
 
@@ -137,7 +137,8 @@ class BertQaModel(KnowledgeModel):
         for rows in length_groups(lengths, group_size, batch_overhead(self.device)):
             group, choices = self._group([windows[r] for r in rows], rows)
             hidden = self.encoder(input_ids=group.ids, attention_mask=group.mask).last_hidden_state
-            begin, end = self.heads(hidden).float().unbind(-1)
+            with full_precision(hidden):
+                begin, end = self.heads(hidden.float()).unbind(-1)
             here = choices.clone()
             here[:, 0] = True
             found.append(

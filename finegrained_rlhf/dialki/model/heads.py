@@ -5,7 +5,9 @@ Knows vectors of whole inputs (z), turns (u) and spans (s). Does not know tokens
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ MASKED = -1e9
 
 @dataclass(frozen=True)
 class Vectors:
-    """Hidden states gathered from P inputs.
+    """Hidden states gathered from P inputs, fp32 also where the encoder computes in bf16.
 
     Attributes:
         whole: [P, D], z: at the first token.
@@ -100,7 +102,7 @@ class Contextualizer(nn.Module):
         update = torch.zeros_like(spans)
         for i in range(turns.shape[1]):
             update = update + torch.relu(of_span + of_rest[:, i, None]) * gates[:, i, :, None]
-        return F.normalize(update.float() + spans.float(), dim=-1)
+        return F.normalize(update + spans, dim=-1)
 
 
 def first_turns(turns: Tensor, mask: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
@@ -112,7 +114,10 @@ def first_turns(turns: Tensor, mask: Tensor, count: int | None) -> tuple[Tensor,
 
 
 class DialkiHeads(nn.Module):
-    """Everything that is trained beside the encoder.
+    """Everything that is trained beside the encoder. It computes in fp32, inside bf16 autocast too.
+
+    Contextual spans have length 1 and new weights are small, so the logits of one passage's spans lie close together:
+    bf16 makes many of them equal, and the first of equals would win.
 
     New weights are drawn from N(0, 0.02²) of the global generator, biases are 0.
 
@@ -148,13 +153,12 @@ class DialkiHeads(nn.Module):
             batch: where turns, spans and passages are.
             masked: set the logits of padding to `MASKED`; without it they are what the vectors there give (parity).
         """
-        spans = self._contextual_spans(vectors, batch)
-        begin, end = self.span_head(spans).float().unbind(-1)
+        with full_precision(vectors.spans):
+            begin, end = self.span_head(self._contextual_spans(vectors, batch)).unbind(-1)
+            passage = self.passage_head(vectors.whole).squeeze(-1)
         mask = by_dialogue(batch.span_mask, batch, False)
         return NextScores(
-            passage=_where(
-                by_dialogue(self.passage_head(vectors.whole).float().squeeze(-1), batch), batch.passage_mask, masked
-            ),
+            passage=_where(by_dialogue(passage, batch), batch.passage_mask, masked),
             begin=_where(by_dialogue(begin, batch), mask, masked),
             end=_where(by_dialogue(end, batch), mask, masked),
             passage_mask=batch.passage_mask,
@@ -173,21 +177,23 @@ class DialkiHeads(nn.Module):
     def history_scores(self, vectors: Vectors, batch: DialkiBatch, masked: bool = True) -> HistoryScores:
         """Logits of what each turn rests on: (W u_i)·s_j for spans, Linear(ReLU(W u_i)) for passages."""
         spans = vectors.spans.transpose(1, 2)
-        passage = self.history["passage_head"](torch.relu(self.history["passage_hidden"](vectors.turns)))
+        with full_precision(spans):
+            passage = self.history["passage_head"](torch.relu(self.history["passage_hidden"](vectors.turns)))
+            of_spans = [self.history[name](vectors.turns) @ spans for name in ("start", "end")]
         mask = by_dialogue(batch.span_mask, batch, False)[:, None]
-        scores = [
-            _where(
-                by_dialogue((self.history[name](vectors.turns) @ spans).float(), batch).transpose(1, 2), mask, masked
-            )
-            for name in ("start", "end")
-        ]
-        of_passages = by_dialogue(passage.float().squeeze(-1), batch).transpose(1, 2)
+        scores = [_where(by_dialogue(part, batch).transpose(1, 2), mask, masked) for part in of_spans]
+        of_passages = by_dialogue(passage.squeeze(-1), batch).transpose(1, 2)
         return HistoryScores(_where(of_passages, batch.passage_mask[:, None], masked), *scores)
 
 
 def gate_similarity(vectors: Vectors) -> Tensor:
     """σ(u_i·z) of every turn, fp32 [P, T], newest first (thesis, figure 3.3)."""
-    return torch.sigmoid((vectors.turns.float() * vectors.whole.float()[:, None]).sum(-1))
+    return torch.sigmoid((vectors.turns * vectors.whole[:, None]).sum(-1))
+
+
+def full_precision(of: Tensor) -> AbstractContextManager[Any]:
+    """A context without autocast on the device of a tensor [...]; what is computed there should be fp32 already."""
+    return torch.autocast(of.device.type, enabled=False)
 
 
 def by_dialogue(values: Tensor, batch: DialkiBatch, padding: float = MASKED) -> Tensor:

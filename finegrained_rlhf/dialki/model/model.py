@@ -133,7 +133,7 @@ class DialkiModel(KnowledgeModel):
             embeddings = self.encoder.get_input_embeddings()(group.ids)
             if noise is not None:
                 embeddings = embeddings + noise[i]
-            hidden = self.encoder(inputs_embeds=embeddings, attention_mask=group.mask).last_hidden_state
+            hidden = self.encoder(inputs_embeds=embeddings, attention_mask=group.mask).last_hidden_state.float()
             parts.append(
                 (
                     hidden[:, 0],
