@@ -33,6 +33,7 @@ NAMES = {
     "qa_feedback": "fine-grained RLHF",
 }
 """Folder of results → the system that they are of."""
+GPUS = ("H100", "H200")
 _NOT_RUN = "# paper: not run here"
 
 
@@ -154,9 +155,28 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def by_machine(shown: list[Shown]) -> list[dict[str, str]]:
+    """For each system and kind of evidence, how many tables were made on a CPU, on an H100, on an H200."""
+    rows = []
+    papers = [NAMES[name.split("/")[0]] for name, _ in paper_experiments()]
+    for system in dict.fromkeys(NAMES.values()):
+        for evidence in get_args(Evidence):
+            of = [table.hardware for table in shown if (table.system, table.evidence) == (system, evidence)]
+            counts = {gpu: sum(gpu in hardware for hardware in of) for gpu in GPUS}
+            counts = {"CPU": sum(hardware.startswith("CPU") for hardware in of), **counts}
+            if of:
+                numbers = {machine: str(count) if count else "–" for machine, count in counts.items()}
+                rows.append({"system": system, "evidence": evidence, **numbers})
+        if system in papers:
+            none = dict.fromkeys(("CPU", *GPUS), "–")
+            rows.append({"system": system, "evidence": "configuration of the paper", **none})
+    return rows
+
+
 def proven_page() -> str:
     """The page."""
     shown = tables()
+    machines = by_machine(shown)
     parts = [
         "# What has been proven where",
         "Written by `python docs/site/proven.py` from the committed results files; do not edit. A generated world "
@@ -164,6 +184,7 @@ def proven_page() -> str:
         "at the size that was run. Each page says what was chosen on what, and prints every row. `hold in every "
         "seed`: of the statements of the thesis that a table checks, those that hold in each of its seeds.",
         "\n".join(f"- {line}" for line in three_lines()),
+        f"Tables by the machine that they were made on:\n\n{markdown_table(machines, list(machines[0])).strip()}",
     ]
     for evidence in get_args(Evidence):
         rows = [

@@ -67,9 +67,11 @@ class Results(ABC):
 
     def opening(self, result: Mapping[str, Any], title: str, about: str, more: str = "") -> str:
         """How every page begins: its title, what was measured on what, how it was made, and what came before it."""
+        line = result.get("command_line", result["command"])
+        run = "" if line == result["command"] else f" (collected by `{line}`)"
         return (
             f"# {title}\n\nGenerated from the JSON file of the same name; do not edit. {about}\n\n"
-            f"`{result['command']}` at commit `{result['commit']}`{more}\n\n"
+            f"`{result['command']}`{run} at commit `{result['commit']}`{more}\n\n"
             f"{result['chosen']} {_makings(result['made_before'])} {settings_words(result)}"
         )
 
