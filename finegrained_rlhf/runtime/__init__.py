@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "AdafactorConfig": "optimizer",
         "OptimizerConfig": "optimizer",
         "ProcessConfig": "processes",
+        "RemoteConfig": "remote.client",
         "TrackingConfig": "sinks",
     },
 )

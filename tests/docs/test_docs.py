@@ -227,6 +227,7 @@ def test_documented_commands_compose(
     assert (ROOT / "scripts" / f"{script}.py").is_file()
     commands = COMMANDS if every else one_of_a_kind(COMMANDS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
+    monkeypatch.setenv("PERSPECTIVE_API_KEY", "a key")
     from finegrained_rlhf.launch.steps import build, resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):

@@ -58,6 +58,7 @@ GROUPS = {
     "rewrite_reward": ("train_conqrr",),
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
+    "judge": (),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 TOGETHER = {("value", "none"): ["algorithm=rloo"]}

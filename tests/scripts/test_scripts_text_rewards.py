@@ -1,12 +1,16 @@
-"""`reward=toxicity` and its holistic counterpart in short runs, with a classifier that anyone could have made."""
+"""`reward=toxicity` and `toxicity_holistic` in short runs: by a classifier, by a service that fails, by its record."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from script_runs import run_script
+from remote_toy import KEY, FakeService
+from safetensors.torch import load_file
+from script_runs import Running, rows, run_in_two_processes, run_script, start_script
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
@@ -28,12 +32,18 @@ def classifier(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(smoke: Path, classifier: Path, reward: str) -> list[str]:
-    prepared = smoke / "prepared"
     return [
-        "train_ppo",
+        *by_any_scorer(smoke),
         f"reward={reward}",
         f"reward.components.toxicity.scorer.path={classifier}",
         "reward.components.toxicity.scorer.label=rude",
+    ]
+
+
+def by_any_scorer(smoke: Path) -> list[str]:
+    prepared = smoke / "prepared"
+    return [
+        "train_ppo",
         f"data={prepared}/world/train.json",
         f"validation_data={prepared}/world/dev.json",
         f"policy.path={prepared}/models/t5",
@@ -70,3 +80,86 @@ def test_a_label_that_the_classifier_lacks_ends_the_run_before_anything_is_made(
     done = run_script(*given, "reward.components.toxicity.scorer.label=toxic", f"output_dir={tmp_path}/run")
     assert done.returncode == 2 and "no label 'toxic'; id2label has mild, rude" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def by_service(smoke: Path, service: FakeService, cache: Path, output: Path) -> list[str]:
+    remote = "reward.components.toxicity.scorer.remote"
+    return [
+        *by_any_scorer(smoke),
+        "reward=toxicity",
+        "text_scorer@reward.components.toxicity.scorer=perspective",
+        f"{remote}.url={service.url}",
+        f"{remote}.items_per_s=null",
+        f"{remote}.backoff_s=0.001",
+        f"{remote}.longest_wait_s=0.01",
+        f"reward.components.toxicity.scorer.cache_file={cache}",
+        "total_steps=3",
+        "checkpoint_every=1",
+        f"output_dir={output}",
+    ]
+
+
+def test_a_run_that_is_killed_within_a_step_goes_on_as_if_nothing_had_been(smoke: Path, tmp_path: Path) -> None:
+    """Weights and metrics are those of a run without faults; no text that was answered is asked about again."""
+    key = {"PERSPECTIVE_API_KEY": KEY}
+    with FakeService(key=KEY) as service:
+        calm = run_script(*by_service(smoke, service, tmp_path / "calm.sqlite", tmp_path / "calm"), environment=key)
+        assert calm.returncode == 0, calm.stderr
+        once, running = dict(service.asked), list[Running]()
+        service.asked.clear()
+        begun = len(service.requests)
+
+        def fault(number: int, body: dict[str, Any]) -> Any:
+            if number - begun == 2 * len(once) // 3:
+                running[0].send_signal(signal.SIGKILL)
+            return (429,) if number % 5 == 0 else None
+
+        service.fault = fault
+        given = by_service(smoke, service, tmp_path / "killed.sqlite", tmp_path / "killed")
+        running.append(start_script(*given, environment=key))
+        assert running[0].wait().returncode == -signal.SIGKILL
+        finished = run_script(*given, environment=key)
+        assert finished.returncode == 0 and "resuming from" in finished.stderr, finished.stderr
+        assert set(service.asked) == set(once) and sum(service.asked.values()) - len(once) <= 8  # under way at the kill
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        assert rows(tmp_path / "killed" / name) == rows(tmp_path / "calm" / name)
+    last = "checkpoints/step_3/policy/model.safetensors"
+    ours, theirs = (load_file(tmp_path / run / last) for run in ("killed", "calm"))
+    assert theirs and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert not left and KEY not in calm.stderr + finished.stderr
+
+
+def test_what_was_said_before_makes_the_same_run_again_without_the_service(smoke: Path, tmp_path: Path) -> None:
+    """The first run in two processes, with adapters; the second without a key."""
+    cache, adapters = tmp_path / "scores.sqlite", ["policy=lora", "total_steps=1"]
+    with FakeService() as service:
+        given = by_service(smoke, service, cache, tmp_path / "asked")
+        open_to_all = "reward.components.toxicity.scorer.remote.key_variable=null"
+        done = run_in_two_processes(*given, *adapters, open_to_all)
+        assert done.returncode == 0, done.stderr
+        assert set(service.asked.values()) <= {1, 2}  # two processes may ask for one text at the same time
+        begun = len(service.requests)
+        given = [key for key in given if ".remote." not in key and "=perspective" not in key]
+        by_record = "text_scorer@reward.components.toxicity.scorer=recorded"
+        given = [key.replace(str(tmp_path / "asked"), str(tmp_path / "recorded")) for key in given]
+        done = run_in_two_processes(*given, *adapters, by_record)
+        assert done.returncode == 0, done.stderr
+        assert len(service.requests) == begun
+    assert rows(tmp_path / "recorded" / "metrics.jsonl") == rows(tmp_path / "asked" / "metrics.jsonl")
+
+
+def test_a_service_that_stays_away_ends_the_run_in_one_line_and_keeps_its_steps(smoke: Path, tmp_path: Path) -> None:
+    with FakeService() as service:
+        given = by_service(smoke, service, tmp_path / "scores.sqlite", tmp_path / "run")
+        given += [f"reward.components.toxicity.scorer.remote.{key}" for key in ("key_variable=null", "budget_s=0.2")]
+        done = run_script(*given, "total_steps=1")
+        assert done.returncode == 0, done.stderr
+        service.fault = lambda number, body: (503,)
+        done = run_script(*given)
+        errors = [line for line in done.stderr.splitlines() if "given up after" in line]
+        assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr, done.stderr
+        service.fault = lambda number, body: None
+        done = run_script(*given)
+        assert done.returncode == 0 and "resuming from" in done.stderr, done.stderr
+    assert [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]

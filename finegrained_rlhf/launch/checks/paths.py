@@ -23,7 +23,7 @@ _READ = frozenset(
     "run encoder documents document dialki seen_in qrels match rewrites ca_file wheels".split()
 )
 _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs")
-_WRITTEN_FILES = ("output", "results")
+_WRITTEN_FILES = ("output", "results", "cache_file")
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
 _HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}

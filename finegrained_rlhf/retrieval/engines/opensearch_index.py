@@ -21,7 +21,8 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
-from finegrained_rlhf.retrieval.engines.search_server import BUSY, SearchServer, SearchServerError, json_lines
+from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerError, json_lines
+from finegrained_rlhf.runtime.remote.answers import BUSY
 
 _LONGEST_ID = 512  # bytes of a document's id that the server takes
 _PROGRESS = "progress.json"

@@ -9,7 +9,6 @@ import base64
 import http.client
 import json
 import os
-import random
 import ssl
 import time
 import urllib.error
@@ -20,11 +19,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which the same request may succeed."""
-
-_SHOWN = 300  # characters of an answer in an error
+from finegrained_rlhf.runtime.remote.answers import (
+    BUSY,
+    UnintelligibleAnswer,
+    excerpt,
+    json_object,
+    retry_after,
+    wait_before,
+)
 
 
 class SearchServerError(FineGrainedError):
@@ -102,8 +104,7 @@ class Patience:
             raise SearchServerError(
                 f"{self._what}: given up after {self._failed} tries in {seconds:.0f} s, the last one: {reason}"
             )
-        doubled = self._config.backoff_s * 2 ** (self._failed - 1) * random.uniform(0.75, 1.25)
-        time.sleep(min(doubled if asked is None else asked, self._config.longest_wait_s))
+        time.sleep(wait_before(self._failed, self._config.backoff_s, self._config.longest_wait_s, asked))
 
 
 class SearchServer:
@@ -165,12 +166,12 @@ class SearchServer:
             try:
                 status, answer, asked = self._once(request)
                 if status in accept or (200 <= status < 300):
-                    return status, _parsed(answer)
-                reason = f"status {status}, {_excerpt(answer)}"
+                    return status, json_object(answer)
+                reason = f"status {status}, {excerpt(answer)}"
                 if status not in BUSY:
                     self._refused(status, path, reason)
                 patience.wait(reason, asked)
-            except (OSError, http.client.HTTPException, _Unintelligible) as error:
+            except (OSError, http.client.HTTPException, UnintelligibleAnswer) as error:
                 self._check_certificate(error)
                 patience.wait(_told(error))
 
@@ -181,8 +182,7 @@ class SearchServer:
                 return response.status, response.read(), None
         except urllib.error.HTTPError as error:
             with error:
-                asked = error.headers.get("Retry-After", "")
-                return error.code, error.read(), float(asked) if asked.isdigit() else None
+                return error.code, error.read(), retry_after(error.headers.get("Retry-After"))
 
     def _refused(self, status: int, path: str, reason: str) -> None:
         if status in (401, 403):
@@ -201,10 +201,6 @@ class SearchServer:
             ) from None
 
 
-class _Unintelligible(Exception):
-    """An answer that is no JSON object."""
-
-
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     """One JSON object a line, as `_bulk` and `_msearch` want it; half a surrogate pair becomes `?`."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
@@ -218,21 +214,6 @@ def _tls(config: SearchServerConfig) -> ssl.SSLContext:
     if not config.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def _parsed(answer: bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(answer)
-    except ValueError:
-        raise _Unintelligible(f"an answer that is no JSON: {_excerpt(answer)}") from None
-    if not isinstance(parsed, dict):
-        raise _Unintelligible(f"an answer that is no JSON object: {_excerpt(answer)}")
-    return parsed
-
-
-def _excerpt(answer: bytes) -> str:
-    text = " ".join(answer.decode("utf-8", "replace").split())
-    return text[:_SHOWN] + ("…" if len(text) > _SHOWN else "") if text else "an empty answer"
 
 
 def _told(error: BaseException) -> str:

@@ -1,0 +1,58 @@
+"""What an answer over HTTP says: whether another try may help, how long to wait before it, and its JSON.
+
+Knows statuses and bytes. Does not know who asked, or how.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers after which the same request may succeed."""
+
+_SHOWN = 300  # characters of an answer in an error
+
+
+class UnintelligibleAnswer(Exception):
+    """An answer that does not hold what it should; the same request may succeed."""
+
+
+def json_object(answer: bytes) -> dict[str, Any]:
+    """The JSON object of an answer.
+
+    Raises:
+        UnintelligibleAnswer: it is none.
+    """
+    try:
+        parsed = json.loads(answer)
+    except ValueError:
+        raise UnintelligibleAnswer(f"an answer that is no JSON: {excerpt(answer)}") from None
+    if not isinstance(parsed, dict):
+        raise UnintelligibleAnswer(f"an answer that is no JSON object: {excerpt(answer)}")
+    return parsed
+
+
+def excerpt(answer: bytes) -> str:
+    """The beginning of an answer on one line, for an error."""
+    text = " ".join(answer.decode("utf-8", "replace").split())
+    return text[:_SHOWN] + ("…" if len(text) > _SHOWN else "") if text else "an empty answer"
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds that a `Retry-After` header asks for; None where it is absent or a date."""
+    return float(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+def wait_before(tries: int, backoff_s: float, longest_s: float, asked: float | None = None) -> float:
+    """Seconds to wait before the next try: doubled with each, with some chance in it, and no less than is asked for.
+
+    Args:
+        tries: made so far, from 1.
+        backoff_s: seconds before the second try.
+        longest_s: most seconds, also where the server asks for more.
+        asked: seconds that the server asks for.
+    """
+    doubled = backoff_s * 2.0 ** min(tries - 1, 30) * random.uniform(0.75, 1.25)
+    return min(max(doubled, asked or 0.0), longest_s)
