@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "annotate_factworld": "annotate sampled FactWorld answers as people would",
         "make_dialogue_world": "make a DialogueWorld",
         "make_rewrite_world": "make a RewriteWorld",
+        "make_tone_world": "make a ToneWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
