@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RemoteTextScorer(ABC):
