@@ -30,6 +30,7 @@ from finegrained_rlhf.rewards import (
     Scorer,
     TextScorer,
 )
+from finegrained_rlhf.rewards.remote.judge import span_of
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
 
@@ -239,6 +240,10 @@ def test_judge_and_classifier_reward_one_run(tmp_path: Path) -> None:
         (chat(lambda _: said(("x", "rude"))), "a quote that is no text, or of an unknown kind"),
         (chat(lambda _: {"errors": [{"quote": "x"}]}), "not as the schema says"),
         (chat(lambda _: said(), finish="length"), r"a judgement that 1024 tokens cut off \(max_tokens\)"),
+        (chat(lambda _: said(), finish="content_filter"), "a judgement that ended by 'content_filter'"),
+        (chat(lambda _: {"errors": {}}), "not as the schema says"),
+        (chat(lambda _: {"errors": ""}), "not as the schema says"),
+        (chat(lambda _: {"errors": [{"quote": "x", "kind": ["wrong"]}]}), "a quote that is no text, or of an unknown"),
         (lambda _: {"choices": []}, "not as the schema says: None"),
         (lambda _: {"choices": [{"message": None}]}, "not as the schema says: None"),
     ],
@@ -248,6 +253,13 @@ def test_a_judgement_that_cannot_be_read_is_no_judgement(tmp_path: Path, answer:
         scorer = JudgeScorer(judge(service, tmp_path / "judge.sqlite", budget_s=0.02))
         with pytest.raises(RemoteError, match=message):
             scorer.score([qa()], [ANSWER])
+
+
+def test_where_a_quote_lies() -> None:
+    text = "The party had art. It is red. It is  red."
+    assert span_of("art", text) == (14, 17) and span_of("had art. It", text) == (10, 21)
+    assert [span_of("It is red.", text, n) for n in (0, 1, 2)] == [(19, 29), (30, 41), None]
+    assert span_of("par", text) is span_of(" ", text) is span_of("it is red", text) is None
 
 
 def test_a_judge_says_what_its_settings_and_prompts_lack(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
+import socket
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,7 @@ def test_a_service_that_is_slow_is_asked_again() -> None:
 
         service.answer = late
         assert asked(RemoteClient(config(service.url, timeout_s=0.2)), TEXTS[:5]) == {t: TRUE[t] for t in TEXTS[:5]}
+        assert len(service.requests) >= 5 + 3
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -97,6 +101,26 @@ def test_faults_that_stay_end_in_one_error_and_what_was_answered_is_kept(fault: 
             )
     assert TEXTS[30] not in found and all(found[text] == TRUE[text] for text in found)
     assert set(TEXTS[:29]) <= set(found)
+
+
+def test_an_answer_that_drips_is_given_up_in_time() -> None:
+    """Every byte comes within `timeout_s`; the whole answer does not."""
+    stop = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        while not stop.is_set():
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                while not stop.wait(0.02):
+                    client.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        with pytest.raises(RemoteError, match="the last one: no answer in time"):
+            here = config(f"http://127.0.0.1:{listener.getsockname()[1]}/x", timeout_s=0.2, budget_s=0.3)
+            asked(RemoteClient(here), TEXTS[:1])
+        stop.set()
 
 
 def test_a_service_that_is_not_there() -> None:
@@ -129,6 +153,9 @@ def test_the_key_is_read_from_its_variable_and_stands_in_no_error(
             assert not any(KEY in path for path in service.paths)
             monkeypatch.setenv("SOME_KEY", "another-key-0815")
             with pytest.raises(ConfigError, match=r"status 403, .*\[key\] is not valid.* the key is that of SOME_KEY"):
+                asked(RemoteClient(here, headers), TEXTS[:3])
+            monkeypatch.setenv("SOME_KEY", "k" * 400)  # longer than what an error shows of an answer
+            with pytest.raises(ConfigError, match=r"the key \[key\] is not valid"):
                 asked(RemoteClient(here, headers), TEXTS[:3])
             with pytest.raises(ConfigError, match="no key was given: key_variable"):
                 asked(RemoteClient(config(service.url)), TEXTS[:3])
@@ -201,8 +228,11 @@ def test_a_bucket_that_the_service_closed_lets_nothing_through(monkeypatch: pyte
 def test_waits_double_up_to_the_longest_and_follow_the_server() -> None:
     for tries in range(1, 60):
         assert 0.75 * 2 ** (tries - 1) <= wait_before(tries, 1.0, 1e30) <= 1.25 * 2 ** (tries - 1) or tries > 31
-        assert wait_before(tries, 1.0, 8.0) <= 8.0
-    assert wait_before(1, 1.0, 8.0, asked=5.0) == 5.0 and wait_before(1, 1.0, 8.0, asked=500.0) == 8.0
+        assert wait_before(tries, 1.0, 8.0) <= 10.0
+        assert (
+            5.0 <= wait_before(1, 1.0, 8.0, asked=5.0) <= 6.25 and 8.0 <= wait_before(1, 1.0, 8.0, asked=500.0) <= 10.0
+        )
+    assert len({wait_before(50, 1.0, 8.0) for _ in range(10)}) > 1  # not all come back at once
 
 
 def test_a_running_loop_is_not_disturbed() -> None:
@@ -254,10 +284,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> 
         with pytest.raises(DataError, match=r"kept.sqlite: expected a file of kept answers, or one that can be made"):
             AnswerCache(path, "a judge", read_only=read_only)
     assert path.read_bytes() == content
-    with sqlite3.connect(tmp_path / "other.sqlite") as other:
-        other.execute("CREATE TABLE answers (x)")
-    with pytest.raises(DataError, match="expected a file of kept answers"):
-        AnswerCache(tmp_path / "other.sqlite", "a judge", read_only=True)
+    for number, table in enumerate(("answers (x)", "users (name)")):
+        with sqlite3.connect(tmp_path / f"other_{number}.sqlite") as other:
+            other.execute(f"CREATE TABLE {table}")
+        before = (tmp_path / f"other_{number}.sqlite").read_bytes()
+        for read_only in (False, True):
+            with pytest.raises(DataError, match="expected a file of kept answers"):
+                AnswerCache(tmp_path / f"other_{number}.sqlite", "a judge", read_only=read_only)
+        assert (tmp_path / f"other_{number}.sqlite").read_bytes() == before
 
 
 def _put(path: Path, worker: int) -> None:

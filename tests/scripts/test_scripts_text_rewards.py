@@ -14,6 +14,7 @@ from script_runs import Running, rows, run_in_two_processes, run_script, start_s
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
 pytestmark = pytest.mark.scripts
 
@@ -160,6 +161,8 @@ def test_a_service_that_stays_away_ends_the_run_in_one_line_and_keeps_its_steps(
         errors = [line for line in done.stderr.splitlines() if "given up after" in line]
         assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr, done.stderr
         service.fault = lambda number, body: None
-        done = run_script(*given)
+        AnswerCache(tmp_path / "scores.sqlite", "another run").put("a text", 0.5)  # shares the file
+        patient = "reward.components.toxicity.scorer.remote.budget_s=30"
+        done = run_script(*given, patient)
         assert done.returncode == 0 and "resuming from" in done.stderr, done.stderr
     assert [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -17,7 +18,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
+from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, shown
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
@@ -32,7 +33,8 @@ INSTRUCTIONS = """\
 You check an answer for errors. The kinds of error are:
 $taxonomy
 Quote every part of the answer that has one of these errors, word for word and as short as possible, and name its \
-kind. An answer without an error has no quotes. Judge only by what is given."""
+kind. An answer without an error has no quotes. Where the same words occur more than once, quote \
+enough before them to tell which are meant. Judge only by what is given."""
 TEMPLATE = """\
 Question: $question
 
@@ -157,14 +159,20 @@ class Judge:
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         message = choice.get("message")
         content = message.get("content") if isinstance(message, dict) else None
-        if choice.get("finish_reason") == "length":
+        finished = choice.get("finish_reason")
+        if finished == "length":
             raise UnintelligibleAnswer(f"a judgement that {self._max_tokens} tokens cut off (max_tokens)")
+        if finished not in ("stop", None):
+            raise UnintelligibleAnswer(f"a judgement that ended by {finished!r}")
         try:
             errors = json.loads(content)["errors"]  # type: ignore[arg-type]
             quotes = [(error["quote"], error["kind"]) for error in errors]
-        except (TypeError, ValueError, KeyError):
-            raise UnintelligibleAnswer(f"a judgement that is not as the schema says: {str(content)[:200]}") from None
-        if not all(isinstance(quote, str) and kind in self.taxonomy for quote, kind in quotes):
+        except (TypeError, ValueError, KeyError, RecursionError):
+            errors, quotes = None, []
+        if not isinstance(errors, list):
+            raise UnintelligibleAnswer(f"a judgement that is not as the schema says: {shown(str(content))}")
+        known = (isinstance(q, str) and isinstance(kind, str) and kind in self.taxonomy for q, kind in quotes)
+        if not all(known):
             raise UnintelligibleAnswer("a judgement with a quote that is no text, or of an unknown kind")
         return quotes
 
@@ -172,7 +180,8 @@ class Judge:
 class JudgeScorer:
     """Scores segments by what a judge quotes: −1 where a quote of a kind that counts lies, 1 elsewhere.
 
-    A quote that is not in the answer is refused, and counted in `unmatched`.
+    A quote that is not in the answer is refused, and counted in `unmatched`. A quote that occurs several times is its
+    first place, the same quote again the next one: a judge that marks a repetition quotes more than the repeated words.
 
     Args:
         judge: that reads the answers.
@@ -236,10 +245,11 @@ class JudgeScorer:
         return SegmentScores(spans, values)
 
     def _matched(self, text: str, quotes: Sequence[str]) -> list[Span]:
-        found = []
+        found, before = [], Counter[str]()
         for quote in quotes:
             self.quoted += 1
-            span = span_of(quote, text)
+            span = span_of(quote, text, before[quote])
+            before[quote] += 1
             if span is not None:
                 found.append(span)
                 continue
@@ -253,11 +263,21 @@ class JudgeScorer:
         return found
 
 
-def span_of(quote: str, text: str) -> Span | None:
-    """Where a quote first lies in a text, any white space for any other; None where it does not."""
+def span_of(quote: str, text: str, occurrence: int = 0) -> Span | None:
+    """Where a quote lies in a text, in whole words, any white space for any other; None where it does not.
+
+    Args:
+        quote: some words of the text.
+        text: the text.
+        occurrence: which place of several, from 0.
+    """
     words = quote.split()
-    match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
-    return match.span() if match else None
+    if not words:
+        return None
+    edges = (r"(?<!\w)" if re.match(r"\w", words[0]) else "", r"(?!\w)" if re.search(r"\w$", words[-1]) else "")
+    pattern = edges[0] + r"\s+".join(map(re.escape, words)) + edges[1]
+    matches = [match.span() for match in re.finditer(pattern, text)]
+    return matches[occurrence] if occurrence < len(matches) else None
 
 
 def _placeholders(template: str) -> set[str]:

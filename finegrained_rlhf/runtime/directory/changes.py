@@ -52,7 +52,10 @@ HARMLESS_KEYS = (
     "reward_model.batches.eval_batch_size",
 )
 """Keys whose values do not decide what a step does: how long, how often, how fast, and where it is recorded."""
-_HARMLESS = re.compile(r"reward\.components\.[^.]+\.batch_size|_target_")
+_HARMLESS = re.compile(
+    r"reward\.components\.[^.]+\.batch_size|_target_|reward\.components\..+\.cache_file|"
+    r"reward\.components\..+\.remote\.(key_variable|concurrency|items_per_s|burst|\w+_s)"
+)
 _ABSENT = object()
 _SINCE_0_1 = {
     r"reward\.settings\.[^.]+\.empty": 0.0,

@@ -20,6 +20,8 @@ WHOLE_BYTES = 1 << 24
 """Files up to this size (16 MiB) are read as a whole; of larger ones the size, both ends and 256 blocks are."""
 _END_BYTES, _BLOCKS, _BLOCK_BYTES = 1 << 20, 256, 1 << 12
 _NOT_READ = (*RESERVED_KEYS, "output_dir", "output", "resume")
+_GROWING = ("cache_file",)
+"""Files to which runs add, whatever they were begun with."""
 _PATH_KEYS = (
     *("path", "data", "validation_data", "model", "index", "labels", "corpus", "input", "checkpoint", "adapter"),
     *("encoder", "tokenizer", "dialki"),
@@ -114,7 +116,7 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     values = dict(leaves({name: part for name, part in config.items() if name not in _NOT_READ}))
     for key, value in values.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) or key.rpartition(".")[2] in _GROWING:
             continue
         try:
             if _is_input(key, value):

@@ -27,7 +27,7 @@ def json_object(answer: bytes) -> dict[str, Any]:
     """
     try:
         parsed = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnintelligibleAnswer(f"an answer that is no JSON: {excerpt(answer)}") from None
     if not isinstance(parsed, dict):
         raise UnintelligibleAnswer(f"an answer that is no JSON object: {excerpt(answer)}")
@@ -36,8 +36,13 @@ def json_object(answer: bytes) -> dict[str, Any]:
 
 def excerpt(answer: bytes) -> str:
     """The beginning of an answer on one line, for an error."""
-    text = " ".join(answer.decode("utf-8", "replace").split())
-    return text[:_SHOWN] + ("…" if len(text) > _SHOWN else "") if text else "an empty answer"
+    return shown(answer.decode("utf-8", "replace")) or "an empty answer"
+
+
+def shown(text: str) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(text.split())
+    return text[:_SHOWN] + ("…" if len(text) > _SHOWN else "")
 
 
 def retry_after(value: str | None) -> float | None:
@@ -46,13 +51,16 @@ def retry_after(value: str | None) -> float | None:
 
 
 def wait_before(tries: int, backoff_s: float, longest_s: float, asked: float | None = None) -> float:
-    """Seconds to wait before the next try: doubled with each, with some chance in it, and no less than is asked for.
+    """Seconds to wait before the next try: doubled with each, or what is asked for where that is more, up to a limit.
+
+    Chance takes or adds up to a quarter, so that not all come back at once; of what is asked for it takes nothing.
 
     Args:
         tries: made so far, from 1.
         backoff_s: seconds before the second try.
-        longest_s: most seconds, also where the server asks for more.
+        longest_s: most seconds before chance, also where the server asks for more.
         asked: seconds that the server asks for.
     """
-    doubled = backoff_s * 2.0 ** min(tries - 1, 30) * random.uniform(0.75, 1.25)
-    return min(max(doubled, asked or 0.0), longest_s)
+    doubled = min(backoff_s * 2.0 ** min(tries - 1, 30), longest_s) * random.uniform(0.75, 1.25)
+    wanted = min(asked or 0.0, longest_s) * random.uniform(1.0, 1.25)
+    return max(doubled, wanted)

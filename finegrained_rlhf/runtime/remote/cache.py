@@ -56,6 +56,10 @@ class AnswerCache:
     def _made(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        columns = {row[1] for row in file.execute("PRAGMA table_info(answers)")}
+        if tables - {"sources", "answers"} or (columns and columns != {"source", "question", "answer"}):
+            raise sqlite3.DatabaseError(f"a database with other tables: {', '.join(sorted(tables))}")
         _patiently(lambda: file.execute("PRAGMA journal_mode = WAL").fetchone())
         file.execute("PRAGMA synchronous = NORMAL")
         _patiently(lambda: file.executescript(_SCHEMA))
@@ -63,16 +67,18 @@ class AnswerCache:
         return file
 
     def get(self, questions: Iterable[str]) -> dict[str, Any]:
-        """The answers that are kept, by question."""
+        """The answers that are kept, by question.
+
+        Raises:
+            DataError: the file cannot be read any more.
+        """
         digests = {_digest(question): question for question in questions}
         found, names = {}, list(digests)
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
             places = ",".join("?" * len(part))
-            rows = self._file.execute(
-                f"SELECT question, answer FROM answers WHERE source = ? AND question IN ({places})",
-                (self._source, *part),
-            )
+            asked = f"SELECT question, answer FROM answers WHERE source = ? AND question IN ({places})"
+            rows = self._rows(asked, (self._source, *part))
             found.update({digests[digest]: json.loads(answer) for digest, answer in rows})
         return found
 
@@ -92,10 +98,14 @@ class AnswerCache:
 
     def counts(self) -> dict[str, int]:
         """How many answers the file has, by what gave them; those without any are left out."""
-        rows = self._file.execute(
-            "SELECT identity, COUNT(*) FROM answers JOIN sources ON sources.id = answers.source GROUP BY identity"
-        )
-        return dict(rows.fetchall())
+        joined = "answers JOIN sources ON sources.id = answers.source"
+        return dict(self._rows(f"SELECT identity, COUNT(*) FROM {joined} GROUP BY identity"))
+
+    def _rows(self, asked: str, values: Iterable[Any] = ()) -> list[Any]:
+        try:
+            return self._file.execute(asked, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise DataError(f"kept answers cannot be read: {error}", file=self.path) from None
 
     def close(self) -> None:
         """Let go of the file."""

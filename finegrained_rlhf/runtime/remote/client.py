@@ -28,6 +28,8 @@ from finegrained_rlhf.runtime.remote.answers import (
 )
 from finegrained_rlhf.runtime.remote.quota import TokenBucket
 
+_JSON = {"Content-Type": "application/json"}
+
 
 class RemoteError(FineGrainedError):
     """A service cannot be reached, stays busy, refuses a request, or answers what cannot be understood."""
@@ -44,7 +46,7 @@ class RemoteConfig:
         concurrency: requests under way at once, in one process.
         items_per_s: the quota: items (not requests) a second, in one process; null: none.
         burst: items that may go at once after a pause.
-        timeout_s: seconds of silence after which a request is given up and tried again.
+        timeout_s: seconds after which a request without a whole answer is given up and tried again.
         budget_s: seconds after which a request that was tried in vain is not tried again, and the run ends.
         backoff_s: seconds before the second try; doubled each time, with some chance in it.
         longest_wait_s: most seconds between two tries, also where the server asks for more.
@@ -180,19 +182,23 @@ class RemoteClient:
             began = began or time.monotonic()
             asked = None
             try:
-                response = await http.post(
-                    self.config.url, content=content, headers={"Content-Type": "application/json"}
-                )
-            except httpx.TransportError as error:
-                reason = "no answer in time" if isinstance(error, httpx.TimeoutException) else _words(error)
+                async with asyncio.timeout(self.config.timeout_s):
+                    response = await http.post(self.config.url, content=content, headers=_JSON)
+            except (TimeoutError, httpx.TimeoutException):
+                reason = "no answer in time"
+            except httpx.RequestError as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise ConfigError(f"{self.config.url}: its certificate is not trusted ({error})") from None
+                reason = str(error) or type(error).__name__
             else:
+                answer = self._without_key(response.content)
                 if response.is_success:
                     try:
-                        return read(json_object(response.content))
+                        return read(json_object(answer))
                     except UnintelligibleAnswer as error:
                         reason = str(error)
                 else:
-                    reason = f"status {response.status_code}, {excerpt(response.content)}"
+                    reason = f"status {response.status_code}, {excerpt(answer)}"
                     if response.status_code not in BUSY:
                         self._refused(response.status_code, reason)
                     asked = retry_after(response.headers.get("Retry-After"))
@@ -204,19 +210,16 @@ class RemoteClient:
             if spent + seconds > self.config.budget_s:
                 tried = f"{tries} {'try' if tries == 1 else 'tries'} in {spent:.0f} s"
                 message = f"{self.config.url}: given up after {tried}, the last one: {reason}"
-                raise RemoteError(self._without_key(message))
+                raise RemoteError(message)
             await asyncio.sleep(seconds)
 
     def _refused(self, status: int, reason: str) -> None:
-        message = self._without_key(f"{self.config.url}: the request was refused: {reason}")
+        message = f"{self.config.url}: the request was refused: {reason}"
         if status in (401, 403):
             where = f"the key is that of {self.config.key_variable}" if self._key else "no key was given: key_variable"
             raise ConfigError(f"{message}; {where}")
         raise RemoteError(message)
 
-    def _without_key(self, message: str) -> str:
-        return message if self._key is None else message.replace(self._key, "[key]")
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    def _without_key(self, answer: bytes) -> bytes:
+        """An answer in which the key, should the service repeat it, is struck out before anything else is done."""
+        return answer if self._key is None else answer.replace(self._key.encode(), b"[key]")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.worlds.tone import lexicon
 from finegrained_rlhf.worlds.tone.lexicon import PATTERNS, TOPICS, TOXIC_KINDS, tokens
 from finegrained_rlhf.worlds.tone.oracle import toxicity
@@ -29,14 +30,14 @@ class Fluency:
         tokens: words and marks.
         sentences: that it ends, the one that the prompt begins among them.
         grammatical: of them, how many the grammar has for some topic.
-        on_topic: of them, how many it has for a topic that fits all that stands before.
+        fitting: of them, how many it could have written there, about a topic and after a sentence as they stand before.
     """
 
     log_prob: float
     tokens: int
     sentences: int
     grammatical: int
-    on_topic: int
+    fitting: int
 
     @property
     def perplexity(self) -> float | None:
@@ -48,17 +49,25 @@ class Fluency:
 class ToneGrammar:
     """The distribution that texts are drawn from, with a little of every token everywhere.
 
-    A token has (1 − slip) of the grammar's probability and slip of a uniform one over the world's words and marks, so
-    that no text is impossible. Behind a token that the grammar does not have, all others of the sentence have the
-    uniform part alone; at the next sentence it begins anew, with the topics that it believed in before.
+    A token has (1 − slip) of the grammar's probability and slip of a uniform one over the world's words and marks and
+    one place for all that is none of them, so that no text is impossible. Behind a token that the grammar does not
+    have, all others of the sentence have the uniform part alone; at the next sentence it begins anew, with the topics
+    that it believed in before.
 
     Attributes:
         config: of the world.
-        slip: that a token follows no grammar.
+        slip: that a token follows no grammar; above 0.
+
+    Raises:
+        ConfigError: a slip that is no share, or is 0.
     """
 
     config: ToneWorldConfig
     slip: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.slip <= 1.0:
+            raise ConfigError(f"slip: expected a share above 0, got {self.slip}")
 
     def fluency(self, prompt: str, continuation: str) -> Fluency:
         """The probability of a continuation, token by token, and how many of its sentences are the grammar's."""
@@ -66,14 +75,14 @@ class ToneGrammar:
         own = _common(words, tokens(prompt))
         belief, after_toxic = self.config.topics(), False
         prefix, off = (), False
-        log_prob, ended, grammatical, on_topic = 0.0, 0, 0, 0
+        log_prob, ended, grammatical, fitting = 0.0, 0, 0, 0
         sentence: Prefix = ()
         for place, word in enumerate(words):
             sentence = (*sentence, word)
             step = {} if off else {t: w * self._next(t, prefix, word, after_toxic) for t, w in belief.items()}
             probability = sum(step.values())
             if place >= own:
-                log_prob += math.log((1.0 - self.slip) * probability + self.slip / len(self._words))
+                log_prob += math.log((1.0 - self.slip) * probability + self.slip / (len(self._words) + 1))
             if probability > 0.0:
                 belief = {topic: weight / probability for topic, weight in step.items() if weight > 0.0}
                 prefix = sentence
@@ -82,11 +91,11 @@ class ToneGrammar:
             if word == _END:
                 if place >= own:
                     ended += 1
-                    on_topic += not off
+                    fitting += not off
                     grammatical += any(sentence in known for known in self._sentences.values())
                 after_toxic = self._is_toxic(sentence)
                 prefix, sentence, off = (), (), False
-        return Fluency(log_prob, len(words) - own, ended, grammatical, on_topic)
+        return Fluency(log_prob, len(words) - own, ended, grammatical, fitting)
 
     def _next(self, topic: str, prefix: Prefix, word: str, after_toxic: bool) -> float:
         """The probability of a token behind the beginning of a sentence."""

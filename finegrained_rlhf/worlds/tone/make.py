@@ -33,7 +33,8 @@ class MakeToneWorld(World[ToneText]):
     `labelled_dev.jsonl`: the first sentences of texts, with a label that is not always right. `world.jsonl`: the truth
     about every record. `corpus.txt`: every word of the world; it does not depend on the seed.
 
-    No prompt is in two of the three splits.
+    No prompt is in two of the three splits, and none cuts through a phrase that is an insult or an apology as a whole:
+    what follows is as toxic as it is by itself.
 
     Attributes:
         train: prompts to train on; 0 writes no file.
@@ -70,10 +71,16 @@ class MakeToneWorld(World[ToneText]):
             rng, found = self.rng(split), list[ToneText]()
             while len(found) < getattr(self, split):
                 text = draw_text(f"{split}-{len(found):05d}", rng, self.world)
-                if split not in PROMPTS or stable_hash("prompt", text.halves()[0]) % 10 in PROMPTS[split]:
+                if split not in PROMPTS or self._serves(text, split):
                     found.append(text)
             splits[split] = found
         return splits
+
+    @staticmethod
+    def _serves(text: ToneText, split: str) -> bool:
+        """Whether a text may be a prompt of a split: no phrase that counts only as a whole is cut through."""
+        whole = text.kinds[1] not in ("dual_insult", "apology")
+        return whole and stable_hash("prompt", text.halves()[0]) % 10 in PROMPTS[split]
 
     def write_split(self, path: Path, split: str, drawn: Sequence[ToneText]) -> None:
         """Prompts with what follows, texts, or labelled texts."""

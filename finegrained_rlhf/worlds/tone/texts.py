@@ -47,8 +47,9 @@ class ToneWorldConfig:
                 raise ConfigError(f"world.{name}: expected a share from 0 to 1, got {value}")
         for topic in lexicon.TOPICS:
             for after_toxic in (False, True):
-                if (plain := self.kinds(topic, after_toxic)["plain"]) < 0.0:
-                    raise ConfigError(f"world: shares of sentences add up to {1.0 - plain:g}, more than 1")
+                kinds = self.kinds(topic, after_toxic)
+                if (others := sum(kinds.values()) - kinds["plain"]) > 1.0 + 1e-9:
+                    raise ConfigError(f"world: shares of sentences add up to {others:g}, more than 1")
         if len(self.sentences) != 2 or not 2 <= self.sentences[0] <= self.sentences[1]:
             raise ConfigError(f"world.sentences: expected [FEWEST, MOST] from 2 on, got {list(self.sentences)}")
 
@@ -73,7 +74,7 @@ class ToneWorldConfig:
             "strong": 0.4 * toxic,
             "dual_insult": 0.2 * toxic,
         }
-        return {"plain": 1.0 - sum(shares.values()), **shares}
+        return {"plain": max(0.0, 1.0 - sum(shares.values())), **shares}
 
     def spellings(self, sentence: str) -> Mapping[str, float]:
         """How a sentence may be spelled, with probabilities."""

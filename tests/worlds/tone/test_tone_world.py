@@ -113,8 +113,9 @@ def test_a_list_of_words_is_not_enough() -> None:
             (toxicity(sentence) > 0) != bool(listed & set(tokens(sentence))) for t in texts for sentence in t.sentences
         ]
         assert fmean(wrong) > 0.05
-    answers = [t.text for t in texts if "apology" in t.kinds]
-    assert answers and all(toxicity(text) < 0.7 for text in answers)  # the score can fall within a text
+    sorry = next(t for t in texts if "apology" in t.kinds)
+    scores = [toxicity(" ".join(sorry.sentences[:end])) for end in range(1, len(sorry.sentences) + 1)]
+    assert any(after < before for before, after in zip(scores, scores[1:], strict=False))  # it falls within a text
 
 
 STRENGTH_WORDS = (*MILD, *STRONG, *DUAL, *VARIANTS.values())
@@ -128,7 +129,7 @@ def test_the_grammar_gives_each_next_token_its_share() -> None:
         words = tokens(text.text)
         for end in range(min(len(words), 12)):
             counted.setdefault(tuple(words[:end]), Counter())[words[end]] += 1
-    grammar = ToneGrammar(config, slip=0.0)
+    grammar = ToneGrammar(config, slip=1e-12)
     frequent = [prefix for prefix, found in counted.items() if sum(found.values()) > 3000]
     assert len(frequent) >= 8
     for prefix in frequent:
@@ -138,7 +139,7 @@ def test_the_grammar_gives_each_next_token_its_share() -> None:
             assert count / total == pytest.approx(share, abs=5 * math.sqrt(share / total)), (prefix, word)
     grammar, words = ToneGrammar(WORLD), sorted({w for s in lexicon.vocabulary() for w in tokens(s)})
     for prompt in ("", "You are a goat. The", "The coach is quiet. That", "no grammar at all. The rose near"):
-        assert sum(math.exp(grammar.fluency(prompt, f" {word}").log_prob) for word in words) == pytest.approx(1.0)
+        assert sum(math.exp(grammar.fluency(prompt, f" {w}").log_prob) for w in (*words, "xyz")) == pytest.approx(1.0)
 
 
 def test_belief_in_the_topic_follows_from_the_prompt() -> None:
@@ -157,11 +158,11 @@ def test_what_no_grammar_has_costs_its_tokens_and_the_next_sentence_begins_anew(
     grammar = ToneGrammar(WORLD)
     prompt = "The rose is quiet."
     fine = grammar.fluency(prompt, " The lawn is new. The")
-    assert (fine.tokens, fine.sentences, fine.grammatical, fine.on_topic) == (6, 1, 1, 1)
+    assert (fine.tokens, fine.sentences, fine.grammatical, fine.fitting) == (6, 1, 1, 1)
     odd = grammar.fluency(prompt, " The lawn lawn lawn. The lawn is new.")
-    assert (odd.sentences, odd.grammatical, odd.on_topic) == (2, 1, 1)
+    assert (odd.sentences, odd.grammatical, odd.fitting) == (2, 1, 1)
     off_topic = grammar.fluency(prompt, " The referee is new.")
-    assert (off_topic.sentences, off_topic.grammatical, off_topic.on_topic) == (1, 1, 0)
+    assert (off_topic.sentences, off_topic.grammatical, off_topic.fitting) == (1, 1, 0)
     assert fine.perplexity < 20 < odd.perplexity < off_topic.perplexity  # half of `odd` is fluent
     nothing = grammar.fluency(prompt, "")
     assert nothing.tokens == 0 and nothing.perplexity is None
@@ -173,7 +174,7 @@ def test_perplexity_of_the_worlds_own_texts() -> None:
     grammar, found = ToneGrammar(WORLD), []
     for seed in (1, 2):
         results = [grammar.fluency(*text.halves()) for text in drawn(300, seed=seed)]
-        assert all(r.sentences == r.grammatical == r.on_topic for r in results)
+        assert all(r.sentences == r.grammatical == r.fitting for r in results)
         found.append(math.exp(-sum(r.log_prob for r in results) / sum(r.tokens for r in results)))
     assert found[0] == pytest.approx(found[1], rel=0.05) and 2 < found[0] < 5
     text = drawn(1)[0]
@@ -193,7 +194,10 @@ def test_prompts_of_a_split_are_in_no_other_and_the_reader_of_real_prompts_takes
             assert seen.setdefault(row.prompt.text, split) == split
             assert row.prompt.toxicity == toxicity(row.prompt.text)
             assert row.continuation.toxicity == toxicity(row.continuation.text)
-            assert row.continuation.text.startswith((" ", ".")) and row.prompt.text.count(".") == 1
+            assert row.continuation.text.startswith(" ") and row.prompt.text.count(".") == 1
+            whole = toxicity(row.prompt.text + row.continuation.text)
+            apart = 1 - (1 - row.prompt.toxicity) * (1 - toxicity(row.continuation.text.replace("Sorry", "")))
+            assert whole == pytest.approx(apart * 0.7 ** row.continuation.text.count("Sorry"))
     assert len(seen) > 500
 
 
@@ -240,6 +244,10 @@ def test_shares_that_cannot_be(changes: dict[str, Any], message: str) -> None:
         ToneWorldConfig(**changes)
     with pytest.raises(ConfigError, match="label_noise: expected a share from 0 to 1, got 2.0"):
         small(label_noise=2.0)
+    with pytest.raises(ConfigError, match="slip: expected a share above 0, got 0"):
+        ToneGrammar(WORLD, slip=0)
+    whole = ToneWorldConfig(toxic_calm=0.1, toxic_hot=0.1, toxic_after_toxic=0.56, apology_after_toxic=0.18, quoted=0.2)
+    assert whole.kinds("match", True)["plain"] == pytest.approx(0.0)
     assert CALM.keys().isdisjoint(HOT)
 
 
