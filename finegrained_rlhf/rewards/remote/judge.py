@@ -18,7 +18,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
-from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, shown
+from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, beginning_of
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
@@ -170,7 +170,7 @@ class Judge:
         except (TypeError, ValueError, KeyError, RecursionError):
             errors, quotes = None, []
         if not isinstance(errors, list):
-            raise UnintelligibleAnswer(f"a judgement that is not as the schema says: {shown(str(content))}")
+            raise UnintelligibleAnswer(f"a judgement that is not as the schema says: {beginning_of(str(content))}")
         known = (isinstance(q, str) and isinstance(kind, str) and kind in self.taxonomy for q, kind in quotes)
         if not all(known):
             raise UnintelligibleAnswer("a judgement with a quote that is no text, or of an unknown kind")

@@ -36,10 +36,10 @@ def json_object(answer: bytes) -> dict[str, Any]:
 
 def excerpt(answer: bytes) -> str:
     """The beginning of an answer on one line, for an error."""
-    return shown(answer.decode("utf-8", "replace")) or "an empty answer"
+    return beginning_of(answer.decode("utf-8", "replace")) or "an empty answer"
 
 
-def shown(text: str) -> str:
+def beginning_of(text: str) -> str:
     """The beginning of a text on one line."""
     text = " ".join(text.split())
     return text[:_SHOWN] + ("…" if len(text) > _SHOWN else "")

@@ -6,7 +6,7 @@ Knows the probabilities of sentences. Knows no model and no toxicity but that of
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +74,8 @@ class ToneGrammar:
         words = tokens(prompt + continuation)
         own = _common(words, tokens(prompt))
         belief, after_toxic = self.config.topics(), False
-        prefix, off = (), False
+        prefix: Prefix = ()
+        off = False
         log_prob, ended, grammatical, fitting = 0.0, 0, 0, 0
         sentence: Prefix = ()
         for place, word in enumerate(words):
@@ -133,7 +134,7 @@ class ToneGrammar:
     @cached_property
     def _prefixes(self) -> Mapping[str, Mapping[Prefix, Mapping[str, float]]]:
         """Of each topic and beginning of a sentence: of each kind, the share of its sentences that begin so."""
-        found: dict[str, dict[Prefix, Counter[str]]] = {}
+        found: dict[str, dict[Prefix, defaultdict[str, float]]] = {}
         for topic in TOPICS:
             shares = found[topic] = {}
             for kind in PATTERNS:
@@ -143,7 +144,7 @@ class ToneGrammar:
                         for spelled, probability in self.config.spellings(sentence).items():
                             share, words = probability / len(groups) / len(group), tokens(spelled)
                             for end in range(len(words) + 1):
-                                shares.setdefault(tuple(words[:end]), Counter())[kind] += share
+                                shares.setdefault(tuple(words[:end]), defaultdict(float))[kind] += share
         return found
 
 
