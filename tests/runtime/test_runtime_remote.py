@@ -32,7 +32,7 @@ def call(text: str) -> Call:
     return Call({"comment": comment, "languages": ["en"], "requestedAttributes": {"TOXICITY": {}}, "doNotStore": True})
 
 
-def value(number: int, answer: dict[str, Any]) -> float:
+def value(answer: dict[str, Any]) -> float:
     found = answer["attributeScores"]["TOXICITY"]["summaryScore"]["value"]
     if found is None:
         raise UnintelligibleAnswer("null")

@@ -118,7 +118,7 @@ class Judge:
             kept.put(missing[number], quotes)
             found[missing[number]] = quotes
 
-        self._client.ask([Call(self._body(message)) for message in missing], lambda _, answer: self._read(answer), keep)
+        self._client.ask([Call(self._body(message)) for message in missing], self._read, keep)
         return [[(quote, kind) for quote, kind in found[message]] for message in messages]
 
     def _message(self, prompt: Prompt, response: str) -> str:

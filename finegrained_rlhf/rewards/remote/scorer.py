@@ -80,7 +80,7 @@ class RemoteTextScorer(ABC):
             kept.put(missing[number], score)
             scores[missing[number]] = score
 
-        self._client.ask([Call(self.body(text)) for text in missing], lambda _, answer: self.read(answer), keep)
+        self._client.ask([Call(self.body(text)) for text in missing], self.read, keep)
         return [float(scores[text]) for text in texts]
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -125,15 +124,15 @@ class RemoteClient:
     def ask(
         self,
         calls: Sequence[Call],
-        read: Callable[[int, dict[str, Any]], Any],
+        read: Callable[[dict[str, Any]], Any],
         keep: Callable[[int, Any], None],
     ) -> None:
         """Send every call until it is answered.
 
         Args:
             calls: what to ask.
-            read: makes of the number of a call and its answer what is wanted of it; an answer of which it raises
-                `UnintelligibleAnswer` is asked for again.
+            read: makes of an answer what is wanted of it; one of which it raises `UnintelligibleAnswer` is asked for
+                again.
             keep: takes the number of a call and what was read, as soon as it is there.
 
         Raises:
@@ -152,7 +151,7 @@ class RemoteClient:
                 thread.submit(lambda: asyncio.run(self._ask(calls, read, keep))).result()
 
     async def _ask(
-        self, calls: Sequence[Call], read: Callable[[int, dict[str, Any]], Any], keep: Callable[[int, Any], None]
+        self, calls: Sequence[Call], read: Callable[[dict[str, Any]], Any], keep: Callable[[int, Any], None]
     ) -> None:
         import httpx
 
@@ -160,7 +159,7 @@ class RemoteClient:
 
         async def work(http: httpx.AsyncClient, waiting: Iterator[tuple[int, Call]]) -> None:
             for number, call in waiting:
-                keep(number, await self._answer(http, call, partial(read, number), turn))
+                keep(number, await self._answer(http, call, read, turn))
 
         workers = min(self.config.concurrency, len(calls))
         limits = httpx.Limits(max_connections=workers, max_keepalive_connections=workers)
