@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lasting(trainer: PPOTrainer) -> int:
     """Bytes of all weights and of the optimizer's state."""
-    models = [trainer.models.policy, trainer.models.value, trainer.models._reference]
+    models = [trainer.models.policy, trainer.models.value, trainer.models.reference.own]
     models += [scorer.model for scorer in trainer.composer.config.components.values()]
     tensors = [parameter for model in models if model is not None for parameter in model.parameters()]
     tensors += [value for state in trainer.models.optimizer._inner.state.values() for value in state.values()]
