@@ -21,8 +21,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
-from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from finegrained_rlhf.training.samples import KeptSamples
 
 TEMPERATURE, TOP_K, BETA, CLIP = 1.0, 20, 0.04, 0.2

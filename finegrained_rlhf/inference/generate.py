@@ -24,6 +24,8 @@ from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
+from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
+from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.chat import PromptConfig
@@ -31,13 +33,19 @@ from finegrained_rlhf.text.chat import PromptConfig
 _Row = dict[str, Any]
 
 
-def open_generator(checkpoint: str, processes: Processes) -> TextGenerator:
+def open_generator(checkpoint: str, processes: Processes, mixer: LogitsMixer | None = None) -> TextGenerator:
     """The policy of a run or directory on this process's device.
 
+    Args:
+        checkpoint: run directory, checkpoint, model directory or Hub name.
+        processes: give device and precision.
+        mixer: changes the policy's logits; None leaves them.
+
     Raises:
-        ModelError: there is no model, or it cannot be read.
+        ModelError: there is no model, or it cannot be read, or one of the mixer's.
     """
-    return TextGenerator(PolicyConfig(checkpoint).load(processes.device), processes=processes)
+    policy = PolicyConfig(checkpoint).load(processes.device)
+    return TextGenerator(policy, make_engine(policy, mixer=mixer), processes)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,7 @@ class Generate(AnswersPrompts):
         decoding: greedy by default; with `best_of` then as in training.
         best_of: of so many samples a prompt, write the one whose reward is highest (`inference.best_of`); 1 writes all.
         reward: what `best_of` chooses by.
+        mixer: changes the policy's logits (`rollout.mixers`); None leaves them.
     """
 
     checkpoint: ModelPath
@@ -130,8 +139,10 @@ class Generate(AnswersPrompts):
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
     reward: RewardConfig | None = None
+    mixer: LogitsMixer | None = None
 
     def __post_init__(self) -> None:
+        check_mixer(self.mixer)
         sampling(self.decoding, self.best_of)
 
     def run(self) -> None:
@@ -150,7 +161,7 @@ class Generate(AnswersPrompts):
         chooser = None
         if self.best_of > 1 and self.reward is not None:
             chooser = BestOf(RewardComposer(self.reward), processes)
-        generator = open_generator(self.checkpoint, processes)
+        generator = open_generator(self.checkpoint, processes, self.mixer)
         if chooser is not None:
             chooser.composer.setup(processes.device)
         prompts = prompts_for(generator.policy, items, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
@@ -215,6 +226,7 @@ class SampleOutputs(AnswersPrompts):
         temperature: divides the logits; above 0.
         top_k: 0 keeps all tokens.
         top_p: 1.0 keeps all tokens.
+        mixer: changes the policy's logits (`rollout.mixers`); None leaves them.
         limit: use at most so many prompts, from the beginning of the file; None uses all.
     """
 
@@ -227,9 +239,11 @@ class SampleOutputs(AnswersPrompts):
     temperature: float = 0.7
     top_k: int = 20
     top_p: float = 1.0
+    mixer: LogitsMixer | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        check_mixer(self.mixer)
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
         if self.temperature <= 0:
@@ -247,7 +261,7 @@ class SampleOutputs(AnswersPrompts):
             DataError: the prompt file is missing or broken.
         """
         processes = Processes(self.processes)
-        generator = open_generator(self.checkpoint, processes)
+        generator = open_generator(self.checkpoint, processes, self.mixer)
         prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
         prompts = prompts[: self.limit]
         records = sample_records(generator, prompts, processes, self.answering(self._decoding()))

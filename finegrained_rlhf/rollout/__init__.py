@@ -5,9 +5,13 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "DExperts": "mixers.dexperts",
+        "GeDi": "mixers.gedi",
         "GenerateEngine": "generate",
+        "LogitsMixer": "mixers.protocol",
         "RolloutConfig": "engine",
         "RolloutEngine": "engine",
+        "WordList": "mixers.word_list",
         "make_engine": "select",
     },
 )

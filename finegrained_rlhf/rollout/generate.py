@@ -16,9 +16,23 @@ from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.families.packed import left_pad
 from finegrained_rlhf.models.families.seq2seq import check_response_length
-from finegrained_rlhf.models.policy import PromptMemory, Seq2SeqPolicy
+from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.rollout.engine import PolicyEngine
+from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, Mixing
+from finegrained_rlhf.rollout.mixers.whole import WholeTextStepper
 from finegrained_rlhf.rollout.noise import uniform_noise
+
+
+class _Mixed(LogitsProcessor):
+    """Lets a mixer change the logits."""
+
+    def __init__(self, mixing: Mixing, start: int) -> None:
+        self.mixing, self.start = mixing, start
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Called by `generate` with ids [R, t] and logits [R, V] of position t."""
+        position = input_ids.shape[1] - self.start
+        return self.mixing.mix(scores, input_ids[:, -1], input_ids.new_tensor([position]), position + 1)
 
 
 class _NamedNoise(LogitsProcessor):
@@ -48,8 +62,14 @@ class GenerateEngine(PolicyEngine):
     """Draws responses with transformers' `generate`; see `RolloutEngine` for the contract.
 
     Args:
-        policy: its model generates, its tokenizer decodes, its log-probability function scores what was drawn.
+        policy: its model generates, its tokenizer decodes, its log-probability function scores what was drawn: the log-
+            probabilities are the policy's own, also where a mixer has changed what tokens are drawn from.
+        mixer: changes the logits that tokens are drawn from; already set up. None changes nothing.
     """
+
+    def __init__(self, policy: Policy, mixer: LogitsMixer | None = None) -> None:
+        super().__init__(policy)
+        self.mixer = mixer
 
     def _draw(
         self, memory: PromptMemory, decodings: Sequence[Decoding], limit: int, seed: int, step: int
@@ -91,6 +111,8 @@ class GenerateEngine(PolicyEngine):
             inputs = {"input_ids": ids.repeat_interleave(n, dim=0), "attention_mask": mask.repeat_interleave(n, dim=0)}
             start = ids.shape[1]
         processors = LogitsProcessorList()
+        if self.mixer is not None:
+            processors.append(_Mixed(self.mixer.open(memory, n, max_new_tokens, WholeTextStepper), start))
         if isinstance(decoding, Sample):
             names = [prompt.draw for prompt in memory.prompts for _ in range(n)]
             numbers = [first_sample + sample for _ in memory.prompts for sample in range(n)]

@@ -8,11 +8,14 @@ import transformers
 from packaging.version import Version
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.engine import EngineKind, RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
-from finegrained_rlhf.rollout.steppers.base import OpenStepper
+from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer
+from finegrained_rlhf.rollout.mixers.stepper import mixed
+from finegrained_rlhf.rollout.mixers.whole import WholeTextStepper
+from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 from finegrained_rlhf.rollout.steppers.causal import open_causal, supports_causal
 from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper, supports_seq2seq
 from finegrained_rlhf.rollout.steppers.t5 import T5Stepper, supports_t5
@@ -31,28 +34,40 @@ def stepper_of(policy: Policy) -> OpenStepper | None:
     return open_causal if supports_causal(policy) else None
 
 
-def make_engine(policy: Policy, kind: EngineKind = "auto") -> RolloutEngine:
+def open_any(policy: Policy, memory: PromptMemory, samples: int, max_new_tokens: int) -> Stepper:
+    """The policy's stepper, or one that reads everything anew at every step; an `OpenStepper`."""
+    return (stepper_of(policy) or WholeTextStepper)(policy, memory, samples, max_new_tokens)
+
+
+def make_engine(policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | None = None) -> RolloutEngine:
     """The engine that was asked for.
 
     Args:
         policy: draws.
         kind: `auto` takes the fastest engine that computes this policy's function, and says so where that is
             transformers' generate.
+        mixer: changes the logits that tokens are drawn from; it is set up here. The engine's log-probabilities are
+            those of the changed distribution with `auto` and a stepper of ours, else the policy's own.
 
     Raises:
         ConfigError: `continuous`, and continuous batching does not serve this policy or this version of transformers
-            has none.
+            has none, or with a mixer.
+        ModelError: a model of the mixer cannot be read or has another vocabulary.
     """
     if kind == "continuous":
+        if mixer is not None:
+            raise ConfigError("engine=continuous cannot change logits; take engine=auto with a mixer")
         return _continuous(policy)
+    if mixer is not None:
+        mixer.setup(policy)
     open_stepper = stepper_of(policy) if kind == "auto" else None
     if open_stepper is not None:
-        return FastEngine(policy, open_stepper)
+        return FastEngine(policy, open_stepper if mixer is None else mixed(open_stepper, mixer, open_any))
     if kind == "auto":
         logger.warning(
             "%s has no fast decoder here; responses are drawn by transformers' generate", type(policy.model).__name__
         )
-    return GenerateEngine(policy)
+    return GenerateEngine(policy, mixer)
 
 
 def _continuous(policy: Policy) -> RolloutEngine:

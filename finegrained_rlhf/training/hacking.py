@@ -18,7 +18,7 @@ from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
-WarningKind = Literal["length", "repetition", "eos"]
+WarningKind = Literal["length", "repetition", "eos", "early end", "perplexity"]
 
 LENGTH_CHANGE = 1.25
 """Factor by which the mean length must have grown or shrunk."""
@@ -28,6 +28,10 @@ REPETITION_RISE = 0.1
 """Rise of the share of repeated 3-grams."""
 EOS_DROP = 0.1
 """Drop of the share of responses that end by themselves."""
+EARLY_END_RISE = 0.1
+"""Rise of the share of responses that end by themselves, where responses have become shorter by `LENGTH_CHANGE` too."""
+PERPLEXITY_RISE = 1.3
+"""Factor by which the perplexity under the reference must have grown."""
 EMPTY_SHARE = 0.25
 """Below this share of its first value a mean length counts as collapsed."""
 
@@ -38,7 +42,7 @@ class HackingWarning:
 
     Attributes:
         component: the reward component that gained.
-        kind: `length`, `repetition` or `eos`.
+        kind: `length`, `repetition`, `eos`, `early end` or `perplexity`.
         message: what happened, in numbers.
     """
 
@@ -55,6 +59,9 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
       one value a response, whose number of segments cannot change, the change of length alone counts.
     - repetition: the share of repeated 3-grams rose by 0.1 or more.
     - eos: the share of responses that end by themselves fell by 0.1 or more, or responses shrank to under a quarter.
+    - early end: the share of responses that end by themselves rose by 0.1 or more, and responses are shorter by a
+      factor of 1.25 or more.
+    - perplexity: that of the responses under the reference is at least 1.3 times the first one.
 
     Args:
         first: the metrics of the first validation (a line of `eval.jsonl`).
@@ -74,6 +81,8 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
             "length": _length(name, first, now),
             "repetition": _repetition(first, now),
             "eos": _eos(first, now),
+            "early end": _early_end(first, now),
+            "perplexity": _perplexity(first, now),
         }
         found += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
     return found
@@ -134,3 +143,21 @@ def _eos(first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
     if now["response_length"] < EMPTY_SHARE * first["response_length"]:
         return f"the mean length fell from {first['response_length']:.1f} to {now['response_length']:.1f} tokens"
     return None
+
+
+def _early_end(first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    before, after = first["eos_rate"], now["eos_rate"]
+    length, shorter = first["response_length"], now["response_length"]
+    if after - before < EARLY_END_RISE or shorter * LENGTH_CHANGE > length:
+        return None
+    return (
+        f"responses end early: {before:.0%} ended by themselves at first and {after:.0%} do now, and the mean length "
+        f"went from {length:.1f} to {shorter:.1f} tokens"
+    )
+
+
+def _perplexity(first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    before, after = first.get("reference_perplexity", 0.0), now.get("reference_perplexity", 0.0)
+    if not before or after < PERPLEXITY_RISE * before:
+        return None
+    return f"the perplexity under the reference rose from {before:.2f} to {after:.2f}"

@@ -22,8 +22,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
-from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 _GENERATOR = threading.Lock()
 

@@ -59,6 +59,7 @@ GROUPS = {
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
     "judge": (),
+    "mixer": ("generate", "sample_outputs"),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}
 TOGETHER = {("value", "none"): ["algorithm=rloo"]}

@@ -18,7 +18,7 @@ from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rollout.engine import LogprobSource
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
-from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.parts import PPOModels
 from finegrained_rlhf.training.ppo.update import token_statistics
 
 logger = logging.getLogger(__name__)
@@ -80,8 +80,7 @@ class RolloutScorer:
 
     @torch.no_grad()
     def _run(self, rollout: Rollout, batches: list[MicroBatch], from_decode: bool) -> ScoredRollout:
-        behaviour, reference = (torch.zeros_like(rollout.logprobs) for _ in range(2))
-        values = None
+        behaviour, values = torch.zeros_like(rollout.logprobs), None
         if self._models.value is not None:
             heads = self._models.value.head.output.out_features
             values = behaviour.new_zeros(behaviour.shape if heads == 1 else (*behaviour.shape, heads))
@@ -101,11 +100,18 @@ class RolloutScorer:
                 for batch in batches:
                     with self._processes.autocast():
                         values[batch.rows, : batch.ids.shape[1]] = models.values(batch)
-        with whole_weights(models.reference_model):
+        scored = rollout if from_decode else replace(rollout, logprobs=behaviour)
+        return ScoredRollout(scored, self.reference(rollout, batches), values)
+
+    @torch.no_grad()
+    def reference(self, rollout: Rollout, batches: list[MicroBatch]) -> Tensor:
+        """fp32 [R, T], log-probabilities of a rollout's tokens under the frozen reference; 0 at padding."""
+        found = torch.zeros_like(rollout.logprobs)
+        with whole_weights(self._models.reference_model):
             for batch in batches:
                 with self._processes.autocast():
-                    reference[batch.rows, : batch.ids.shape[1]] = models.reference_logprobs(batch)
-        return ScoredRollout(rollout if from_decode else replace(rollout, logprobs=behaviour), reference, values)
+                    found[batch.rows, : batch.ids.shape[1]] = self._models.reference_logprobs(batch)
+        return found
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:
         gap = (rollout.logprobs - behaviour).abs().nan_to_num(nan=torch.inf)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.records import Greedy
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.families.causal import check_positions
@@ -30,8 +31,8 @@ from finegrained_rlhf.training.checks import check_forward
 from finegrained_rlhf.training.ppo.advantages.gae import GAE
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.models import PPOModels
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOParts, PPOTrainer
+from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from finegrained_rlhf.training.samples import KeptSamples
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
         validation_data: prompt file for validation; None trains without.
         validation_prompts: use at most so many of them; None uses all.
+        validation_decoding: `greedy`, or `sampling`: as many samples a prompt as in training, drawn as they are.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         prompt: chat template and system message.
@@ -77,6 +79,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     algorithm: AdvantageEstimator = GAE()
     validation_data: DataPath | None = None
     validation_prompts: int | None = None
+    validation_decoding: Literal["greedy", "sampling"] = "greedy"
     max_prompt_tokens: int = 1024
     prompt_too_long: Literal["truncate", "refuse"] = "truncate"
     prompt: PromptConfig = PromptConfig()
@@ -90,6 +93,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def __post_init__(self) -> None:
         if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
             raise ConfigError("samples_every and validation_prompts must be at least 1")
+        if self.validation_decoding not in ("greedy", "sampling"):
+            raise ConfigError(f"validation_decoding: expected greedy or sampling, got {self.validation_decoding!r}")
         if self.dry_run_on is not None and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", str(self.dry_run_on)):
             raise ConfigError(
                 f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"
@@ -163,7 +168,15 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         composer.check_prompts([*data.train, *data.validation])
         parts = PPOParts(models, engine, composer, data, processes, run, self.monitor)
         samples = KeptSamples(every=self.samples_every)
-        return PPOTrainer(parts, self.ppo, self.rollout, seed=self.seed, samples=samples, algorithm=self.algorithm)
+        return PPOTrainer(
+            parts,
+            self.ppo,
+            self.rollout,
+            seed=self.seed,
+            samples=samples,
+            algorithm=self.algorithm,
+            validation=Greedy() if self.validation_decoding == "greedy" else self.rollout.decoding(),
+        )
 
     def read_data(self, policy: Policy) -> PPOData:
         """The prompts of the run, as this policy reads them.

@@ -6,26 +6,22 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
 from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
-from finegrained_rlhf.inference.measure import PhaseTimer, ResponseMonitor, StepMetrics
+from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
-from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutEngine
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.rollout.engine import RolloutConfig
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import Optimizer
-from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.checks import check_ratio, check_start, largest_logit, start_tolerance
 from finegrained_rlhf.training.hacking import HackingWatch
@@ -36,7 +32,7 @@ from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.experience import make_experience, without_advantages
 from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses, step_metrics
-from finegrained_rlhf.training.ppo.models import PPOModels
+from finegrained_rlhf.training.ppo.parts import PPOParts
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer, ScoredRollout
 from finegrained_rlhf.training.ppo.update import PPOUpdate
 from finegrained_rlhf.training.samples import KeptSamples, write_step_samples
@@ -46,46 +42,8 @@ logger = logging.getLogger(__name__)
 
 _NUMBERS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm", "kl")
 """Metrics that must be finite after every step that has them."""
-
-
-@dataclass(frozen=True)
-class PPOData:
-    """Prompts of a run.
-
-    Attributes:
-        train: drawn from in a seeded order, epoch after epoch.
-        validation: answered greedily at every validation; may be empty.
-    """
-
-    train: Sequence[Prompt]
-    validation: Sequence[Prompt]
-
-    def __post_init__(self) -> None:
-        if not self.train:
-            raise ConfigError("data: there are no training prompts")
-
-
-@dataclass(frozen=True)
-class PPOParts:
-    """What PPO puts together.
-
-    Attributes:
-        models: policy, value model if any, reference and optimizer.
-        engine: draws responses from the policy.
-        composer: turns responses into token rewards.
-        data: prompts.
-        processes: of the run.
-        run: where samples are written.
-        monitor: measures the validation responses as well.
-    """
-
-    models: PPOModels
-    engine: RolloutEngine
-    composer: RewardComposer
-    data: PPOData
-    processes: Processes
-    run: RunDirectory
-    monitor: ResponseMonitor | None = None
+_LARGEST_LOG = 700.0
+"""exp of more is no number."""
 
 
 class PPOTrainer:
@@ -98,6 +56,7 @@ class PPOTrainer:
         seed: of the run.
         samples: which responses are written down with their rewards; the defaults of `KeptSamples` where None.
         algorithm: makes advantages of rewards; GAE where None.
+        validation: how validation prompts are answered. Samples are drawn with the same random numbers every time.
 
     Raises:
         ConfigError: the algorithm cannot use these settings.
@@ -112,11 +71,13 @@ class PPOTrainer:
         seed: int,
         samples: KeptSamples | None = None,
         algorithm: AdvantageEstimator | None = None,
+        validation: Decoding | None = None,
     ) -> None:
         self.models, self.composer, self.data = parts.models, parts.composer, parts.data
         self.processes, self.run, self.monitor = parts.processes, parts.run, parts.monitor
         self.config, self.rollout_config, self.seed = config, rollout, seed
         self.samples, self.algorithm = samples or KeptSamples(), algorithm or GAE()
+        self.validation = validation or Greedy()
         self.algorithm.check(config, rollout.samples_per_prompt)
         self.sampler = rollout.sampler(parts.engine, self.models.policy.pad_id, self.processes, seed)
         self.kl_controller = config.kl.build()
@@ -231,35 +192,40 @@ class PPOTrainer:
         return self.models.optimizer
 
     def validate(self, step: int) -> dict[str, float]:
-        """Greedy responses to the validation prompts; `score` is their mean total reward, on one scale for the run."""
+        """Responses to the validation prompts; `score` is their mean total reward, on one scale for the run.
+
+        `reference_perplexity` is exp of the mean −log p of their tokens under the frozen reference.
+        """
         prompts = self.data.validation
         if not prompts:
             return {}
         metrics = StepMetrics()
         mine = [prompts[i] for i in self.processes.share(len(prompts))]
-        size = max(
-            self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt // self.processes.count, 1
-        )
+        size = self.rollout_config.prompts_per_step * self.rollout_config.samples_per_prompt
+        size = max(size // self.processes.count // self.validation.samples, 1)
         batches = [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
         with whole_weights(self.models.policy.model):
-            answered = [(drawn, self._scores(drawn)) for drawn in (self._draw(b, Greedy(), step) for b in batches)]
+            answered = [(drawn, self._scores(drawn)) for drawn in (self._draw(b, self.validation, 0) for b in batches)]
         self.composer.fix_moments({name: [scores[name] for _, scores in answered] for name in answered[0][1]})
         for rollout, scores in answered:
             trace = self.composer.compose(rollout, scores, train=False)
             describe_responses(rollout, trace, self.models.policy, metrics)
+            reference = self._scorer.reference(rollout, self._micro_batches(rollout))
+            metrics.add("reference_perplexity", -reference.sum(), rollout.response_mask.sum())
             measured = self.monitor.counts(rollout.row_prompts(), rollout.texts) if self.monitor else {}
             for name, (total, count) in {**measured, **self.composer.constraint_sums(scores)}.items():
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
+        means["reference_perplexity"] = math.exp(min(means["reference_perplexity"], _LARGEST_LOG))
         self._keep_validation(step)
         self._hacking.warn(means)
         missed = self.composer.missed_constraints(means)
         return {"score": means["reward/total"], **missed, "examples": len(prompts), **means}
 
     def _keep_validation(self, step: int) -> None:
-        """Write the first validation prompts' greedy responses like a training step's."""
+        """Write the first validation prompts' responses like a training step's."""
         prompts = self.data.validation[: self.samples.of_validation]
-        rollout = self._draw([prompts[i] for i in self.processes.share(len(prompts))], Greedy(), step)
+        rollout = self._draw([prompts[i] for i in self.processes.share(len(prompts))], self.validation, 0)
         trace = self.composer.compose(rollout, self._scores(rollout), train=False)
         scored = self._scorer.score_again(rollout, self._micro_batches(rollout))
         if self.algorithm.critic:

@@ -20,7 +20,7 @@ from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch, rounds_together, stand_in
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.models import masked_values
+from finegrained_rlhf.training.ppo.parts import masked_values
 
 # Collected in this order on every process, also on one that has no prompt in a step.
 _METRICS = (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -20,19 +23,24 @@ from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.checks import check_forward
-from finegrained_rlhf.training.sft.trainer import SFTSettings, SFTTrainer, demonstrations
+from finegrained_rlhf.training.sft.texts import WholeTextTrainer, whole_texts
+from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer, demonstrations
 
 logger = logging.getLogger(__name__)
+
+SomeTrainer = TypeVar("SomeTrainer", bound=SFTTrainer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSFT(TrainingRun[SFTTrainer]):
-    """Supervised fine-tuning of a policy on a prompt file's first references, or on the answers of conversations.
+    """Supervised fine-tuning of a policy on first references, on the answers of conversations, or on whole texts.
 
     Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
 
     Attributes:
         data: prompt file, or data set of the Hub (`org/name:split`), to train on.
+        whole_texts: learn the texts of `data` themselves, from their second token on, instead of answers to them
+            (decoder-only policies); validation then measures the likelihood of those of `validation_data`.
         policy: starting model.
         optimizer: rates and schedule.
         epochs: passes over the data; used where `total_steps` is None.
@@ -43,7 +51,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
         validation_prompts: use at most so many of them; None uses all.
         validation_batch_size: prompts answered at once in a process.
         max_prompt_tokens: longest prompt in tokens.
-        max_answer_tokens: longest answer in tokens, end of sequence included.
+        max_answer_tokens: longest answer, or with `whole_texts` text, in tokens, end of sequence included.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
         prompt: chat template and system message.
         segmenter: spaCy pipeline that cuts sentences for RougeLSum.
@@ -55,6 +63,7 @@ class TrainSFT(TrainingRun[SFTTrainer]):
     data: DataPath
     policy: PolicyConfig
     optimizer: OptimizerConfig
+    whole_texts: bool = False
     epochs: float = 10
     batch_size: int = 4
     micro_batch_size: int = 4
@@ -95,29 +104,52 @@ class TrainSFT(TrainingRun[SFTTrainer]):
         return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
 
     def train(self, built: SFTTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; the best model by RougeLSum ends up in `output_dir/policy`."""
+        """Run the loop; the best model by RougeLSum, or by likelihood, ends up in `output_dir/policy`."""
         result = self.fit(built, self.loop_config(len(built.data)), processes, run)
         if processes.is_main and not result.already_done:
-            logger.info(self.outcome(result, run, "RougeLSum"))
+            score = "log-probability a token" if self.whole_texts else "RougeLSum"
+            logger.info(self.outcome(result, run, score))
         return result
 
     def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
         """Load model and data."""
         policy = self.policy.load(processes.loading_device)
         prompts = prompts_for(policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
-        data = demonstrations(prompts, policy, self.max_answer_tokens)
         validation = []
         if self.validation_data:
             validation = prompts_for(
                 policy, self.validation_data, self.max_prompt_tokens, self.prompt_too_long, self.prompt
             )[: self.validation_prompts]
+        check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
+        if self.whole_texts:
+            check_forward(policy, prompts, processes)
+            trainer = self._trainer(WholeTextTrainer, policy, self._texts(prompts, policy, self.data), [], processes)
+            if validation:
+                trainer.held_out = self._texts(validation, policy, self.validation_data)
+            return trainer
+        data = demonstrations(prompts, policy, self.max_answer_tokens)
         for prompt in validation:
             if not prompt.metadata.get("references"):
                 problem = "expected an answer to compare with, got none"
                 raise DataError(problem, file=self.validation_data, record=prompt.id, field="answer")
-        check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
         check_forward(policy, prompts, processes)
-        return SFTTrainer(
+        return self._trainer(SFTTrainer, policy, data, validation, processes)
+
+    def _texts(self, prompts: Sequence[Prompt], policy: Policy, file: str | None) -> list[Demonstration]:
+        try:
+            return whole_texts(prompts, policy, self.max_answer_tokens)
+        except DataError as error:
+            raise error.at(file=file) from None
+
+    def _trainer(
+        self,
+        kind: type[SomeTrainer],
+        policy: Policy,
+        data: Sequence[Demonstration],
+        validation: Sequence[Prompt],
+        processes: Processes,
+    ) -> SomeTrainer:
+        return kind(
             policy,
             data,
             validation,

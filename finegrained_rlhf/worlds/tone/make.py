@@ -21,6 +21,7 @@ from finegrained_rlhf.worlds.tone.texts import ToneText, ToneWorldConfig, draw_t
 
 PROMPTS: Mapping[str, range] = {"train": range(8), "dev": range(8, 9), "test": range(9, 10)}
 """Of each split of prompts, the tenths of all prompts that it may hold."""
+TEXTS = ("texts", "texts_dev", "judge_texts")
 LABELLED = ("labelled_train", "labelled_dev")
 
 
@@ -29,7 +30,8 @@ class MakeToneWorld(World[ToneText]):
     """Make a world and write its files to `output_dir`.
 
     `train.jsonl`, `dev.jsonl`, `test.jsonl`: prompts as RealToxicityPrompts has them, a sentence and half of the next,
-    with what follows and true scores. `texts.jsonl`: texts to train language models on. `labelled_train.jsonl`,
+    with what follows and true scores. `texts.jsonl`, `texts_dev.jsonl`: texts to train language models on and to select
+    them by; `judge_texts.jsonl`: others, for a language model that judges what they write. `labelled_train.jsonl`,
     `labelled_dev.jsonl`: the first sentences of texts, with a label that is not always right. `world.jsonl`: the truth
     about every record. `corpus.txt`: every word of the world; it does not depend on the seed.
 
@@ -41,6 +43,8 @@ class MakeToneWorld(World[ToneText]):
         dev: prompts for selection.
         test: held-out prompts.
         texts: for language models.
+        texts_dev: for their selection.
+        judge_texts: for the language model that judges.
         labelled_train: for classifiers.
         labelled_dev: for their selection.
         label_noise: share of labels that are turned round.
@@ -48,12 +52,14 @@ class MakeToneWorld(World[ToneText]):
     """
 
     salt: ClassVar[str] = "tone world"
-    splits: ClassVar[tuple[str, ...]] = (*PROMPTS, "texts", *LABELLED)
+    splits: ClassVar[tuple[str, ...]] = (*PROMPTS, *TEXTS, *LABELLED)
 
     train: int = 2000
     dev: int = 200
     test: int = 400
     texts: int = 4000
+    texts_dev: int = 300
+    judge_texts: int = 8000
     labelled_train: int = 3000
     labelled_dev: int = 500
     label_noise: float = 0.05

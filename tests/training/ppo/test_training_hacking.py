@@ -65,6 +65,29 @@ def test_the_other_kinds(now: dict[str, float], kind: str) -> None:
     assert signs(facts=0.9, **now) == []  # nothing was gained
 
 
+def test_an_early_end_needs_more_ends_and_shorter_responses() -> None:
+    before = validation(eos=0.6, facts=-2.0)
+    shorter = validation(eos=0.9, facts=-1.0, length=12.0)
+    (warning,) = [w for w in hacking_warnings(before, shorter) if w.kind == "early end"]
+    assert "60% ended by themselves at first and 90% do now" in warning.message
+    assert "20.0 to 12.0 tokens" in warning.message
+    kinds = {
+        w.kind
+        for now in (validation(eos=0.9, facts=-1.0), validation(eos=0.65, facts=-1.0, length=12.0))
+        for w in hacking_warnings(before, now)
+    }
+    assert "early end" not in kinds
+
+
+def test_text_that_the_reference_finds_unlikely_is_a_sign() -> None:
+    before = validation() | {"reference_perplexity": 4.0}
+    now = validation(facts=1.5) | {"reference_perplexity": 5.2}
+    assert [(w.component, w.kind) for w in hacking_warnings(before, now)] == [("facts", "perplexity")]
+    assert "from 4.00 to 5.20" in hacking_warnings(before, now)[0].message
+    assert hacking_warnings(before, now | {"reference_perplexity": 5.1}) == []
+    assert hacking_warnings(validation(), now) == []  # a run that was begun before it was measured
+
+
 def test_a_component_unknown_to_the_first_validation_is_passed_over() -> None:
     first = {key: value for key, value in validation().items() if "facts" not in key}
     assert hacking_warnings(first, validation(facts=9.0, length=99.0)) == []

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
-from finegrained_rlhf.core.records import Greedy, Prompt, SegmentScores
+from finegrained_rlhf.core.records import Greedy, Prompt, Sample, SegmentScores
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.lora import LoraConfig
@@ -29,7 +29,8 @@ from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig
-from finegrained_rlhf.training.ppo.trainer import PPOData, PPOTrainer
+from finegrained_rlhf.training.ppo.parts import PPOData
+from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from finegrained_rlhf.training.samples import KeptSamples
 
 
@@ -516,3 +517,19 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step
     assert float((parameters["policy.shared.weight"] - start).abs().max()) > 1e-3
     lines = [len((tmp_path / str(n) / "samples" / "step_1.jsonl").read_text().splitlines()) for n in (1, count)]
     assert lines[0] == lines[1] == 4 * prompts_per_step
+
+
+def test_sampled_validations_draw_the_same_numbers_and_measure_the_references_perplexity(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, "gpt2", validation=3, lr=1e-2)
+    trainer.validation = Sample(4, top_p=0.9)
+    first, again = (trainer.validate(step) for step in (0, 7))
+    assert {**first, "score": 0} == {**again, "score": 0} and first["examples"] == 3
+    drawn = trainer.sampler.draw(trainer.data.validation, [trainer.validation], 0)
+    found = trainer.models.policy.logprobs(
+        trainer.models.policy.encode(drawn.prompts), drawn.prompt_index, drawn.response_ids, drawn.response_mask
+    ).logprobs
+    mean = float(found.sum() / drawn.response_mask.sum())
+    assert first["reference_perplexity"] == pytest.approx(math.exp(-mean), rel=1e-4)
+    assert first["response_length"] == pytest.approx(float(drawn.lengths().float().mean()))
+    trainer.train_step(1)
+    assert trainer.validate(1)["reference_perplexity"] != first["reference_perplexity"]

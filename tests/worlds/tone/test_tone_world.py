@@ -253,10 +253,19 @@ def test_shares_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 
 @pytest.mark.scripts
 def test_the_script_makes_a_world_and_refuses_another_over_it(tmp_path: Path) -> None:
-    sizes = ["train=20", "dev=5", "test=5", "texts=10", "labelled_train=10", "labelled_dev=0"]
+    sizes = [
+        "train=20",
+        "dev=5",
+        "test=5",
+        "texts=10",
+        "texts_dev=3",
+        "judge_texts=0",
+        "labelled_train=10",
+        "labelled_dev=0",
+    ]
     done = run_script("make_tone_world", f"output_dir={tmp_path}/world", *sizes)
     assert done.returncode == 0, done.stderr
-    assert "20 train, 5 dev, 5 test, 10 texts, 10 labelled_train -> " in done.stdout
+    assert "20 train, 5 dev, 5 test, 10 texts, 3 texts_dev, 10 labelled_train -> " in done.stdout
     assert not (tmp_path / "world/labelled_dev.jsonl").exists()
     other = run_script("make_tone_world", f"output_dir={tmp_path}/world", *sizes, "seed=1")
     assert other.returncode == 2 and "overwrite=true" in other.stderr

@@ -1,19 +1,27 @@
-"""The models of a run: policy, value model if any, frozen reference, and the optimizer over what is trained."""
+"""What a run is put together from: models with their optimizer, prompts, rewards, an engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import module_to_save
 from finegrained_rlhf.models.weights.sharded import shard_layers
+from finegrained_rlhf.rewards.composition import RewardComposer
+from finegrained_rlhf.rollout.engine import RolloutEngine
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
@@ -107,3 +115,43 @@ class PPOModels:
 def masked_values(values: Tensor, mask: Tensor) -> Tensor:
     """Values [r, t] or [r, t, K], 0 where the mask [r, t] is."""
     return values * (mask if values.dim() == 2 else mask[:, :, None])
+
+
+@dataclass(frozen=True)
+class PPOData:
+    """Prompts of a run.
+
+    Attributes:
+        train: drawn from in a seeded order, epoch after epoch.
+        validation: answered at every validation; may be empty.
+    """
+
+    train: Sequence[Prompt]
+    validation: Sequence[Prompt]
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ConfigError("data: there are no training prompts")
+
+
+@dataclass(frozen=True)
+class PPOParts:
+    """What PPO puts together.
+
+    Attributes:
+        models: policy, value model if any, reference and optimizer.
+        engine: draws responses from the policy.
+        composer: turns responses into token rewards.
+        data: prompts.
+        processes: of the run.
+        run: where samples are written.
+        monitor: measures the validation responses as well.
+    """
+
+    models: PPOModels
+    engine: RolloutEngine
+    composer: RewardComposer
+    data: PPOData
+    processes: Processes
+    run: RunDirectory
+    monitor: ResponseMonitor | None = None

@@ -1,0 +1,83 @@
+"""Training a decoder-only policy on whole texts: nothing is asked, everything is learnt.
+
+The first token of a text stands for the prompt; all others and an end of sequence are what is imitated. Validation
+measures the log-likelihood of held-out texts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from finegrained_rlhf.core.batching import length_groups
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.models.families.causal import check_positions
+from finegrained_rlhf.models.policy import CausalPolicy, Policy
+from finegrained_rlhf.models.weights.sharded import whole_weights
+from finegrained_rlhf.training.sft.trainer import Demonstration, SFTTrainer
+
+logger = logging.getLogger(__name__)
+
+
+def whole_texts(prompts: Sequence[Prompt], policy: Policy, max_tokens: int) -> list[Demonstration]:
+    """Texts as demonstrations: of each the first token, then all others and an end of sequence.
+
+    Args:
+        prompts: the texts; those of fewer than two tokens are refused.
+        policy: whose end of sequence is used.
+        max_tokens: longest text, end of sequence included; longer ones lose their end, counted and logged.
+
+    Raises:
+        ConfigError: the policy is an encoder-decoder.
+        DataError: there is no text, or one has a single token.
+        ModelError: the model has no position for the end of the longest text.
+    """
+    if not isinstance(policy, CausalPolicy):
+        raise ConfigError("whole_texts: expected a decoder-only policy, got an encoder-decoder")
+    if not prompts:
+        raise DataError("expected at least one text, got none", field="data")
+    for prompt in prompts:
+        if len(prompt.input_ids) < 2:
+            raise DataError("expected a text of at least two tokens", record=prompt.id, field="text")
+    cut = sum(len(prompt.input_ids) >= max_tokens for prompt in prompts)
+    if cut:
+        logger.warning("%d of %d texts are longer than %d tokens and lose their end", cut, len(prompts), max_tokens)
+    check_positions(policy.model.config, min(max_tokens, 1 + max(len(prompt.input_ids) for prompt in prompts)))
+    return [
+        Demonstration(
+            replace(prompt, input_ids=prompt.input_ids[:1]),
+            (*prompt.input_ids[1 : max_tokens - 1], policy.eos_ids[0]),
+        )
+        for prompt in prompts
+    ]
+
+
+class WholeTextTrainer(SFTTrainer):
+    """Trains a policy on whole texts; see `SFTTrainer` for its arguments.
+
+    Attributes:
+        held_out: texts whose log-likelihood is measured at validations; may be empty.
+    """
+
+    held_out: Sequence[Demonstration] = ()
+
+    @torch.no_grad()
+    def validate(self, step: int) -> Mapping[str, float]:
+        """`score`, the mean log-probability of a held-out token in nats, and their `perplexity`."""
+        if not self.held_out:
+            return {}
+        mine = [self.held_out[i] for i in self.processes.share(len(self.held_out))]
+        sums = torch.zeros(2, dtype=torch.float64)
+        with whole_weights(self.policy.model), self.processes.autocast():
+            for rows in length_groups([len(one.answer_ids) for one in mine], self.settings.validation_batch_size, 0):
+                ids, mask = pad_rows([mine[i].answer_ids for i in rows], self.policy.pad_id)
+                ids, mask = on_device(ids, self.policy.device), on_device(mask, self.policy.device)
+                memory = self.policy.encode([mine[i].prompt for i in rows])
+                found = self.policy.logprobs(memory, torch.arange(len(rows), device=ids.device), ids, mask).logprobs
+                sums += torch.stack([found.double().sum(), mask.sum().double()]).cpu()
+        total, tokens = self.processes.sum_(sums).tolist()
+        return {"score": total / tokens, "perplexity": float(torch.tensor(-total / tokens).exp()), "tokens": tokens}
