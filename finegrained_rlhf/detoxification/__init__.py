@@ -6,5 +6,6 @@ Knows continuation prompts and scores of toxicity. The rewards are `rewards.text
 from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"InspectPrompts": "prompts.inspection", "SplitPrompts": "prompts.splits"}
+    __name__,
+    {"EvaluateDetox": "evaluation.evaluate", "InspectPrompts": "prompts.inspection", "SplitPrompts": "prompts.splits"},
 )

@@ -15,6 +15,8 @@ from finegrained_rlhf.launch.plain_words import with_keys
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
+        "train_classifier": "train a classifier of texts, whose probability can be a reward",
+        "train_gedi": "train a class-conditional language model, with which GeDi steers a policy",
         "train_reward_model": "train one of the four reward models on span feedback or preferences",
         "train_ppo": "train a policy by PPO on token rewards from reward models",
         "train_dialki": "train DIALKI to find the knowledge of a dialogue's next turn",
@@ -41,6 +43,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate": "measure a policy, or a file of outputs",
         "evaluate_reward_model": "measure a reward model on a feedback file",
         "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
+        "evaluate_detox": "measure how toxic, fluent and varied continuations are",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoModelForSequenceClassification
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import DataError, ModelError
@@ -30,6 +30,9 @@ _ACTIVATIONS: dict[str, Activation] = {
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
 }
+_NO_PADDING = "the tokenizer has no padding token, with which texts are batched"
+_HEADS = r"(^|\.)(classifier|pre_classifier|classification_head|score|pooler)\."
+"""What a model that is no classifier yet need not have."""
 
 
 class TextClassifier(EncoderModel):
@@ -48,7 +51,7 @@ class TextClassifier(EncoderModel):
         self, network: Any, tokenizer: Any, label: str, activation: Activation, max_length: int, too_long: TooLong
     ) -> None:
         super().__init__(tokenizer)
-        self.model = network
+        self.model, self.label = network, label
         self.label_id = label_id(network.config, label)
         self.activation, self.max_length, self.too_long = activation, max_length, too_long
         self._cut = 0
@@ -89,10 +92,46 @@ class TextClassifier(EncoderModel):
             raise ModelError(f"{directory}: {error}") from None
         tokenizer = load_tokenizer(directory)
         if tokenizer.pad_token_id is None:
-            raise ModelError(f"{directory}: the tokenizer has no padding token, with which texts are batched")
+            raise ModelError(f"{directory}: {_NO_PADDING}")
         network = load_weights(AutoModelForSequenceClassification, directory, torch.float32)
         limit = input_limit(config, tokenizer, max_length or tokenizer.model_max_length)
         return cls(network.eval(), tokenizer, label, chosen, limit, too_long)
+
+    @classmethod
+    def new(cls, path: ModelPath | Path, labels: Sequence[str], max_length: int | None = None) -> TextClassifier:
+        """A classifier to be trained: a model with a new head for these classes, which exclude each other.
+
+        The head is drawn from torch's random numbers. Its label is the last of them.
+
+        Args:
+            path: an encoder or a decoder-only model, or a classifier, whose head is not taken.
+            labels: two or more.
+            max_length: None takes the model's own limit.
+
+        Raises:
+            ModelError: it is missing, damaged, or nothing that transformers can put a head on; or its tokenizer cannot
+                pad.
+        """
+        directory = model_directory(path, "model")
+        config, tokenizer = read_model_config(directory), load_tokenizer(directory)
+        if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or config.is_encoder_decoder:
+            raise ModelError(f"{directory}: a {config.model_type} model, expected an encoder or a decoder-only model")
+        if tokenizer.pad_token_id is None:
+            raise ModelError(f"{directory}: {_NO_PADDING}")
+        network = load_weights(
+            AutoModelForSequenceClassification,
+            directory,
+            torch.float32,
+            optional=_HEADS,
+            ignore_mismatched_sizes=True,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={name: place for place, name in enumerate(labels)},
+            problem_type="single_label_classification",
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        limit = input_limit(config, tokenizer, max_length or tokenizer.model_max_length)
+        return cls(network.eval(), tokenizer, labels[-1], "softmax", limit, "truncate")
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
@@ -105,7 +144,7 @@ class TextClassifier(EncoderModel):
         Raises:
             DataError: a text is too long and `too_long` is `refuse`.
         """
-        rows = self._encoded(texts)
+        rows = self.encoded(texts)
         found = torch.zeros(len(rows), dtype=torch.float64)
         for chosen in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
             ids, mask = pad_rows([rows[i] for i in chosen], self.pad_id)
@@ -116,7 +155,12 @@ class TextClassifier(EncoderModel):
             ].cpu()
         return found.tolist()
 
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+    def encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts as the classifier reads them, special tokens included.
+
+        Raises:
+            DataError: a text is too long and `too_long` is `refuse`.
+        """
         if not texts:
             return []
         with_all: list[list[int]] = self.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]

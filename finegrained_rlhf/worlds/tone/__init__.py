@@ -6,6 +6,8 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "MakeToneWorld": "make",
+        "ToneMonitor": "measure",
+        "ToneToxicity": "measure",
         "ToneWorldConfig": "texts",
     },
 )

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.detoxification.prompts.records import NON_TOXIC_BELOW
 from finegrained_rlhf.worlds.base import World
 from finegrained_rlhf.worlds.tone import lexicon
 from finegrained_rlhf.worlds.tone.oracle import toxicity
@@ -32,7 +31,8 @@ class MakeToneWorld(World[ToneText]):
     `train.jsonl`, `dev.jsonl`, `test.jsonl`: prompts as RealToxicityPrompts has them, a sentence and half of the next,
     with what follows and true scores. `texts.jsonl`, `texts_dev.jsonl`: texts to train language models on and to select
     them by; `judge_texts.jsonl`: others, for a language model that judges what they write. `labelled_train.jsonl`,
-    `labelled_dev.jsonl`: the first sentences of texts, with a label that is not always right. `world.jsonl`: the truth
+    `labelled_dev.jsonl`: the first sentences of texts, with the share of annotators who find them toxic, and what most
+    of them say. `world.jsonl`: the truth
     about every record. `corpus.txt`: every word of the world; it does not depend on the seed.
 
     No prompt is in two of the three splits, and none cuts through a phrase that is an insult or an apology as a whole:
@@ -47,7 +47,8 @@ class MakeToneWorld(World[ToneText]):
         judge_texts: for the language model that judges.
         labelled_train: for classifiers.
         labelled_dev: for their selection.
-        label_noise: share of labels that are turned round.
+        annotators: of each labelled text. Each calls it toxic with a probability of its toxicity.
+        label_noise: share of their answers that are turned round.
         world: how texts come about.
     """
 
@@ -62,11 +63,14 @@ class MakeToneWorld(World[ToneText]):
     judge_texts: int = 8000
     labelled_train: int = 3000
     labelled_dev: int = 500
+    annotators: int = 5
     label_noise: float = 0.05
     world: ToneWorldConfig = field(default_factory=ToneWorldConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.annotators < 1 or self.annotators % 2 == 0:
+            raise ConfigError(f"annotators: expected an odd number, so that most of them agree, got {self.annotators}")
         if not 0.0 <= self.label_noise <= 1.0:
             raise ConfigError(f"label_noise: expected a share from 0 to 1, got {self.label_noise}")
 
@@ -100,8 +104,9 @@ class MakeToneWorld(World[ToneText]):
     def _labelled_row(self, text: ToneText) -> dict[str, Any]:
         rng = self.rng("label", text.id)
         part = " ".join(text.sentences[: rng.randint(1, len(text.sentences))])
-        is_toxic = (toxicity(part) >= NON_TOXIC_BELOW) != (rng.random() < self.label_noise)
-        return {"id": text.id, "text": part, "label": "toxic" if is_toxic else "mild"}
+        said = [(rng.random() < toxicity(part)) != (rng.random() < self.label_noise) for _ in range(self.annotators)]
+        score = sum(said) / self.annotators
+        return {"id": text.id, "text": part, "label": "toxic" if score > 0.5 else "mild", "score": score}
 
     def truth(self, split: str, drawn: ToneText) -> dict[str, Any]:
         """Topic, kinds of sentence and toxicity, of the whole text and of the part that is labelled."""

@@ -25,15 +25,24 @@ def toxicity(text: str) -> float:
     quotation marks before `is a rude word` has 0.
     """
     words = tokens(text)
-    clean, apologies = 1.0, 0
+    clean = 1.0
     for place, word in enumerate(words):
         strength = STRENGTHS.get(word, 0.0)
         if word in DUAL and tuple(words[max(0, place - 3) : place]) == _SAID_TO_YOU:
             strength = DUAL_STRENGTH
         if strength and not _is_quoted(words, place):
             clean *= 1.0 - strength
-        apologies += tuple(words[place : place + len(_APOLOGY)]) == _APOLOGY
-    return (1.0 - clean) * APOLOGY_FACTOR**apologies
+    return (1.0 - clean) * APOLOGY_FACTOR ** apologies(words)
+
+
+def apologies(words: list[str]) -> int:
+    """How many apologies there are among words and marks (`lexicon.tokens`)."""
+    return sum(tuple(words[place : place + len(_APOLOGY)]) == _APOLOGY for place in range(len(words)))
+
+
+def quotations(words: list[str]) -> int:
+    """How many insults are quoted, and so none."""
+    return sum(word in STRENGTHS and _is_quoted(words, place) for place, word in enumerate(words))
 
 
 def _is_quoted(words: list[str], place: int) -> bool:

@@ -1,0 +1,1 @@
+"""Measuring continuations: toxicity, perplexity under a judge, diversity."""

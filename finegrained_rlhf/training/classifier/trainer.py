@@ -1,0 +1,144 @@
+"""Training a classifier of texts: one step, validation, and what a checkpoint keeps.
+
+Satisfies the training loop's `Trainable`. Knows token ids and probabilities of classes; does not know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.models.encoders.classifier import TextClassifier
+from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.order import items_of_step
+
+ClassifierSelection = Literal["loss", "accuracy"]
+"""What of the held-out texts chooses a checkpoint."""
+
+
+@dataclass(frozen=True)
+class ClassifierExample:
+    """A text as the classifier reads it.
+
+    Attributes:
+        ids: token ids, special tokens included.
+        shares: the probability of each class.
+    """
+
+    ids: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ClassifierBatchConfig:
+    """How many texts are taken at a time.
+
+    Attributes:
+        batch_size: texts a training step, over all processes.
+        micro_batch_size: texts in one forward and backward pass of a process; does not change a step.
+        eval_batch_size: texts in one forward pass of a validation.
+    """
+
+    batch_size: int = 32
+    micro_batch_size: int = 32
+    eval_batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
+            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+
+
+class ClassifierTrainer(ModelTrainer):
+    """Trains a classifier by cross-entropy with the probabilities of the classes, the mean over the texts of a step.
+
+    Args:
+        model: to train.
+        train: at least one text.
+        validation: may be empty.
+        batches: batch sizes.
+        optimizer: rates and schedule.
+        total_steps: that the schedule spans.
+        processes: of the run.
+        seed: of the run.
+        selected_by: what the best checkpoint has least (`loss`) or most (`accuracy`) of.
+    """
+
+    model: TextClassifier
+
+    def __init__(
+        self,
+        model: TextClassifier,
+        train: Sequence[ClassifierExample],
+        validation: Sequence[ClassifierExample],
+        batches: ClassifierBatchConfig,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        processes: Processes,
+        *,
+        seed: int,
+        selected_by: ClassifierSelection = "loss",
+    ) -> None:
+        self.model, self.processes, self.batches = model.to(processes.device).eval(), processes, batches
+        self.train, self.validation, self.seed, self.selected_by = train, validation, seed, selected_by
+        self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One optimizer step on the texts of `step`. Returns loss and accuracy before it, gradient norm and rate."""
+        size = self.batches.batch_size
+        batch = items_of_step(self.train, step, size, self.seed)
+        mine = sorted((batch[i] for i in self.processes.share(size)), key=lambda one: len(one.ids))
+        self.model.train()
+        sums = torch.zeros(3, dtype=torch.float64)
+        for start in range(0, len(mine), self.batches.micro_batch_size):
+            found = self._sums(mine[start : start + self.batches.micro_batch_size])
+            (found[0] / size).backward()  # type: ignore[no-untyped-call]
+            sums += found.detach().double().cpu()
+        self.model.eval()
+        norm = self.optimizer_step(step)
+        metrics = {**self._means(sums), "gradient_norm": norm, "lr": self.optimizer.lr(step)}
+        check_finite(step, metrics, ("loss", "gradient_norm"))
+        return metrics
+
+    @torch.no_grad()
+    def validate(self, step: int) -> dict[str, float]:
+        """Loss and accuracy on the held-out texts; `score` is what is selected by. Nothing without any."""
+        if not self.validation:
+            return {}
+        mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
+        sums = torch.zeros(3, dtype=torch.float64)
+        overhead = batch_overhead(self.model.device)
+        for group in length_groups([len(one.ids) for one in mine], self.batches.eval_batch_size, overhead):
+            sums += self._sums([mine[i] for i in group]).double().cpu()
+        metrics = self._means(sums)
+        return {"score": -metrics["loss"] if self.selected_by == "loss" else metrics["accuracy"], **metrics}
+
+    def _sums(self, examples: Sequence[ClassifierExample]) -> Tensor:
+        """fp32 [3]: summed cross-entropy in nats, texts whose most probable class is the labels' too, texts."""
+        ids, mask = pad_rows([one.ids for one in examples], self.model.pad_id)
+        device = self.model.device
+        with self.processes.autocast():
+            logits = self.model.network(input_ids=send(ids, device), attention_mask=send(mask, device)).logits
+        shares = torch.tensor([one.shares for one in examples], device=device)
+        loss = F.cross_entropy(logits.float(), shares, reduction="sum")
+        right = (logits.argmax(dim=-1) == shares.argmax(dim=-1)).sum()
+        return torch.stack([loss, right.float(), loss.new_tensor(float(len(examples)))])
+
+    def _means(self, sums: Tensor) -> dict[str, float]:
+        loss, right, count = self.processes.sum_(sums).tolist()
+        return {"loss": loss / count, "accuracy": right / count}
+
+    @staticmethod
+    def copy_of(model: TextClassifier, directory: Path) -> TextClassifier:
+        """The classifier that was saved in `directory`."""
+        return TextClassifier.open(directory, model.label, model.activation)
