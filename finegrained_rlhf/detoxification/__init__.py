@@ -7,5 +7,10 @@ from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    {"EvaluateDetox": "evaluation.evaluate", "InspectPrompts": "prompts.inspection", "SplitPrompts": "prompts.splits"},
+    {
+        "EvaluateDetox": "evaluation.evaluate",
+        "InspectPrompts": "prompts.inspection",
+        "SplitPrompts": "prompts.splits",
+        "WriteScoredTexts": "prompts.scored",
+    },
 )

@@ -60,6 +60,7 @@ class EvaluateDetox:
         seed: of the sampling.
         max_prompt_tokens: longest prompt in tokens.
         prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        prompt: chat template and system message.
         processes: precision and CPU threads.
     """
 
@@ -86,6 +87,7 @@ class EvaluateDetox:
     seed: int = 0
     max_prompt_tokens: int = 1024
     prompt_too_long: TooLong = "truncate"
+    prompt: PromptConfig = PromptConfig()
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
@@ -145,9 +147,9 @@ class EvaluateDetox:
     def _drawn(self, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
         assert self.checkpoint is not None
         generator = open_generator(self.checkpoint, processes, self.mixer)
-        prompts = prompts_for(
-            generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, PromptConfig()
-        )[: self.limit]
+        prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)[
+            : self.limit
+        ]
         longest = self.max_new_tokens or PROTOCOLS[self.protocol][1]
         return respond(generator, prompts, processes, Answering(self._decoding(), longest, self.batch_size, self.seed))
 

@@ -1,0 +1,157 @@
+"""Training a class-conditional language model: the loss by hand, what a step does not depend on, and what it learns."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rl_toy import policy, tokenizer
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.logprobs import TokenLogprobs
+from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyT5Config
+from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.training.gedi import TrainGeDi
+from finegrained_rlhf.training.gedi.trainer import ClassExample, GeDiSettings, GeDiTrainer
+
+
+def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two texts, two classes; the model gives every token ½ behind code a and ¼ behind code b."""
+    ours = policy("gpt2")
+
+    def fixed(self: Any, memory: Any, index: Tensor, ids: Tensor, mask: Tensor, **_: Any) -> TokenLogprobs:
+        values = torch.tensor([math.log(0.5), math.log(0.25)])[index][:, None] * mask
+        return TokenLogprobs(values + 0 * next(ours.parameters()).sum(), torch.zeros_like(values))
+
+    monkeypatch.setattr(type(ours), "logprobs", fixed)
+    examples = [ClassExample((5, 6, 1), 0), ClassExample((7, 1), 1)]
+    trainer = GeDiTrainer(
+        ours, {"a": (5,), "b": (6,)}, examples, examples, GeDiSettings(0.8, 2, 1, 2),
+        OptimizerConfig(lr=0.0, warmup_steps=0), 2, Processes(), seed=0,
+    )  # fmt: skip
+    metrics = trainer.validate(0)
+    generative = (math.log(2) + math.log(4)) / 2  # each text behind its own code
+    # With scale 1 the odds of a are exp(ln 4 − ln 2) = 2 for both texts: p(a) = 2/3.
+    discriminative = (math.log(3 / 2) + math.log(3)) / 2
+    assert metrics["loss/generative"] == pytest.approx(generative, abs=1e-6)
+    assert metrics["loss/discriminative"] == pytest.approx(discriminative, abs=1e-6)
+    assert metrics["loss"] == pytest.approx(0.8 * generative + 0.2 * discriminative, abs=1e-6)
+    assert metrics["accuracy"] == 0.5 and metrics["score"] == -metrics["loss"]
+
+
+WORDS = ("red", "blue", "green", "plum", "pear", "lime")
+
+
+def rows(count: int, shift: int = 0) -> list[dict[str, str]]:
+    """Class a writes colours before fruit, class b fruit before colours."""
+    found = []
+    for n in range(shift, shift + count):
+        colour, fruit = WORDS[n % 3], WORDS[3 + (n // 3) % 3]
+        text = f"{colour} {fruit} {colour}" if n % 2 else f"{fruit} {colour} {fruit}"
+        found.append({"id": f"t-{n}", "text": text, "label": "a" if n % 2 else "b"})
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gedi")
+    write_jsonl(path / "train.jsonl", rows(36))
+    write_jsonl(path / "dev.jsonl", rows(8, 5))
+    MakeTinyModels(
+        data=str(path / "train.jsonl"),
+        output_dir=str(path / "models"),
+        gpt2=TinyGPT2Config(d_model=16, num_layers=1, num_heads=2, max_length=16),
+        t5=TinyT5Config(d_model=16, d_ff=32, num_layers=1, num_heads=2),
+    ).run()
+    return path
+
+
+def job(files: Path, output: Path, **changes: Any) -> TrainGeDi:
+    settings: dict[str, Any] = {
+        "output_dir": str(output),
+        "data": str(files / "train.jsonl"),
+        "validation_data": str(files / "dev.jsonl"),
+        "policy": PolicyConfig(str(files / "models/gpt2")),
+        "codes": {"a": "red red", "b": "plum"},
+        "optimizer": OptimizerConfig(lr=1e-2, schedule="constant"),
+        "batch_size": 12,
+        "total_steps": 6,
+        "validate_every": 2,
+        "checkpoint_every": 2,
+        "max_tokens": 8,
+        "processes": ProcessConfig(threads=1),
+    }
+    return TrainGeDi(**settings | changes)
+
+
+def test_it_learns_to_write_and_to_tell_apart(files: Path, tmp_path: Path) -> None:
+    job(files, tmp_path, total_steps=60, validate_every=20, checkpoint_every=60, generative=0.5).run()
+    found = [json.loads(line) for line in (tmp_path / "eval.jsonl").open()]
+    assert found[-1]["accuracy"] == 1.0 and found[0]["accuracy"] < 0.9
+    assert found[-1]["loss/generative"] < 0.6 * found[0]["loss/generative"]
+    codes = ClassCodes.read(tmp_path / "policy")
+    assert list(codes.codes) == ["a", "b"] and len(codes.codes["a"]) == 2 and codes.scale > 1.0
+
+
+def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path) -> None:
+    found = []
+    for size in (1, 5, 12):
+        trainer = job(files, tmp_path, micro_batch_size=size).build(Processes())
+        for module in trainer.policy.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        losses = [trainer.train_step(step)["loss"] for step in (1, 2)]
+        found.append((losses, [*trainer.policy.model.parameters(), trainer.scale]))
+    for losses, weights in found[1:]:
+        assert losses == pytest.approx(found[0][0], abs=1e-5)
+        for value, first in zip(weights, found[0][1], strict=True):
+            torch.testing.assert_close(value, first, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+def test_a_killed_run_goes_on_bit_identically(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig | None
+) -> None:
+    start = PolicyConfig(str(files / "models/gpt2"), lora=lora)
+    job(files, tmp_path / "whole", policy=start).run()
+    original = GeDiTrainer.train_step
+
+    def interrupted(self: GeDiTrainer, step: int) -> dict[str, float]:
+        if step == 4:
+            raise KeyboardInterrupt
+        return original(self, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GeDiTrainer, "train_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            job(files, tmp_path / "cut", policy=start).run()
+    job(files, tmp_path / "cut", policy=start).run()
+    for name in ("model.safetensors", "class_codes.json"):
+        whole, cut = ((tmp_path / run / "policy" / name).read_bytes() for run in ("whole", "cut"))
+        assert whole == cut, name
+    assert ClassCodes.read(tmp_path / "cut/policy").scale != 1.0
+
+
+def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="decoder-only"):
+        job(files, tmp_path, policy=PolicyConfig(str(files / "models/t5"))).build(Processes())
+    with pytest.raises(ConfigError, match=r"does not know the code of 'a'; set codes\.a"):
+        job(files, tmp_path, codes={"a": "zebra", "b": "plum"}).build(Processes())
+    with pytest.raises(ConfigError, match="the same code"):
+        job(files, tmp_path, codes={"a": "plum", "b": "plum"}).build(Processes())
+    with pytest.raises(ConfigError, match="generative"):
+        job(files, tmp_path, generative=1.5)
+    write_jsonl(tmp_path / "scored.jsonl", [{"text": "red", "label": "a"}, {"text": "blue", "score": 0.5}])
+    with pytest.raises(DataError, match="record 1.*expected a label"):
+        job(files, tmp_path, data=str(tmp_path / "scored.jsonl")).build(Processes())
+    assert tokenizer("gpt2") is not None
