@@ -84,9 +84,9 @@ def labels_of(texts: Sequence[LabelledText], given: Sequence[str] | None) -> tup
     present = sorted({text.label for text in texts if text.label is not None})
     labels = tuple(present if given is None else given)
     if len(labels) < 2 or len(set(labels)) != len(labels):
-        raise ConfigError(f"labels: expected two different ones or more, got {', '.join(labels) or 'none'}")
+        raise ConfigError(f"classes: expected two different ones or more, got {', '.join(labels) or 'none'}")
     if unknown := [label for label in present if label not in labels]:
-        raise ConfigError(f"labels: the data have {unknown[0]!r}, which is none of {', '.join(labels)}")
+        raise ConfigError(f"classes: the data have {unknown[0]!r}, which is none of {', '.join(labels)}")
     if len(labels) != 2 and any(text.score is not None for text in texts):
-        raise ConfigError(f"labels: scores are for two classes, got {', '.join(labels)}")
+        raise ConfigError(f"classes: scores are for two classes, got {', '.join(labels)}")
     return labels

@@ -42,7 +42,7 @@ class TrainClassifier(TrainingRun[ClassifierTrainer]):
         model: directory or Hub name of an encoder or a decoder-only model to start from; a head on it is drawn anew.
         optimizer: rates and schedule.
         validation_data: texts to select by; None trains without, and the last model is exported.
-        labels: the classes in order; with scores two, of which a score is the second's probability. None takes the
+        classes: in order; with scores two, of which a score is the second's probability. None takes the
             labels that occur, sorted.
         epochs: passes over the data; used where `total_steps` is None.
         batches: batch sizes.
@@ -58,7 +58,7 @@ class TrainClassifier(TrainingRun[ClassifierTrainer]):
     model: ModelPath
     optimizer: OptimizerConfig
     validation_data: str | None = None
-    labels: Sequence[str] | None = None
+    classes: Sequence[str] | None = None
     epochs: float = 3
     batches: ClassifierBatchConfig = field(default_factory=ClassifierBatchConfig)
     max_length: int | None = None
@@ -117,7 +117,7 @@ class TrainClassifier(TrainingRun[ClassifierTrainer]):
         """
         train = read_labelled_texts(self.data)
         validation = [] if self.validation_data is None else read_labelled_texts(self.validation_data)
-        labels = labels_of([*train, *validation], self.labels)
+        labels = labels_of([*train, *validation], self.classes)
         model = TextClassifier.new(self.model, labels, self.max_length)
         if self.dropout is not None:
             set_dropout(model.network, self.dropout)

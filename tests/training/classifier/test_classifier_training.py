@@ -27,7 +27,7 @@ def rows(count: int, shift: int = 0) -> list[dict[str, Any]]:
     """Texts that are bad where they hold `snag`."""
     found = []
     for number in range(shift, shift + count):
-        words = [WORDS[(number * 5 + k * k) % 6] for k in range(3 + number % 4)]
+        words = [WORDS[(number * 5 + k * k) % 6] for k in range(3 + number // 2 % 4)]
         bad = number % 2 == 1
         if bad:
             words[number % len(words)] = "snag"
@@ -56,8 +56,8 @@ def job(files: Path, output: Path, kind: str = "bert", **changes: Any) -> TrainC
         "data": str(files / "train.jsonl"),
         "validation_data": str(files / "dev.jsonl"),
         "model": str(files / "models" / kind),
-        "labels": ["good", "bad"],
-        "optimizer": OptimizerConfig(lr=1e-2, schedule="constant"),
+        "classes": ["good", "bad"],
+        "optimizer": OptimizerConfig(lr=1e-2, eps=1e-4, schedule="constant"),
         "batches": ClassifierBatchConfig(20, 20, 20),
         "total_steps": 6,
         "validate_every": 2,
@@ -144,7 +144,7 @@ def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="expected an encoder or a decoder-only model"):
         built(job(files, tmp_path, "t5"))
     with pytest.raises(ConfigError, match="none of a, b"):
-        built(job(files, tmp_path, labels=["a", "b"]))
+        built(job(files, tmp_path, classes=["a", "b"]))
     with pytest.raises(ConfigError, match="selected_by"):
         job(files, tmp_path, selected_by="f1")
     with pytest.raises(ConfigError, match="batch sizes"):
