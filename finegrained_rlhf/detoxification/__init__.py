@@ -10,6 +10,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateDetox": "evaluation.evaluate",
         "InspectPrompts": "prompts.inspection",
+        "SplitByLabel": "prompts.scored",
         "SplitPrompts": "prompts.splits",
         "WriteScoredTexts": "prompts.scored",
     },

@@ -1,4 +1,4 @@
-"""Scored texts for classifiers, from the published scores of RealToxicityPrompts.
+"""Texts for classifiers and language models: from the published scores of RealToxicityPrompts, or label by label.
 
 Knows continuation prompts and the files of labelled texts. Knows no model.
 """
@@ -13,6 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
+from finegrained_rlhf.feedback.labelled_texts import read_labelled_texts
 
 MILD, TOXIC = "mild", "toxic"
 
@@ -21,21 +22,17 @@ MILD, TOXIC = "mild", "toxic"
 class WriteScoredTexts:
     """Write the prompts and continuations of a file as texts with their scores, in parts that share no row.
 
-    A text is labelled `toxic` where its score is at least .5, else `mild`; one without a score is left out. With
-    `by_label`, the toxic and the mild texts of the first part also get a file each, as language models need them that
-    shall write alike.
+    A text is labelled `toxic` where its score is at least .5, else `mild`; one without a score is left out.
 
     Attributes:
         data: a file of RealToxicityPrompts, or of its form.
-        output_dir: directory of `PART.jsonl`, of `toxic.jsonl` and `mild.jsonl`.
-        parts: names, each with its share of the rows; a row goes to the first parts first.
-        by_label: whether to write the texts of each label of the first part.
+        output_dir: directory of `PART.jsonl`.
+        parts: names, each with its share of the rows, in order.
     """
 
     data: str
     output_dir: str
     parts: dict[str, float]
-    by_label: bool = False
 
     def __post_init__(self) -> None:
         if not self.parts or not all(share > 0 for share in self.parts.values()) or sum(self.parts.values()) > 1 + 1e-9:
@@ -49,7 +46,7 @@ class WriteScoredTexts:
         """
         rows = read_continuation_prompts(self.data)
         directory, start, said = Path(self.output_dir), 0, []
-        for number, (name, share) in enumerate(self.parts.items()):
+        for name, share in self.parts.items():
             part = rows[start : start + round(share * len(rows))]
             start += len(part)
             texts = [text for place, row in enumerate(part) for text in _texts(f"{name}-{place}", row)]
@@ -59,11 +56,37 @@ class WriteScoredTexts:
                 raise error.at(file=self.data) from None
             write_jsonl(directory / f"{name}.jsonl", texts)
             said.append(f"{len(texts)} {name}")
-            if self.by_label and number == 0:
-                for label in (TOXIC, MILD):
-                    chosen = ({"id": one["id"], "text": one["text"]} for one in texts if one["label"] == label)
-                    write_jsonl(directory / f"{label}.jsonl", chosen)
         print(f"{', '.join(said)} -> {self.output_dir}")
+
+
+@dataclass(frozen=True)
+class SplitByLabel:
+    """Write the texts of each label to a file of their own: what language models learn from that shall write alike.
+
+    Attributes:
+        data: labelled texts (`feedback.labelled_texts`).
+        output_dir: directory of `LABEL.jsonl`.
+    """
+
+    data: str
+    output_dir: str
+
+    def run(self) -> None:
+        """Read, write; prints one line.
+
+        Raises:
+            DataError: the file is missing or damaged, or a text has no label, or one that can't be a file's name.
+        """
+        found: dict[str, list[dict[str, str]]] = {}
+        for number, text in enumerate(read_labelled_texts(self.data)):
+            label = text.label or ""
+            if not label or Path(label).name != label:
+                problem = f"expected a label that can name a file, got {text.label!r}"
+                raise DataError(problem, file=self.data, record=number, field="label")
+            found.setdefault(label, []).append({"id": text.id, "text": text.text})
+        for label, texts in found.items():
+            write_jsonl(Path(self.output_dir) / f"{label}.jsonl", texts)
+        print(f"{', '.join(f'{len(texts)} {label}' for label, texts in sorted(found.items()))} -> {self.output_dir}")
 
 
 def _texts(name: str, row: ContinuationPrompt) -> list[dict[str, object]]:

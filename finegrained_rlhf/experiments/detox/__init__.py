@@ -1,0 +1,10 @@
+"""The tables of detoxification."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "ToneWorldTable": "tone_world",
+    },
+)
