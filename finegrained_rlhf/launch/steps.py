@@ -104,7 +104,7 @@ def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made:
             try:
                 job = step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
                 job = keys_of_job(job)
-                if "best_of" not in job or "_target_" in (job["reward"] or {"_target_": ""}):
+                if not {"best_of", "reward"} <= job.keys() or "_target_" in (job["reward"] or {"_target_": ""}):
                     check_keys(job)  # else the reward is that of a run which an earlier step may have to make
                 check_outputs(job)
                 check_inputs(job, made)
