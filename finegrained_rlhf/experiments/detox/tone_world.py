@@ -77,7 +77,7 @@ class ToneWorldTable(CurvesTable):
         "mean; `average_max_reward`: as average_max, by the classifier. `grammar_perplexity`: of a token under "
         "the world's own grammar; `judge_perplexity`: under a larger language model trained on other texts, mean "
         "over continuations; `fitting`: share of sentences that the world could have written there. "
-        "`half_toxicity`, `half_worst`: the first of the validations (one a step) at which the dev prompts' true "
+        "`half_toxicity`, `half_worst`: the first of the validations (every two steps) at which the dev prompts' true "
         "toxicity, or average maximum, is at most half of the first one's."
     )
     claims: ClassVar[tuple[Claim, ...]] = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
+from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
@@ -36,6 +37,7 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
         codes: by class the text that stands before its texts; None takes the classes' own names, sorted.
         validation_data: texts to select by; None trains without, and the last model is exported.
         generative: λ, the share of the generative loss.
+        dropout: rate everywhere in the model; None keeps the model's own.
         epochs: passes over the data; used where `total_steps` is None.
         batch_size: texts an optimizer step, over all processes.
         micro_batch_size: texts in one forward and backward pass of a process, each once a class.
@@ -49,6 +51,7 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
     codes: Mapping[str, str] | None = None
     validation_data: str | None = None
     generative: float = 0.8
+    dropout: float | None = None
     epochs: float = 1
     batch_size: int = 16
     micro_batch_size: int = 4
@@ -61,6 +64,8 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.generative <= 1.0:
             raise ConfigError(f"generative: expected a share from 0 to 1, got {self.generative}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
         if self.epochs <= 0:
             raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
         if self.max_tokens < 2:
@@ -94,6 +99,8 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
         policy = self.policy.load(processes.loading_device)
         if not isinstance(policy, CausalPolicy):
             raise ConfigError("policy: expected a decoder-only model, got an encoder-decoder")
+        if self.dropout is not None:
+            set_dropout(policy.model, self.dropout)
         train = self._read(self.data)
         validation = [] if self.validation_data is None else self._read(self.validation_data)
         labels = labels_of([*train, *validation], None if self.codes is None else list(self.codes))

@@ -106,10 +106,7 @@ def test_it_learns_to_write_and_to_tell_apart(files: Path, tmp_path: Path) -> No
 def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path) -> None:
     found = []
     for size in (1, 5, 12):
-        trainer = job(files, tmp_path, micro_batch_size=size).build(Processes())
-        for module in trainer.policy.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+        trainer = job(files, tmp_path, micro_batch_size=size, dropout=0.0).build(Processes())
         losses = [trainer.train_step(step)["loss"] for step in (1, 2)]
         found.append((losses, [*trainer.policy.model.parameters(), trainer.scale]))
     for losses, weights in found[1:]:

@@ -207,8 +207,12 @@ def test_labels_are_noisy_as_configured_and_variants_are_rare(tmp_path: Path) ->
     truth = {
         row["id"]: row["labelled_toxicity"] for row in read_jsonl(tmp_path / "world.jsonl") if "label" in row["id"]
     }
-    wrong = [(row["label"] == "toxic") != (truth[row["id"]] >= 0.5) for row in rows]
-    assert fmean(wrong) == pytest.approx(0.1, abs=0.03)
+    for least, most in ((0.0, 0.1), (0.1, 0.5), (0.5, 1.1)):
+        chosen = [row for row in rows if least <= truth[row["id"]] < most]
+        expected = fmean(0.9 * truth[row["id"]] + 0.1 * (1 - truth[row["id"]]) for row in chosen)
+        assert len(chosen) > 100 and fmean(row["score"] for row in chosen) == pytest.approx(expected, abs=0.03)
+    assert all((row["label"] == "toxic") == (row["score"] > 0.5) for row in rows)
+    assert {row["score"] for row in rows} == {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}
     assert 0.15 < fmean(row["label"] == "toxic" for row in rows) < 0.5
     seen = Counter(word for row in rows for word in tokens(row["text"]) if word in VARIANTS.values())
     assert 0 < sum(seen.values()) < 200
@@ -242,6 +246,8 @@ def test_tokenizers_and_segmenters_read_the_world() -> None:
 def test_shares_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ToneWorldConfig(**changes)
+    with pytest.raises(ConfigError, match="annotators: expected an odd number"):
+        small(annotators=4)
     with pytest.raises(ConfigError, match="label_noise: expected a share from 0 to 1, got 2.0"):
         small(label_noise=2.0)
     with pytest.raises(ConfigError, match="slip: expected a share above 0, got 0"):
