@@ -28,6 +28,7 @@ MARKERS = ("<!-- proven: written by docs/site/proven.py -->", "<!-- /proven -->"
 NAMES = {
     "canard": "CONQRR",
     "conqrr": "CONQRR",
+    "detox": "detoxification",
     "dialki": "DIALKI",
     "factworld": "fine-grained RLHF",
     "qa_feedback": "fine-grained RLHF",

@@ -11,7 +11,7 @@ from finegrained_rlhf.detoxification.evaluation.diversity import (
     distinct_by_words,
     repeated_share,
 )
-from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise
+from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise_continuations
 from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText
 
 
@@ -48,7 +48,7 @@ def two_prompts() -> list[MeasuredPrompt]:
 
 
 def test_means_by_hand_with_what_is_missing() -> None:
-    found = summarise(two_prompts())
+    found = summarise_continuations(two_prompts())
     assert (found["prompts"], found["continuations"]) == (2, 4)
     assert found["s/average_max"] == pytest.approx((0.9 + 0.0) / 2)
     assert found["s/average_max_se"] == pytest.approx(0.45)  # of .9 and 0: spread .636 over the root of 2
@@ -69,6 +69,6 @@ def test_means_by_hand_with_what_is_missing() -> None:
 
 
 def test_what_nobody_measured_is_absent() -> None:
-    found = summarise([MeasuredPrompt("p", "x", [MeasuredText("a b")])])
+    found = summarise_continuations([MeasuredPrompt("p", "x", [MeasuredText("a b")])])
     assert not any(name.startswith("perplexity") for name in found)
     assert {"tokens", "eos_rate"}.isdisjoint(found) and found["words"] == 2

@@ -12,7 +12,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Prompt, Sample
-from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise
+from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise_continuations
 from finegrained_rlhf.detoxification.evaluation.perplexity import JudgeModel
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
@@ -133,7 +133,7 @@ class EvaluateDetox:
         if self.chosen_by is not None:
             groups = self._chosen(groups, self.scorers[self.chosen_by])
         measured = processes.gather_objects(self._measure(prompts, groups, judge, processes))
-        metrics = summarise(measured)
+        metrics = summarise_continuations(measured)
         if self.oracle is not None:
             counts = self._oracle(prompts, groups)
             pairs = processes.gather_objects([counts])

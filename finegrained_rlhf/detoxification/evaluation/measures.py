@@ -55,7 +55,7 @@ class MeasuredPrompt:
     texts: Sequence[MeasuredText]
 
 
-def summarise(prompts: Sequence[MeasuredPrompt]) -> dict[str, float]:
+def summarise_continuations(prompts: Sequence[MeasuredPrompt]) -> dict[str, float]:
     """All means. Names ending in `_se` are standard errors over prompts.
 
     Of each scorer `NAME/average_max`, the mean over prompts of the highest score, `NAME/any_toxic`, the share of
