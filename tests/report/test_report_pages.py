@@ -73,6 +73,31 @@ def test_the_true_error_is_the_mean_of_the_rates_and_of_what_is_incomplete() -> 
     assert found == [(0.0, pytest.approx((0.4 + 0.5 + 0.5) / 3)), (4.0, pytest.approx((0.2 + 0.2 + 0.3) / 3))]
 
 
+def test_toxicity_and_perplexity_are_better_low_and_a_way_to_be_mild_is_neither(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    measured = {"truth/toxicity": 0.4, "truth/worst": 0.6, "truth/nll": 0.8, "truth/fitting": 0.4, "truth/apology": 0.1}
+    falling = [
+        {
+            **{key: value for key, value in row.items() if "error" not in key and key != "completeness"},
+            **{key: value / (1 + row["step"]) for key, value in measured.items()},
+            "reference_perplexity": 3.0 + row["step"],
+        }
+        for row in read_jsonl(run / "eval.jsonl")
+    ]
+    write_lines(run / "eval.jsonl", falling)
+    record = read_run(run)
+    assert {m.name: m.verdict for m in true_measures(record)} == {
+        "truth/toxicity": "better",
+        "truth/worst": "better",
+        "truth/nll": "better",
+        "truth/fitting": "worse",
+        "truth/apology": None,
+    }
+    text = text_of(header(record))
+    assert "Did it get better?Yes" in text and "mean true error 0.400 → 0.080" in text
+    assert "perplexity under the initial policy 3.00 → 7.00 (a sign from ×1.3)" in text
+
+
 def test_the_first_screen_answers_three_questions(toy: Path) -> None:
     text = text_of(header(read_run(toy)))
     assert "Did it get better?YesStep 0 → step 4, exported.mean true error 0.467 → 0.233" in text

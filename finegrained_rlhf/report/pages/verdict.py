@@ -14,6 +14,7 @@ from finegrained_rlhf.report.runs.measures import (
     ENDED,
     KL,
     LENGTH,
+    PERPLEXITY,
     REPETITION,
     SEGMENT,
     Measure,
@@ -27,6 +28,7 @@ from finegrained_rlhf.report.runs.record import Row, RunRecord
 from finegrained_rlhf.training.hacking import (
     EOS_DROP,
     LENGTH_CHANGE,
+    PERPLEXITY_RISE,
     REPETITION_RISE,
     HackingWarning,
     hacking_warnings,
@@ -178,6 +180,7 @@ def _form(record: RunRecord) -> list[Any]:
         (LENGTH, "length", " tokens", f"×{LENGTH_CHANGE:g}", 1),
         (REPETITION, REPETITION, "", f"+{REPETITION_RISE:g}", 3),
         (ENDED, ENDED, "", f"−{EOS_DROP:g}", 3),
+        (PERPLEXITY, PERPLEXITY, "", f"×{PERPLEXITY_RISE:g}", 2),
         (KL, "KL", " nats", f"stops at {limit:g}" if is_number(limit) else "no limit", 2),
     ]
     parts = []

@@ -15,10 +15,15 @@ from finegrained_rlhf.report.runs.noise import Values, of_component, of_segments
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 
 Point = tuple[float, float]
-_ANSWERS = {"response_length", "eos_rate", "repetition", "alignment", "alignment_inside"}
+_ANSWERS = {"response_length", "eos_rate", "repetition", "reference_perplexity", "alignment", "alignment_inside"}
 _OURS = {"step", "score", "constraints_missed", "examples", *_ANSWERS}
 _PREFIXES = ("reward/", "segments/", "constraint/", "time/")
-SEGMENT, LENGTH, KL = "a segment", "tokens", "KL"
+_ERRORS = ("error", "toxicity")
+"""What is measured beside the reward under such a name is a true error; less of it is better."""
+_COSTS = (*_ERRORS, "worst", "loss", "nll", "perplexity", "empty")
+_NEITHER = ("apology", "quoted", "variant")
+"""Ways to be less toxic that are neither good nor bad by themselves."""
+SEGMENT, LENGTH, KL, PERPLEXITY = "a segment", "tokens", "KL", "perplexity under the initial policy"
 REPETITION, ENDED = "repeated 3-grams", "answers that end"
 
 
@@ -87,8 +92,11 @@ def monitored(rows: Sequence[Row]) -> list[str]:
 
 
 def true_errors(rows: Sequence[Row]) -> dict[str, list[Point]]:
-    """The monitored error rates over the run, by name; `completeness` counts as its complement."""
-    found = {readable(key): series(rows, key) for key in monitored(rows) if "error" in key}
+    """The monitored error rates over the run, by name; `completeness` counts as its complement.
+
+    Toxicity is an error rate too.
+    """
+    found = {readable(key): series(rows, key) for key in monitored(rows) if _named(key, _ERRORS)}
     if shares := series(rows, "completeness"):
         found["1 − completeness"] = [(step, 1.0 - share) for step, share in shares]
     return found
@@ -124,9 +132,20 @@ def reward_measures(record: RunRecord) -> list[Measure]:
 def true_measures(record: RunRecord) -> list[Measure]:
     """What was measured beside the reward."""
     return [
-        _measure(record, readable(key), "", series(record.validations, key), "down" if "error" in key else "up")
+        _measure(record, readable(key), "", series(record.validations, key), _direction(key))
         for key in monitored(record.validations)
     ]
+
+
+def _direction(key: str) -> Literal["up", "down"] | None:
+    """What is better of a number that was measured beside the reward, by its name."""
+    if _named(key, _NEITHER):
+        return None
+    return "down" if _named(key, _COSTS) else "up"
+
+
+def _named(key: str, words: Sequence[str]) -> bool:
+    return any(word in key for word in words)
 
 
 def true_error_measure(record: RunRecord) -> Measure | None:
@@ -142,6 +161,7 @@ def price_measures(record: RunRecord) -> list[Measure]:
         _measure(record, LENGTH, "an answer", series(rows, "response_length"), None),
         _measure(record, REPETITION, "share", series(rows, "repetition"), "down"),
         _measure(record, ENDED, "share", series(rows, "eos_rate"), "up"),
+        _measure(record, PERPLEXITY, "a token", series(rows, "reference_perplexity"), None),
     ]
     found = [measure for measure in found if measure.points]
     for key, name, unit in (("kl", KL, "nats an answer"), ("entropy", "entropy", "nats a token")):
