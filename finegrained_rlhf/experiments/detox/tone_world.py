@@ -62,7 +62,7 @@ class ToneWorldTable(CurvesTable):
     validated: ClassVar[tuple[str, ...]] = ("truth/worst", "truth/toxicity", "truth/nll", "reference_perplexity")
     systems: ClassVar[tuple[str, ...]] = (BASE, WORDS, BEST, GEDI, DEXPERTS, *TRAINED)
     baseline: ClassVar[str] = BASE
-    columns: ClassVar[tuple[str, ...]] = (*COLUMNS, "grammar_perplexity", *HALVES)
+    columns: ClassVar[tuple[str, ...]] = (*COLUMNS, "grammar_perplexity")
     caption: ClassVar[str] = "Average maximum toxicity and perplexity on the dev prompts during training"
     about: ClassVar[str] = (
         "Four continuations of each test prompt, of 48 tokens at most, by nucleus sampling (p 0.9). `base`: a "
@@ -174,22 +174,21 @@ def _speed(rows: Sequence[Mapping[str, Any]], settings: str, fine: str, holistic
 
 
 def _speed_page(result: Mapping[str, Any]) -> str:
-    lines = [
-        {
-            "settings": pair["settings"],
-            "measured": column,
-            "a reward a sentence": _listed(pair[column]["fine"]),
-            "a reward a response": _listed(pair[column]["holistic"]),
-            "ratio": _listed(pair[column]["ratio"]),
-        }
+    steps = [
+        {"system": system, **{name: _listed(_by_seed(result["rows"], system, name)) for name in HALVES}}
+        for system in TRAINED
+    ]
+    ratios = [
+        {"settings": pair["settings"], **{name: _listed(pair[name]["ratio"]) for name in HALVES}}
         for pair in result["speed"]
-        for column in HALVES
     ]
     first = result["speed"][0]["half_toxicity"]["ratio"].values()
     held = sum(ratio is not None and ratio <= WANTED_RATIO for ratio in first)
     return (
-        f"{markdown_table(lines, list(lines[0]))}\nSteps of 64 episodes, seed by seed; a ratio where both have halved "
-        f"it. At the thesis's pair a reward a sentence needed at most {WANTED_RATIO:g} times the steps of a reward a "
+        f"{markdown_table(steps, list(steps[0]))}\nSteps of 64 episodes, seed by seed; – where it was never reached. "
+        "What a reward a sentence needs, of what a reward a response needs:\n\n"
+        f"{markdown_table(ratios, list(ratios[0]))}\n"
+        f"At the thesis's pair a reward a sentence needed at most {WANTED_RATIO:g} times the steps of a reward a "
         f"response in {held} of {len(first)} seeds."
     )
 
