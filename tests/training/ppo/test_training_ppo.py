@@ -487,7 +487,7 @@ def test_validation_scores_greedy_answers_to_every_prompt_once(tmp_path: Path) -
 
 @pytest.mark.parametrize(("count", "prompts_per_step"), [(2, 3), (3, 2), (2, 1)])
 def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step: int) -> None:
-    """Shares of unequal size, and processes without any prompt."""
+    """Shares of unequal size, and processes without any prompt; validations that are greedy, and that sample."""
     options: dict[str, Any] = {
         "prompts_per_step": prompts_per_step,
         "settings": {"words": ComponentConfig("running")},
@@ -498,6 +498,7 @@ def test_processes_do_what_one_does(tmp_path: Path, count: int, prompts_per_step
 
     def work(processes: Processes) -> tuple[list[dict[str, float]], dict[str, float], dict[str, Tensor]]:
         trainer = make_trainer(tmp_path / str(processes.count), processes=processes, owner=owners.pop(), **options)
+        trainer.validation = Greedy() if count == 2 else Sample(2, top_p=0.9)
         return steps(trainer, 1, 2), trainer.validate(2), weights(trainer)
 
     owners = [policy("t5")]
