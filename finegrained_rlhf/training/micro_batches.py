@@ -1,17 +1,18 @@
-"""Groups of whole prompts that go through the models together, made once a step.
+"""What goes through the models together: groups of whole prompts of a rollout, made once a step, and groups of texts.
 
-Knows rollouts. A prompt stays with all its responses, because they share its encoder pass.
+Knows rollouts and token ids. A prompt stays with all its responses, because they share its encoder pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -152,3 +153,56 @@ def _batch(
         mask=rollout.response_mask[chosen][:, :width],
         places=places.to(device),
     )
+
+
+class Tokenised(Protocol):
+    """What has token ids."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Its ids."""
+
+
+Item = TypeVar("Item", bound=Tokenised)
+
+
+@dataclass(frozen=True)
+class Sums(Generic[Item]):
+    """What is measured of texts as sums, so that micro-batches and processes do not change it.
+
+    Attributes:
+        of: n sums of some items, [n] with a gradient; never asked about none.
+        count: n.
+    """
+
+    of: Callable[[Sequence[Item]], Tensor]
+    count: int
+
+    def backward(self, items: Sequence[Item], size: int, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """Accumulate the gradient of a loss that is linear in the sums, one micro-batch after the other.
+
+        Args:
+            items: of this process; may be none.
+            size: items in one forward and backward pass; those of similar length go together.
+            loss: of the sums [n], [].
+
+        Returns:
+            fp64 [n] on the CPU.
+        """
+        ordered, total = sorted(items, key=lambda item: len(item.ids)), self._none()
+        for start in range(0, len(ordered), size):
+            found = self.of(ordered[start : start + size])
+            loss(found).backward()  # type: ignore[no-untyped-call]
+            total += found.detach().double().cpu()
+        return total
+
+    @torch.no_grad()
+    def measure(self, items: Sequence[Item], size: int, device: torch.device) -> Tensor:
+        """The sums, fp64 [n] on the CPU; at most `size` items in a pass on `device`, those of like length together."""
+        total = self._none()
+        for group in length_groups([len(item.ids) for item in items], size, batch_overhead(device)):
+            total += self.of([items[i] for i in group]).double().cpu()
+        return total
+
+    def _none(self) -> Tensor:
+        return torch.zeros(self.count, dtype=torch.float64)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
+from finegrained_rlhf.core.batching import send
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.micro_batches import Sums
 from finegrained_rlhf.training.order import items_of_step
 
 ClassifierSelection = Literal["loss", "accuracy"]
@@ -91,39 +92,31 @@ class ClassifierTrainer(ModelTrainer):
     ) -> None:
         self.model, self.processes, self.batches = model.to(processes.device).eval(), processes, batches
         self.train, self.validation, self.seed, self.selected_by = train, validation, seed, selected_by
+        self._sums = Sums(self._of, 3)
         self.optimizer = optimizer.build(model.named_parameters(), total_steps, processes)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimizer step on the texts of `step`. Returns loss and accuracy before it, gradient norm and rate."""
         size = self.batches.batch_size
         batch = items_of_step(self.train, step, size, self.seed)
-        mine = sorted((batch[i] for i in self.processes.share(size)), key=lambda one: len(one.ids))
+        mine = [batch[i] for i in self.processes.share(size)]
         self.model.train()
-        sums = torch.zeros(3, dtype=torch.float64)
-        for start in range(0, len(mine), self.batches.micro_batch_size):
-            found = self._sums(mine[start : start + self.batches.micro_batch_size])
-            (found[0] / size).backward()  # type: ignore[no-untyped-call]
-            sums += found.detach().double().cpu()
+        sums = self._sums.backward(mine, self.batches.micro_batch_size, lambda found: found[0] / size)
         self.model.eval()
         norm = self.optimizer_step(step)
         metrics = {**self._means(sums), "gradient_norm": norm, "lr": self.optimizer.lr(step)}
         check_finite(step, metrics, ("loss", "gradient_norm"))
         return metrics
 
-    @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
         """Loss and accuracy on the held-out texts; `score` is what is selected by. Nothing without any."""
         if not self.validation:
             return {}
         mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        sums = torch.zeros(3, dtype=torch.float64)
-        overhead = batch_overhead(self.model.device)
-        for group in length_groups([len(one.ids) for one in mine], self.batches.eval_batch_size, overhead):
-            sums += self._sums([mine[i] for i in group]).double().cpu()
-        metrics = self._means(sums)
+        metrics = self._means(self._sums.measure(mine, self.batches.eval_batch_size, self.model.device))
         return {"score": -metrics["loss"] if self.selected_by == "loss" else metrics["accuracy"], **metrics}
 
-    def _sums(self, examples: Sequence[ClassifierExample]) -> Tensor:
+    def _of(self, examples: Sequence[ClassifierExample]) -> Tensor:
         """fp32 [3]: summed cross-entropy in nats, texts whose most probable class is the labels' too, texts."""
         ids, mask = pad_rows([one.ids for one in examples], self.model.pad_id)
         device = self.model.device

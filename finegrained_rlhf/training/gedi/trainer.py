@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.models.policy import Policy
@@ -25,6 +24,7 @@ from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.micro_batches import Sums
 from finegrained_rlhf.training.order import items_of_step
 from finegrained_rlhf.training.policy_state import PolicyTrainer
 
@@ -92,6 +92,7 @@ class GeDiTrainer(PolicyTrainer):
     ) -> None:
         self.policy, self.codes, self.data, self.validation = policy.eval(), dict(codes), data, validation
         self.settings, self.processes, self.seed = settings, processes, seed
+        self._sums = Sums(self._of, 4)
         self.scale = nn.Parameter(torch.ones((), device=policy.device))
         named = [*policy.model.named_parameters(), ("class_scale", self.scale)]
         self.optimizer = optimizer.build(named, total_steps, processes)
@@ -100,13 +101,9 @@ class GeDiTrainer(PolicyTrainer):
         """One optimizer step. Returns the losses before it, the accuracy of the more likely class, norm and rate."""
         size = self.settings.batch_size
         batch = items_of_step(self.data, step, size, self.seed)
-        mine = sorted((batch[i] for i in self.processes.share(size)), key=lambda one: len(one.ids))
+        mine = [batch[i] for i in self.processes.share(size)]
         self.policy.train()
-        sums = torch.zeros(4, dtype=torch.float64)
-        for start in range(0, len(mine), self.settings.micro_batch_size):
-            found = self._sums(mine[start : start + self.settings.micro_batch_size])
-            (self._loss(found) / size).backward()  # type: ignore[no-untyped-call]
-            sums += found.detach().double().cpu()
+        sums = self._sums.backward(mine, self.settings.micro_batch_size, lambda found: self._loss(found) / size)
         self.policy.eval()
         norm = self.optimizer_step(step)
         metrics = {
@@ -118,20 +115,15 @@ class GeDiTrainer(PolicyTrainer):
         check_finite(step, metrics, ("loss", "gradient_norm"))
         return metrics
 
-    @torch.no_grad()
     def validate(self, step: int) -> dict[str, float]:
         """The same losses and accuracy on the held-out texts; `score` is less the loss. Nothing without any."""
         if not self.validation:
             return {}
         mine = [self.validation[i] for i in self.processes.share(len(self.validation))]
-        sums = torch.zeros(4, dtype=torch.float64)
-        overhead = batch_overhead(self.policy.device)
-        for group in length_groups([len(one.ids) for one in mine], self.settings.validation_batch_size, overhead):
-            sums += self._sums([mine[i] for i in group]).double().cpu()
-        metrics = self._means(sums)
+        metrics = self._means(self._sums.measure(mine, self.settings.validation_batch_size, self.policy.device))
         return {"score": -metrics["loss"], **metrics}
 
-    def _sums(self, examples: Sequence[ClassExample]) -> Tensor:
+    def _of(self, examples: Sequence[ClassExample]) -> Tensor:
         """fp32 [4]: summed ℓ of the own class, summed cross-entropy of the class, texts of the right class, texts."""
         classes, device = len(self.codes), self.policy.device
         rows = [one.ids for one in examples for _ in range(classes)]
