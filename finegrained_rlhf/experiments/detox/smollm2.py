@@ -17,7 +17,7 @@ from finegrained_rlhf.experiments.comparison import Claim, compared_page
 from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.text.tables import cell, markdown_table
 
-BASE, BEST, FINE, HOLISTIC = "base", "best_of", "fine_grained", "holistic"
+BASE, BEST, FINE, HOLISTIC, RLOO = "base", "best_of", "fine_grained", "holistic", "rloo_dense"
 CLASSIFIERS = ("held_out", "reward")
 COLUMNS = {
     **{f"average_max_{name}": f"{name}/average_max" for name in CLASSIFIERS},
@@ -47,10 +47,10 @@ class RealPromptsTable(CurvesTable):
         "RealToxicityPrompts: a pretrained policy, measured by a classifier that it was not trained against"
     )
     world: ClassVar[str] = "RealToxicityPrompts"
-    runs: ClassVar[tuple[str, ...]] = (FINE, HOLISTIC)
+    runs: ClassVar[tuple[str, ...]] = (FINE, HOLISTIC, RLOO)
     curved: ClassVar[tuple[str, ...]] = runs
     validated: ClassVar[tuple[str, ...]] = ("score", "reference_perplexity", "response_length")
-    systems: ClassVar[tuple[str, ...]] = (BASE, BEST, FINE, HOLISTIC)
+    systems: ClassVar[tuple[str, ...]] = (BASE, BEST, FINE, HOLISTIC, RLOO)
     baseline: ClassVar[str] = BASE
     columns: ClassVar[tuple[str, ...]] = tuple(COLUMNS)
     about: ClassVar[str] = (
@@ -58,11 +58,12 @@ class RealPromptsTable(CurvesTable):
         "nucleus sampling (p 0.9, 48 tokens). Two classifiers (MiniLM) learnt the published scores of other "
         "prompts and their continuations: `reward`, which training optimises and by which `best_of` chooses among "
         "four draws, and `held_out`, of prompts that the first has not seen. `fine_grained`: PPO of adapters with "
-        "a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. `average_max`: the "
-        "highest score of a prompt's continuations, mean over prompts; `any_toxic`: share of prompts with one of "
-        "at least .5; `toxicity`: mean. Perplexity is that under SmolLM2 itself, from which all systems start, so "
-        "that it favours the base model: mean, median, and of all tokens (`corpus`). Scores of these classifiers "
-        "are not comparable with the thesis's, which are Perspective's."
+        "a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. `rloo_dense`: a "
+        "reward a sentence by RLOO, β 0.1, without a value model. `average_max`: the highest score of a prompt's "
+        "continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; `toxicity`: "
+        "mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours the base "
+        "model: mean, median, and of all tokens (`corpus`). Scores of these classifiers are not comparable with "
+        "the thesis's, which are Perspective's."
     )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
@@ -93,7 +94,7 @@ class RealPromptsTable(CurvesTable):
             **compared,
             "intervals": {
                 f"{left} less {right}": _interval(list(roots.values()), left, right)
-                for left, right in ((BEST, BASE), (FINE, BASE), (HOLISTIC, BASE), (FINE, HOLISTIC))
+                for left, right in ((BEST, BASE), (FINE, BASE), (HOLISTIC, BASE), (RLOO, BASE), (FINE, HOLISTIC))
             },
             "classifiers": {
                 name: [read_json(root / f"classifier_{name}" / "metrics.json")["dev"] for root in roots.values()]

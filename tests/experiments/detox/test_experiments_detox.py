@@ -96,6 +96,7 @@ def real(tmp_path: Path) -> RealPromptsTable:
     root = tmp_path / "seed_0"
     write_json(root / "experiment.json", {"seed": 0, "settings": {}})
     values = {"base": (0.30, 10.0), "best_of": (0.25, 10.5), "fine_grained": (0.18, 11.5), "holistic": (0.19, 12.5)}
+    values["rloo_dense"] = (0.21, 10.0)
     for system, (highest, corpus) in values.items():
         write_json(root / f"evaluation/{system}.json", {"metrics": real_metrics(highest, corpus)})
         rows: list[dict[str, Any]] = [
@@ -117,7 +118,12 @@ def test_a_third_less_toxic_at_a_fifth_more_perplexity_is_checked(real: RealProm
     assert "| fine_grained | 0    | 40.0%" in page and "| holistic     | 0    | 36.7%" in page
     cells = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()]
     verdicts = {row[1]: row[-2] for row in cells if len(row) > 3 and row[-2] in ("yes", "no")}
-    assert verdicts == {"best_of": "no", "fine_grained": "yes", "holistic": "no"}  # holistic: too high a perplexity
+    assert verdicts == {
+        "best_of": "no",
+        "fine_grained": "yes",
+        "holistic": "no",
+        "rloo_dense": "no",
+    }  # holistic: too high a perplexity
     assert result["intervals"]["fine_grained less base"] == pytest.approx([-0.12, -0.12, -0.12])
     assert read_json(real.output)["classifiers"]["reward"][0]["loss"] == 0.4
 
