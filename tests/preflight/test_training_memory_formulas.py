@@ -200,6 +200,8 @@ def test_samples_that_share_nothing_need_more() -> None:
 
 def test_verdict_says_what_to_change() -> None:
     plan = replace(PLAN, validation_prompts=2)
+    greedy, sampled = (phases(replace(plan, validation_samples=n))[-1] for n in (1, 4))
+    assert sampled.needed > greedy.needed and "2 × 4 responses" in sampled.batch and "2 × 1 response," in greedy.batch
     expected, phase = peak(plan)
     assert {found.name for found in phases(plan)} == {"rollout", "rewards", "scoring", "update", "validation"}
     assert expected == memory.lasting_bytes(plan) + max(found.needed for found in phases(plan))

@@ -147,7 +147,9 @@ def kept_cache_bytes(plan: Plan) -> int:
     if not plan.recorded:
         return 0
     training = cache_bytes(plan, plan.decoded, plan.samples)
-    validation = cache_bytes(plan, plan.validation_prompts, 1) if plan.validation_prompts else training
+    validation = training
+    if plan.validation_prompts:
+        validation = cache_bytes(plan, plan.validation_prompts, plan.validation_samples)
     largest = max(training, validation)
     more = min(KEPT_BYTES + largest, MOST_RECORDED * largest)
     return max(training + validation, more) + snapshot_bytes(plan)

@@ -143,13 +143,14 @@ class Plan:
         prompt_tokens: L, the longest prompt.
         response_tokens: T.
         prompts_per_batch: prompts decoded at once.
-        validation_prompts: prompts answered greedily at once in a validation; 0 for none.
+        validation_prompts: prompts answered at once in a validation; 0 for none.
         micro_batch_prompts: prompts in one forward and backward pass, at most.
         micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
         checkpointing: gradient checkpointing of the policy.
         scored: the distribution that the update scores: the softmax, or it tempered and truncated.
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
+        validation_samples: responses to a prompt of a validation.
     """
 
     policy: ModelShape
@@ -173,6 +174,7 @@ class Plan:
     checkpointing: bool
     scored: Literal["plain", "top_k", "top_p"]
     stored_in_bf16: int = 0
+    validation_samples: int = 1
     sharding: str = "none"
 
     def splits(self, what: str) -> bool:

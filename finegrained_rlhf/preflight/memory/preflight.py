@@ -89,7 +89,8 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     sampling, number = job.rollout, machine.gpus if machine else processes.count
     prompts = -(-sampling.prompts_per_step // number)
     batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens)
-    validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number)
+    drawn = batch.samples if job.validation_decoding == "sampling" else 1
+    validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number // drawn)
     at_once = sampling.prompts_per_batch
     scored: Literal["plain", "top_k", "top_p"] = "plain"
     if job.ppo.score_sampling_distribution:
@@ -113,6 +114,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         response_tokens=batch.response_tokens,
         prompts_per_batch=at_once or prompts,
         validation_prompts=min(validation, at_once or validation),
+        validation_samples=drawn,
         micro_batch_prompts=job.ppo.micro_batch_prompts,
         micro_batch_tokens=job.ppo.micro_batch_tokens,
         checkpointing=job.policy.gradient_checkpointing,

@@ -51,8 +51,9 @@ def phases(plan: Plan) -> list[Phase]:
         Phase("update", group, memory.update_bytes(plan)),
     ]
     if plan.validation_prompts:
-        batch = f"{plan.validation_prompts} × 1 response, {lengths}"
-        found.append(Phase("validation", batch, memory.rollout_bytes(plan, plan.validation_prompts, 1)))
+        drawn = plan.validation_samples
+        batch = f"{plan.validation_prompts} × {drawn} response{'s' * (drawn > 1)}, {lengths}"
+        found.append(Phase("validation", batch, memory.rollout_bytes(plan, plan.validation_prompts, drawn)))
     return found
 
 
