@@ -118,13 +118,15 @@ class ToneWorldTable(CurvesTable):
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, the three comparisons of speed, curves and minutes."""
-        compared = super().measure(roots)
+        compared, training = super().measure(roots), self.training(roots)
         rows = compared["rows"]
+        steps = [line["step"] for line in training["curves"][FINE][0][:2]]
         return {
             **compared,
-            "speed": [_speed(rows, *pair) for pair in PAIRS],
+            "validate_every": steps[1] - steps[0],
+            "speed": [_speed(rows, steps[1] - steps[0], *pair) for pair in PAIRS],
             "fluency": {system: _fluency(rows, system) for system in TRAINED},
-            **self.training(roots),
+            **training,
         }
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
@@ -163,13 +165,23 @@ def _by_seed(rows: Sequence[Mapping[str, Any]], system: str, column: str) -> dic
     return {row["seed"]: row[column] for row in rows if row["system"] == system}
 
 
-def _speed(rows: Sequence[Mapping[str, Any]], settings: str, fine: str, holistic: str) -> dict[str, Any]:
-    """Of each seed the steps of both systems; a ratio where both have halved it."""
+def _speed(rows: Sequence[Mapping[str, Any]], every: float, settings: str, fine: str, holistic: str) -> dict[str, Any]:
+    """Of each seed the steps of both systems and their ratio, where both have halved it.
+
+    A validation every so many steps says no more than that the half was reached since the one before: `lowest` and
+    `highest` are what the ratio may be.
+    """
     found: dict[str, Any] = {"settings": settings, "fine": fine, "holistic": holistic}
     for column in HALVES:
         ours, theirs = _by_seed(rows, fine, column), _by_seed(rows, holistic, column)
-        ratios = {seed: ours[seed] / theirs[seed] if ours[seed] and theirs[seed] else None for seed in ours}
-        found[column] = {"fine": ours, "holistic": theirs, "ratio": ratios}
+        both = {seed: (ours[seed], theirs[seed]) for seed in ours if ours[seed] and theirs[seed]}
+        found[column] = {
+            "fine": ours,
+            "holistic": theirs,
+            "ratio": {seed: a / b for seed, (a, b) in both.items()},
+            "lowest": {seed: (a - every + 1) / b for seed, (a, b) in both.items()},
+            "highest": {seed: a / (b - every + 1) for seed, (a, b) in both.items()},
+        }
     return found
 
 
@@ -179,17 +191,24 @@ def _speed_page(result: Mapping[str, Any]) -> str:
         for system in TRAINED
     ]
     ratios = [
-        {"settings": pair["settings"], **{name: _listed(pair[name]["ratio"]) for name in HALVES}}
-        for pair in result["speed"]
+        {"settings": pair["settings"], **{name: _ratios(pair[name]) for name in HALVES}} for pair in result["speed"]
     ]
-    first = result["speed"][0]["half_toxicity"]["ratio"].values()
-    held = sum(ratio is not None and ratio <= WANTED_RATIO for ratio in first)
+    first, count = result["speed"][0]["half_toxicity"], len(result["seeds"])
+    held, surely = (sum(ratio <= WANTED_RATIO for ratio in first[name].values()) for name in ("ratio", "highest"))
     return (
         f"{markdown_table(steps, list(steps[0]))}\nSteps of 64 episodes, seed by seed; – where it was never reached. "
-        "What a reward a sentence needs, of what a reward a response needs:\n\n"
+        "What a reward a sentence needs, of what a reward a response needs, where both have halved it; in brackets "
+        f"what it may be, since there is a validation every {result['validate_every']:g} steps:\n\n"
         f"{markdown_table(ratios, list(ratios[0]))}\n"
         f"At the thesis's pair a reward a sentence needed at most {WANTED_RATIO:g} times the steps of a reward a "
-        f"response in {held} of {len(first)} seeds."
+        f"response in {held} of {count} seeds, in {surely} of them whatever happened between the validations."
+    )
+
+
+def _ratios(found: Mapping[str, Mapping[Any, float]]) -> str:
+    return ", ".join(
+        f"{cell(ratio)} ({cell(low)} to {cell(high)})"
+        for ratio, low, high in zip(*(found[name].values() for name in ("ratio", "lowest", "highest")), strict=True)
     )
 
 

@@ -65,6 +65,8 @@ def test_speed_fluency_and_claims_by_hand(tone: ToneWorldTable) -> None:
     assert (first["fine"], first["holistic"]) == ("fine_grained", "holistic")
     assert first["half_worst"]["fine"] == {3: 4, 4: 4} and first["half_worst"]["holistic"] == {3: 6, 4: 6}
     assert first["half_toxicity"]["ratio"] == pytest.approx({3: 2 / 3, 4: 2 / 3})
+    assert first["half_toxicity"]["lowest"] == pytest.approx({3: 3 / 6, 4: 3 / 6})  # since step 3, at 6
+    assert first["half_toxicity"]["highest"] == pytest.approx({3: 4 / 5, 4: 4 / 5})  # at 4, since step 5
     assert result["fluency"]["fine_grained"] == pytest.approx({3: math.exp(0.05), 4: math.exp(0.1)})
     row = next(row for row in result["rows"] if row["system"] == "fine_grained" and row["seed"] == 3)
     assert row["average_max"] == 0.05 and row["grammar_perplexity"] == pytest.approx(math.exp(0.75))
@@ -73,7 +75,7 @@ def test_speed_fluency_and_claims_by_hand(tone: ToneWorldTable) -> None:
     assert claims["F.G. RLHF is less toxic than Hol. RLHF"]["holds_in"] == 2
     assert claims["DExperts is less toxic than GeDi"]["holds_in"] == 0
     page = Path(tone.output).with_suffix(".md").read_text()
-    assert "needed at most 0.7 times the steps of a reward a response in 2 of 2 seeds" in page
+    assert "needed at most 0.7 times the steps of a reward a response in 2 of 2 seeds, in 0 of them whatever" in page
     assert "stays within 1.1 times the base model's perplexity in 1 of 2 seeds" in page
     assert page.count("| rloo_dense") >= 3
     assert tone.figure_path.is_file()
@@ -82,7 +84,7 @@ def test_speed_fluency_and_claims_by_hand(tone: ToneWorldTable) -> None:
 def test_a_run_that_never_halved_its_toxicity_has_no_ratio(tone: ToneWorldTable) -> None:
     write_curve(Path(tone.directory) / "seed_3", "holistic", [0.4, 0.3, 0.3])
     result = tone.run()
-    assert result["speed"][0]["half_worst"]["ratio"] == {3: None, 4: pytest.approx(2 / 3)}
+    assert result["speed"][0]["half_worst"]["ratio"] == pytest.approx({4: 2 / 3})
     assert "in 1 of 2 seeds" in Path(tone.output).with_suffix(".md").read_text()
 
 
