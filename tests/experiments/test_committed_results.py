@@ -43,6 +43,7 @@ def test_there_are_results_of_every_system() -> None:
     assert {name.partition("/")[0] for name in committed()} == {
         "canard",
         "conqrr",
+        "detox",
         "dialki",
         "factworld",
         "qa_feedback",
