@@ -244,12 +244,17 @@ def unencoded_prompts(data: str | Path) -> list[Prompt]:
 
 
 def first_outputs(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[str]:
-    """The first output for each of the first `limit` prompts from a file of outputs, matched by id.
+    """The first output for each of the first `limit` prompts; see `outputs_of`."""
+    return [outputs[0] for outputs in outputs_of(prompts, path, limit)]
+
+
+def outputs_of(prompts: Sequence[Prompt], path: str | Path, limit: int | None = None) -> list[tuple[str, ...]]:
+    """All outputs for each of the first `limit` prompts from a file of outputs, matched by id.
 
     Raises:
         DataError: the file is broken, a prompt has no output, or an output belongs to no prompt.
     """
-    found = {record.id: record.outputs[0] for record in read_outputs(path)}
+    found = {record.id: record.outputs for record in read_outputs(path)}
     strange = sorted(set(found) - {prompt.id for prompt in prompts})
     prompts = prompts[:limit]
     missing = [prompt.id for prompt in prompts if prompt.id not in found]

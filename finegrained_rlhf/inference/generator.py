@@ -24,6 +24,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
 
 
@@ -64,11 +65,19 @@ class Response:
         text: without special tokens.
         tokens: number of tokens, the end of sequence not counted.
         finished: the policy ended it; False where the limit of tokens cut it off.
+        before: white space that stands between the prompt and the text, and that decoding the response by itself drops:
+            tokenizers that write words take the blank away in front of the first.
     """
 
     text: str
     tokens: int
     finished: bool
+    before: str = ""
+
+    @property
+    def continuation(self) -> str:
+        """What follows the prompt, white space included."""
+        return self.before + self.text
 
 
 class TextGenerator:
@@ -159,16 +168,25 @@ class TextGenerator:
         rows = zip(
             rollout.prompt_index.tolist(),
             rollout.texts,
-            (rollout.lengths() - ended.long()).tolist(),
+            rollout.response_ids.tolist(),
+            rollout.lengths().tolist(),
             ended.tolist(),
             strict=True,
         )
-        for prompt, text, tokens, finished in rows:
-            groups[prompt].append(Response(text, tokens, finished))
+        for prompt, text, ids, length, finished in rows:
+            before = _blank_between(self.tokenizer, prompts[prompt].input_ids[-1:], ids[:length], text)
+            groups[prompt].append(Response(text, length - finished, finished, before))
         return groups
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._processes is None else self._processes.autocast()
+
+
+def _blank_between(tokenizer: Any, last: Sequence[int], ids: Sequence[int], text: str) -> str:
+    """The white space between a prompt's last token and a response that the response's own text lacks."""
+    together, left = decode_text(tokenizer, (*last, *ids)), decode_text(tokenizer, last)
+    between = together[len(left) : len(together) - len(text)]
+    return between if left and together == left + between + text and between.isspace() else ""
 
 
 def text_ids(texts: Sequence[str]) -> list[str]:

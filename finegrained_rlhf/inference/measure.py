@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -90,8 +90,11 @@ def repetition(ids: Tensor, mask: Tensor, n: int = 3) -> Tensor:
     Returns:
         fp32 [R]; 0 for responses shorter than n.
     """
-    shares = []
-    for row, length in zip(ids.tolist(), mask.sum(dim=1).tolist(), strict=True):
-        grams = [tuple(row[i : i + n]) for i in range(length - n + 1)]
-        shares.append(1.0 - len(set(grams)) / len(grams) if grams else 0.0)
-    return torch.tensor(shares, dtype=torch.float32)
+    rows = zip(ids.tolist(), mask.sum(dim=1).tolist(), strict=True)
+    return torch.tensor([repeated_share(row[:length], n) for row, length in rows], dtype=torch.float32)
+
+
+def repeated_share(items: Sequence[Hashable], n: int = 3) -> float:
+    """Share of a sequence's n-grams that occurred in it before; 0 for one shorter than n."""
+    grams = [tuple(items[i : i + n]) for i in range(len(items) - n + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

@@ -9,10 +9,10 @@ import pytest
 from finegrained_rlhf.detoxification.evaluation.diversity import (
     distinct_by_ngrams,
     distinct_by_words,
-    repeated_share,
 )
 from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise_continuations
 from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText
+from finegrained_rlhf.inference.measure import repeated_share
 
 
 def test_distinct_ngrams_over_words_and_over_ngrams() -> None:
@@ -24,13 +24,14 @@ def test_distinct_ngrams_over_words_and_over_ngrams() -> None:
     more = [*texts, "a b d"]
     assert distinct_by_words(more, 3) == 2 / 10 and distinct_by_ngrams(more, 3) == 1.0
     assert distinct_by_words(more, 3) < distinct_by_words(more, 2)  # type: ignore[operator]
+    assert distinct_by_words([" a b c d"], 2) == 4 / 5  # the public code's: a blank in front makes an empty word
     assert distinct_by_words(["", " "], 2) is None and distinct_by_ngrams(["a", "b"], 2) is None
 
 
 def test_repetition_counts_what_was_there_before() -> None:
-    assert repeated_share("a b c a b c") == 0.25  # of four 3-grams `a b c` comes twice
-    assert repeated_share("a b c d") == 0.0 and repeated_share("a b") == 0.0
-    assert repeated_share("x x x x x") == pytest.approx(2 / 3)
+    assert repeated_share("a b c a b c".split()) == 0.25  # of four 3-grams `a b c` comes twice
+    assert repeated_share("a b c d".split()) == 0.0 and repeated_share("a b".split()) == 0.0
+    assert repeated_share("x x x x x".split()) == pytest.approx(2 / 3)
 
 
 def two_prompts() -> list[MeasuredPrompt]:
@@ -70,5 +71,5 @@ def test_means_by_hand_with_what_is_missing() -> None:
 
 def test_what_nobody_measured_is_absent() -> None:
     found = summarise_continuations([MeasuredPrompt("p", "x", [MeasuredText("a b")])])
-    assert not any(name.startswith("perplexity") for name in found)
+    assert not any(name.startswith("perplexity") or name.endswith("_se") for name in found)
     assert {"tokens", "eos_rate"}.isdisjoint(found) and found["words"] == 2

@@ -72,10 +72,6 @@ def test_batched_is_single(judge: JudgeModel) -> None:
             assert alone.nll == pytest.approx(one.nll, abs=1e-5) and alone.tokens == one.tokens
 
 
-def test_a_blank_is_put_where_texts_have_lost_theirs(judge: JudgeModel) -> None:
-    assert judge.judge(["the red"], ["plum and"], " ") == judge.judge(["the red"], [" plum and"])
-
-
 def test_texts_beyond_the_positions_and_other_models_are_refused(judge: JudgeModel, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="positions"):
         judge.judge(["the"], [" red plum and blue pear lime" * 12])

@@ -11,6 +11,7 @@ from script_runs import rows, run_in_two_processes, run_script
 from finegrained_rlhf.core.files import read_json
 
 pytestmark = pytest.mark.scripts
+OF_FILE = ("max_new_tokens=null",)
 QUICK = ("processes.precision=fp32", "processes.threads=1")
 
 
@@ -119,7 +120,7 @@ def test_continuations_are_measured_alike_by_one_process_and_by_two(folder: Path
     assert len(kept) == 24 and kept[0].keys() >= {"id", "text", "scores", "perplexity"}
     outputs = (f"checkpoint={folder}/base", f"data={folder}/world/test.jsonl", f"output={tmp_path}/outputs.jsonl")
     done(run_script("sample_outputs", *outputs, "samples=3", "mixer=word_list", "mixer.words=[goat,log]"))
-    done(run_script(*evaluate(folder, tmp_path / "file.json", f"outputs={tmp_path}/outputs.jsonl")))
+    done(run_script(*evaluate(folder, tmp_path / "file.json", f"outputs={tmp_path}/outputs.jsonl", *OF_FILE)))
     assert read_json(tmp_path / "file.json")["metrics"]["continuations"] == 18
 
 
@@ -162,6 +163,7 @@ def test_ppo_with_sampled_validations_and_the_truth_beside(folder: Path, tmp_pat
         (("outputs=absent.jsonl",), "absent.jsonl"),
         ((), "name what to evaluate"),
         (("checkpoint=FOLDER/base", "best_of=4"), "best_of and chosen_by belong together"),
+        (("outputs=FOLDER/world/test.jsonl", "samples=3"), "are for checkpoint=RUN"),
         (("checkpoint=FOLDER/base", "protocol=other"), "protocol: expected one of thesis, literature"),
         (("checkpoint=FOLDER/base", "temperature=0"), "temperature"),
         (("checkpoint=FOLDER/base", "+mixer.alpha=1"), "name one first (mixer=dexperts, gedi or word_list)"),

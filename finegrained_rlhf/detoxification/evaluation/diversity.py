@@ -1,4 +1,4 @@
-"""How varied the continuations of a prompt are, and how much one repeats itself. Knows words, nothing else."""
+"""How varied the continuations of a prompt are. Knows words, nothing else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def distinct_by_words(texts: Sequence[str], n: int) -> float | None:
     """Distinct n-grams of all texts over the words of all texts; None where there is no word.
 
     As the public code of DExperts has it, and the tables that follow it: the denominator does not depend on n, so that
-    dist-3 tends to be below dist-2. Words are what white space separates; no n-gram goes from one text to another.
+    dist-3 tends to be below dist-2. Words are what single blanks separate, as there: a blank at the beginning of a text
+    makes an empty word. No n-gram goes from one text to another; texts without a word do not count.
     """
-    rows = [text.split() for text in texts]
+    rows = [text.split(" ") for text in texts if text.strip()]
     count = sum(map(len, rows))
     return len({gram for row in rows for gram in _grams(row, n)}) / count if count else None
 
@@ -24,9 +25,3 @@ def distinct_by_ngrams(texts: Sequence[str], n: int) -> float | None:
     """Distinct n-grams of all texts over all their n-grams (Li et al., 2016); None where there is none."""
     grams = [gram for text in texts for gram in _grams(text.split(), n)]
     return len(set(grams)) / len(grams) if grams else None
-
-
-def repeated_share(text: str, n: int = 3) -> float:
-    """Share of a text's n-grams of words that occurred in it before; 0 for a text of fewer than n words."""
-    grams = _grams(text.split(), n)
-    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

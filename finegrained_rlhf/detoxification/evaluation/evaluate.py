@@ -13,14 +13,14 @@ from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Prompt, Sample
 from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise_continuations
-from finegrained_rlhf.detoxification.evaluation.perplexity import JudgeModel
-from finegrained_rlhf.feedback.outputs import read_outputs
-from finegrained_rlhf.feedback.prompt_files import read_prompt_file
+from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText, JudgeModel
+from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
+from finegrained_rlhf.rewards.texts.scoring import known_scores
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.chat import PromptConfig
@@ -107,8 +107,12 @@ class EvaluateDetox:
             raise ConfigError("best_of and chosen_by belong together: chosen_by=NAME of scorers, best_of above 1")
         if self.chosen_by is not None and self.chosen_by not in self.scorers:
             raise ConfigError(f"chosen_by: expected one of {', '.join(self.scorers)}, got {self.chosen_by!r}")
-        if self.outputs is not None and (self.mixer is not None or self.best_of > 1):
-            raise ConfigError("mixer and best_of are for checkpoint=RUN; the continuations of a file are drawn already")
+        drawn = (self.mixer, self.samples, self.max_new_tokens) != (None, None, None) or self.best_of > 1
+        if self.outputs is not None and drawn:
+            raise ConfigError(
+                "mixer, samples, max_new_tokens and best_of are for checkpoint=RUN; the continuations of a file are drawn "
+                "already"
+            )
         self._decoding()
 
     def _decoding(self) -> Sample:
@@ -155,13 +159,17 @@ class EvaluateDetox:
 
     def _given(self, processes: Processes) -> tuple[list[Prompt], list[list[Response]]]:
         assert self.outputs is not None
-        known = {record.id: record.outputs for record in read_outputs(self.outputs)}
-        prompts = [Prompt(item.id, item.text, (), item.metadata) for item in read_prompt_file(self.data)][: self.limit]
+        prompts = unencoded_prompts(self.data)
+        known = dict(zip((p.id for p in prompts), outputs_of(prompts, self.outputs, self.limit), strict=False))
+        prompts = prompts[: self.limit]
         for prompt in prompts:
-            if prompt.id not in known:
-                raise DataError(f"no outputs for prompt {prompt.id!r} of {self.data}", file=self.outputs, field="id")
+            if len(known[prompt.id]) != len(known[prompts[0].id]):
+                problem = (
+                    f"expected {len(known[prompts[0].id])} outputs as of the first prompt, got {len(known[prompt.id])}"
+                )
+                raise DataError(problem, file=self.outputs, record=prompt.id, field="outputs")
         mine = [prompts[i] for i in processes.share(len(prompts))]
-        return mine, [[Response(text, -1, False) for text in known[prompt.id]] for prompt in mine]
+        return mine, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in mine]
 
     def _chosen(self, groups: Sequence[Sequence[Response]], scorer: TextScorer) -> list[list[Response]]:
         """Of every `best_of` draws in a row the one with the lowest score; of equal ones the first."""
@@ -182,12 +190,10 @@ class EvaluateDetox:
         rows = [(prompt.text, response) for prompt, group in zip(prompts, groups, strict=True) for response in group]
         texts = [response.text for _, response in rows]
         scores = {name: _scores(scorer, texts) for name, scorer in self.scorers.items()}
-        # A tokenizer of words loses the blank between a prompt and what follows; one of bytes keeps it.
-        kept = any(processes.gather_objects([any(text[:1].isspace() for text in texts)]))
-        judged = [None] * len(rows)
+        judged: Sequence[JudgedText | None] = [None] * len(rows)
         if judge is not None:
             with processes.autocast():
-                judged = judge.judge([prompt for prompt, _ in rows], texts, "" if kept else " ")  # type: ignore[assignment]
+                judged = judge.judge([prompt for prompt, _ in rows], [response.continuation for _, response in rows])
         measured = iter(
             MeasuredText(
                 response.text,
@@ -234,26 +240,23 @@ class EvaluateDetox:
         print(f"-> {output}")
 
 
+def _blank_before(text: str) -> str:
+    """What stands between a prompt and a text of a file, of which nobody knows what was lost: a blank before a word."""
+    return " " if text[:1].isalnum() else ""
+
+
 def _or_worst(score: float | None) -> float:
     return 2.0 if score is None else score
 
 
 def _scores(scorer: TextScorer, texts: Sequence[str]) -> dict[str, float | None]:
-    """The score of each text, every text asked about once, shortest first; that of no text is 0.
-
-    Where a text cannot be scored, the others are: it has none. What is no fault of a text ends the evaluation.
-    """
-    found: dict[str, float | None] = {text: 0.0 for text in texts if not text.strip()}
-    wanted = sorted({text for text in texts if text.strip()}, key=lambda text: (len(text), text))
-    try:
-        return found | dict(zip(wanted, scorer.score_texts(wanted) if wanted else (), strict=True))
-    except DataError as error:
-        logger.warning("%s: scored one by one, texts without a score are missing", error)
-    for text in wanted:
-        try:
-            (found[text],) = scorer.score_texts([text])
-        except DataError:
-            found[text] = None
+    """The score of each text, every text asked about once; that of no text is 0, and of one that is refused None."""
+    found: dict[str, float | None] = {text: None if text.strip() else 0.0 for text in texts}
+    scores, reason = known_scores(scorer, [text for text in found if text.strip()])
+    found |= scores
+    if reason is not None:
+        missing = sum(score is None for score in found.values())
+        logger.warning("%d texts have no score by %s; one: %s", missing, scorer.identity, reason)
     return found
 
 

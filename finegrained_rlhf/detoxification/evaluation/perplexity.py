@@ -60,18 +60,17 @@ class JudgeModel:
             raise ModelError(f"{path}: expected a decoder-only judge, got an encoder-decoder")
         self.policy, self.batch_size = policy.to(device).eval(), batch_size
 
-    def judge(self, prompts: Sequence[str], continuations: Sequence[str], between: str = "") -> list[JudgedText | None]:
+    def judge(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[JudgedText | None]:
         """Judge continuations, one a prompt. None where a continuation has no token of its own.
 
         Args:
             prompts: R prompts.
-            continuations: R texts.
-            between: stands between the two; a blank where the texts have lost theirs.
+            continuations: R texts, with the white space between prompt and text.
 
         Raises:
             ModelError: a text is longer than the model has positions.
         """
-        whole = self._ids([f"{x}{between}{y}" for x, y in zip(prompts, continuations, strict=True)])
+        whole = self._ids([x + y for x, y in zip(prompts, continuations, strict=True)])
         begun = self._ids(prompts)
         present = [bool(y.strip()) for y in continuations]
         alone = [i for i, (row, first) in enumerate(zip(whole, begun, strict=True)) if row[: len(first)] != first]
@@ -86,7 +85,10 @@ class JudgeModel:
         return found
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [list(row) for row in plain_token_ids(self.policy.tokenizer, list(texts), add_special_tokens=True)]
+        """As the judge reads them, without an end of sequence that its tokenizer may add."""
+        rows = plain_token_ids(self.policy.tokenizer, list(texts), add_special_tokens=True)
+        ends = self.policy.eos_ids
+        return [list(row[:-1] if len(row) > 1 and row[-1] in ends else row) for row in rows]
 
     @torch.no_grad()
     def _token_nlls(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:

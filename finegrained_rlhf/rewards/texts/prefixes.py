@@ -6,7 +6,6 @@ tokens, or what the score measures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -15,6 +14,7 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
+from finegrained_rlhf.rewards.texts.scoring import distinct_scores
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
 
 Granularity = Literal["sub_sentence", "sentence"]
@@ -61,18 +61,7 @@ class _TextReward:
         Raises:
             ConfigError: the scorer gave something else than a number in [0, 1] for each text.
         """
-        wanted = sorted(set(texts), key=lambda text: (len(text), text))
-        if not wanted:
-            return {}
-        found = [float(score) for score in self.scorer.score_texts(wanted)]
-        if len(found) != len(wanted):
-            raise ConfigError(f"{self.scorer.identity} gave {len(found)} scores for {len(wanted)} texts")
-        for text, score in zip(wanted, found, strict=True):
-            if not (math.isfinite(score) and 0.0 <= score <= 1.0):
-                raise ConfigError(
-                    f"{self.scorer.identity} gave {score} for a text of {len(text)} characters, not 0 to 1"
-                )
-        return dict(zip(wanted, found, strict=True))
+        return distinct_scores(self.scorer, texts)
 
 
 class PrefixDifferenceScorer(_TextReward):
