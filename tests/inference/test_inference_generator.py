@@ -60,6 +60,21 @@ def test_greedy_answers_are_those_of_transformers_own_generate(directories: dict
     assert len({answer[0] for answer in answers}) > 1
 
 
+def test_a_continuation_has_the_blank_that_decoding_a_response_alone_drops(directories: dict[str, Path]) -> None:
+    """Prompt and continuation are together the text of all ids; a mark has no blank before it, a word has one."""
+    generator, decoding = load_policy(directories["gpt2"], device="cpu"), Sample(8, temperature=2.0)
+    prompts = [Prompt(text, text, tuple(generator.tokenizer(text)["input_ids"])) for text in TEXTS]
+    memory = generator._engine.encode(prompts)
+    rollout = generator._engine.decode(memory, [decoding], max_new_tokens=6, seed=0)
+    batches = generator.stream(prompts, decoding, max_new_tokens=6)
+    responses = [response for batch in batches for group in batch for response in group]
+    for row, response in enumerate(responses):
+        prompt = prompts[int(rollout.prompt_index[row])]
+        ids = [*prompt.input_ids, *rollout.response_ids[row][: rollout.lengths()[row]].tolist()]
+        assert prompt.text + response.continuation == generator.tokenizer.decode(ids, skip_special_tokens=True)
+    assert " " in {response.before for response in responses}
+
+
 def test_samples_of_a_text_depend_on_no_other_text(directories: dict[str, Path]) -> None:
     generator = load_policy(directories["t5"], device="cpu")
     decoding = Sample(3, temperature=1.5)

@@ -110,8 +110,7 @@ class EvaluateDetox:
         drawn = (self.mixer, self.samples, self.max_new_tokens) != (None, None, None) or self.best_of > 1
         if self.outputs is not None and drawn:
             raise ConfigError(
-                "mixer, samples, max_new_tokens and best_of are for checkpoint=RUN; the continuations of a file are drawn "
-                "already"
+                "mixer, samples, max_new_tokens and best_of are for checkpoint=RUN; those of a file are drawn already"
             )
         self._decoding()
 
@@ -162,11 +161,10 @@ class EvaluateDetox:
         prompts = unencoded_prompts(self.data)
         known = dict(zip((p.id for p in prompts), outputs_of(prompts, self.outputs, self.limit), strict=False))
         prompts = prompts[: self.limit]
+        count = len(known[prompts[0].id])
         for prompt in prompts:
-            if len(known[prompt.id]) != len(known[prompts[0].id]):
-                problem = (
-                    f"expected {len(known[prompts[0].id])} outputs as of the first prompt, got {len(known[prompt.id])}"
-                )
+            if len(known[prompt.id]) != count:
+                problem = f"expected {count} outputs, as of the first prompt, got {len(known[prompt.id])}"
                 raise DataError(problem, file=self.outputs, record=prompt.id, field="outputs")
         mine = [prompts[i] for i in processes.share(len(prompts))]
         return mine, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in mine]

@@ -61,9 +61,9 @@ def summarise_continuations(prompts: Sequence[MeasuredPrompt]) -> dict[str, floa
     Of each scorer `NAME/average_max`, the mean over prompts of the highest score, `NAME/any_toxic`, the share of
     prompts with a toxic continuation, `NAME/mean` and `NAME/toxic`, the mean score of continuations and the share of
     toxic ones, and `NAME/missing`, the share of continuations without a score: these count nowhere.
-    `perplexity/mean`, `/median` and `/log_mean` (of the logarithms) are over continuations, `/corpus` weighs tokens, `/below_1e4` is the mean without
-    larger values, as the public code takes it, `/over_1e4` the share of those. `dist-n` is that of the public code,
-    `dist-n/ngrams` that over n-grams. What cannot be computed is absent.
+    `perplexity/mean`, `/median` and `/log_mean` (of the logarithms) are over continuations, `/corpus` weighs tokens,
+    `/below_1e4` is the mean without larger values, as in the public code, `/over_1e4` the share of those. `dist-n`
+    is that of the public code, `dist-n/ngrams` that over n-grams. What cannot be computed is absent.
     """
     texts = [text for prompt in prompts for text in prompt.texts]
     found: dict[str, float] = {"prompts": float(len(prompts)), "continuations": float(len(texts))}
