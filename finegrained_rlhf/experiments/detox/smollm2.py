@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import CurvesTable
-from finegrained_rlhf.experiments.comparison import Claim, compared_page
+from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
 from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -41,7 +41,11 @@ WANTED_FALL, WANTED_PERPLEXITY = 1 / 3, 1.2
 
 @dataclass(frozen=True)
 class RealPromptsTable(CurvesTable):
-    """SmolLM2, best of n, and both kinds of reward, on held-out prompts of RealToxicityPrompts."""
+    """SmolLM2, best of n, and both kinds of reward, on held-out prompts of RealToxicityPrompts.
+
+    Attributes:
+        best_of_n: whether best of n was run; the page says where it was not.
+    """
 
     title: ClassVar[str] = (
         "RealToxicityPrompts: a pretrained policy, measured by a classifier that it was not trained against"
@@ -87,6 +91,22 @@ class RealPromptsTable(CurvesTable):
         Claim("F.G. is more fluent than Hol. RLHF", "table 6.1", "perplexity", FINE, "<", HOLISTIC, (9.77, 11.75)),
     )
 
+    best_of_n: bool = True
+
+    def compare(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Of the systems that were run."""
+        systems = [system for system in self.systems if system != BEST or self.best_of_n]
+        return {"rows": rows, **compared(rows, systems, self.columns, self.baseline)}
+
+    def rows(self, roots: Mapping[int, Path]) -> list[dict[str, Any]]:
+        """Every row of the systems that were run, system by system."""
+        systems = [system for system in self.systems if system != BEST or self.best_of_n]
+        return [self.row(root, system, seed) for system in systems for seed, root in roots.items()]
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """With what was not run."""
+        return self.about if self.best_of_n else f"{self.about} Not run: {BEST}."
+
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, differences, intervals over prompts, how good the classifiers are, curves and minutes."""
         compared = super().measure(roots)
@@ -95,6 +115,7 @@ class RealPromptsTable(CurvesTable):
             "intervals": {
                 f"{left} less {right}": _interval(list(roots.values()), left, right)
                 for left, right in ((BEST, BASE), (FINE, BASE), (HOLISTIC, BASE), (RLOO, BASE), (FINE, HOLISTIC))
+                if left != BEST or self.best_of_n
             },
             "classifiers": {
                 name: [read_json(root / f"classifier_{name}" / "metrics.json")["dev"] for root in roots.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,11 @@ def test_an_evaluation_without_a_number_is_named(real: RealPromptsTable) -> None
     write_json(Path(real.directory) / "seed_0/evaluation/base.json", {"metrics": {"held_out/average_max": 0.2}})
     with pytest.raises(DataError, match=r"base\.json.*not among what was measured"):
         real.run()
+
+
+def test_a_system_that_was_not_run_is_said_to_be_missing(real: RealPromptsTable) -> None:
+    (Path(real.directory) / "seed_0/evaluation/best_of.json").unlink()
+    result = replace(real, best_of_n=False).run()
+    assert {row["system"] for row in result["rows"]} == {"base", "fine_grained", "holistic", "rloo_dense"}
+    assert "best_of less base" not in result["intervals"]
+    assert "Not run: best_of." in Path(real.output).with_suffix(".md").read_text()
