@@ -166,7 +166,7 @@ def test_ppo_with_sampled_validations_and_the_truth_beside(folder: Path, tmp_pat
         (("outputs=FOLDER/world/test.jsonl", "samples=3"), "are for checkpoint=RUN"),
         (("checkpoint=FOLDER/base", "protocol=other"), "protocol: expected one of thesis, literature"),
         (("checkpoint=FOLDER/base", "temperature=0"), "temperature"),
-        (("checkpoint=FOLDER/base", "+mixer.alpha=1"), "name one first (mixer=dexperts, gedi or word_list)"),
+        (("checkpoint=FOLDER/base", "+mixer.alpha=1"), "mixer: no _target_, so nothing says which LogitsMixer it is"),
     ],
 )
 def test_bad_evaluations_are_one_line(folder: Path, tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
