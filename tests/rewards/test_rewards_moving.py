@@ -268,7 +268,9 @@ MOVING: dict[str, Any] = {
 
 
 def moving_trainer(path: Path, **given: Any) -> PPOTrainer:
-    trainer = make_trainer(path, validation=3, **{"owner": copy.deepcopy(policy("t5")), **given})
+    if "owner" not in given:  # making one moves the global generator, which threads share
+        given["owner"] = copy.deepcopy(policy("t5"))
+    trainer = make_trainer(path, validation=3, **given)
     config = replace(trainer.composer.config, **MOVING)
     trainer.composer = RewardComposer(config, trainer.processes.sum_, trainer.models.policy.eos_ids)
     trainer.samples = KeptSamples(every=1)
