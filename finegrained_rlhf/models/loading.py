@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from transformers import (
@@ -262,8 +262,17 @@ class ValueConfig:
         return SeparateValueModel(backbone, policy, heads).to(policy.device).eval()
 
 
-def check_vocabulary(policy: Policy, prompts_ids: Sequence[Sequence[int]]) -> None:
+class _Embedding(Protocol):
+    @property
+    def model(self) -> Any: ...
+
+
+def check_vocabulary(policy: _Embedding, prompts_ids: Sequence[Sequence[int]]) -> None:
     """Require every prompt id to have an embedding row.
+
+    Args:
+        policy: it, or another model of ours on one of transformers'.
+        prompts_ids: token ids of prompts, or of other texts that it reads.
 
     Raises:
         ModelError: the tokenizer knows ids that the model has no embedding for.

@@ -16,6 +16,7 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -113,7 +114,7 @@ class TrainClassifier(TrainingRun[ClassifierTrainer]):
         Raises:
             DataError: a file is missing or damaged.
             ConfigError: labels that do not belong to the data.
-            ModelError: no model that can classify, or a tokenizer that cannot pad.
+            ModelError: no model that can classify, a tokenizer that cannot pad, or one that is not the model's.
         """
         train = read_labelled_texts(self.data)
         validation = [] if self.validation_data is None else read_labelled_texts(self.validation_data)
@@ -121,13 +122,14 @@ class TrainClassifier(TrainingRun[ClassifierTrainer]):
         model = TextClassifier.new(self.model, labels, self.max_length)
         if self.dropout is not None:
             set_dropout(model.network, self.dropout)
-        examples = _examples(model, train, labels)
+        examples, held_out = (_examples(model, part, labels) for part in (train, validation))
+        check_vocabulary(model, [example.ids for example in (*examples, *held_out)])
         if self.shuffle_labels:
             examples = _shuffled(examples, self.seed)
         return ClassifierTrainer(
             model,
             examples,
-            _examples(model, validation, labels),
+            held_out,
             self.batches,
             self.optimizer,
             self.steps(len(examples)),

@@ -11,7 +11,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopResult
@@ -94,7 +94,8 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
         Raises:
             DataError: a file is missing or damaged, or a text has no label.
             ConfigError: the policy is an encoder-decoder, or codes that do not belong to the data or the tokenizer.
-            ModelError: no readable model, or it has no position for the end of the longest text.
+            ModelError: no readable model, or it has no position for the end of the longest text, or no embedding for
+                a token.
         """
         policy = self.policy.load(processes.loading_device)
         if not isinstance(policy, CausalPolicy):
@@ -107,6 +108,7 @@ class TrainGeDi(TrainingRun[GeDiTrainer]):
         codes = self._codes(policy, labels)
         longest = max(len(code) for code in codes.values()) + self.max_tokens
         examples, held_out = (self._examples(policy, part, labels) for part in (train, validation))
+        check_vocabulary(policy, [*codes.values(), *(example.ids for example in (*examples, *held_out))])
         check_positions(
             policy.model.config, min(longest, longest - self.max_tokens + max(len(e.ids) for e in examples))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyBertConfig, TinyGPT2Config, TinyT5Config
 from finegrained_rlhf.rewards import ClassifierScorer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -149,3 +151,14 @@ def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
         job(files, tmp_path, selected_by="f1")
     with pytest.raises(ConfigError, match="batch sizes"):
         ClassifierBatchConfig(0)
+
+
+def test_a_tokenizer_of_another_model_is_refused(files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files / "models/gpt2", tmp_path / "odd")
+    tokenizer = load_tokenizer(tmp_path / "odd")
+    tokenizer.add_tokens(["violet"])
+    tokenizer.save_pretrained(tmp_path / "odd")
+    write_jsonl(tmp_path / "odd.jsonl", [{"text": "red violet", "label": "good"}, {"text": "blue", "label": "bad"}])
+    for part in ("data", "validation_data"):
+        with pytest.raises(ModelError, match="they do not belong together"):
+            built(job(files, tmp_path / "run", model=str(tmp_path / "odd"), **{part: str(tmp_path / "odd.jsonl")}))

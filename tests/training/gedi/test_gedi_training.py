@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch
 from rl_toy import policy
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.loading import PolicyConfig, load_tokenizer
 from finegrained_rlhf.models.logprobs import TokenLogprobs
 from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyT5Config
@@ -151,3 +152,15 @@ def test_what_cannot_be_trained_is_refused(files: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "scored.jsonl", [{"text": "red", "label": "a"}, {"text": "blue", "score": 0.5}])
     with pytest.raises(DataError, match="record 1.*expected a label"):
         job(files, tmp_path, data=str(tmp_path / "scored.jsonl")).build(Processes())
+
+
+def test_a_tokenizer_of_another_model_is_refused(files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files / "models/gpt2", tmp_path / "odd")
+    tokenizer = load_tokenizer(tmp_path / "odd")
+    tokenizer.add_tokens(["violet"])
+    tokenizer.save_pretrained(tmp_path / "odd")
+    write_jsonl(tmp_path / "odd.jsonl", [{"text": "red violet", "label": "a"}, {"text": "blue", "label": "b"}])
+    odd = {"policy": PolicyConfig(str(tmp_path / "odd"))}
+    for changes in ({"data": str(tmp_path / "odd.jsonl")}, {"codes": {"a": "violet", "b": "plum"}}):
+        with pytest.raises(ModelError, match="they do not belong together"):
+            job(files, tmp_path / "run", **odd | changes).build(Processes())
