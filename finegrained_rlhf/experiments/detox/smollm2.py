@@ -105,7 +105,8 @@ class RealPromptsTable(CurvesTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With what was not run."""
-        return self.about if self.best_of_n else f"{self.about} Not run: {BEST}."
+        run = any(row["system"] == BEST for row in result["rows"])
+        return self.about if run else f"{self.about} Not run: {BEST}."
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, differences, intervals over prompts, how good the classifiers are, curves and minutes."""
