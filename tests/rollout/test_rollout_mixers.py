@@ -223,6 +223,8 @@ def test_mixers_refuse_what_they_cannot_use(directories: dict[str, Path], tmp_pa
         GeDi(classes, "mild", "rude").setup(policy("gpt2"))
     with pytest.raises(ConfigError, match="one class"):
         GeDi(classes, "mild", "mild").setup(policy("gpt2"))
+    with pytest.raises(ConfigError, match="mixer=gedi: expected a decoder-only policy"):
+        GeDi(classes, "mild", "toxic").setup(policy("t5"))
     with pytest.raises(ConfigError, match="nucleus"):
         DExperts(anti, nucleus=0.0)
     with pytest.raises(ConfigError, match="filter_share"):

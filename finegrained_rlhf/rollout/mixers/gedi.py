@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.loading import model_directory
-from finegrained_rlhf.models.policy import Policy, PromptMemory
+from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.rollout.mixers.protocol import guide, ready
 from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
@@ -63,6 +63,8 @@ class GeDi:
         """See `LogitsMixer.setup`. Raises ConfigError where the model does not know the classes, or they are one."""
         if self.wanted == self.unwanted:
             raise ConfigError(f"mixer: wanted and unwanted are one class, {self.wanted!r}")
+        if not isinstance(policy, CausalPolicy):
+            raise ConfigError("mixer=gedi: expected a decoder-only policy, whose prompt and answer are one text")
         codes = ClassCodes.read(model_directory(self.model))
         for name in (self.wanted, self.unwanted):
             if name not in codes.codes:
