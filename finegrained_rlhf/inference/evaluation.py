@@ -16,7 +16,7 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generate import Answering, respond
 from finegrained_rlhf.inference.generator import Response, TextGenerator
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.measure import ResponseMonitor, oracle_rates
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.placement import EMPTY
@@ -256,7 +256,7 @@ def summarise(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None
     finished = [row.finished for row in rows if row.finished is not None]
     if finished and len(finished) == len(rows):
         metrics["finished_share"] = finite_mean(finished)
-    return metrics | _reward_metrics(rows, composer) | _oracle_metrics(rows)
+    return metrics | _reward_metrics(rows, composer) | oracle_rates([row.counts for row in rows])
 
 
 def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None) -> dict[str, float]:
@@ -288,12 +288,3 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
 def error_free_flags(scores: ComponentScores, least: float) -> list[int]:
     """Whether each segment of a response is free of errors: has a value of at least `least`. None of an empty one."""
     return [int(value >= least) for span, value in zip(scores.spans, scores.values, strict=True) if span != EMPTY]
-
-
-def _oracle_metrics(rows: Sequence[EvaluatedResponse]) -> dict[str, float]:
-    rates: dict[str, float] = {}
-    for name in rows[0].counts if rows else ():
-        found = sum(row.counts[name][0] for row in rows)
-        of = sum(row.counts[name][1] for row in rows)
-        rates[name] = found / of if of else 0.0
-    return rates

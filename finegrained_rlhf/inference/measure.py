@@ -62,6 +62,19 @@ class ResponseMonitor(Protocol):
         """(sum, count) of each measurement of R responses; the same names for every input, the empty one included."""
 
 
+def oracle_rates(counts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
+    """The rates of an oracle over all that it counted; 0 where there is nothing to count.
+
+    Args:
+        counts: (found, of how many) by name of the rate, part by part.
+    """
+    rates: dict[str, float] = {}
+    for name in counts[0] if counts else ():
+        found, of = (sum(part[name][place] for part in counts) for place in (0, 1))
+        rates[name] = found / of if of else 0.0
+    return rates
+
+
 class PhaseTimer:
     """Wall-clock seconds of named phases of a step; waits for the device at their ends."""
 

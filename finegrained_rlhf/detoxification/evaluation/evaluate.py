@@ -17,7 +17,7 @@ from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText, Ju
 from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
 from finegrained_rlhf.inference.generator import Response
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.measure import ResponseMonitor, oracle_rates
 from finegrained_rlhf.inference.prompts import TooLong, prompts_for
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rewards.texts.scoring import known_scores
@@ -138,11 +138,7 @@ class EvaluateDetox:
         measured = processes.gather_objects(self._measure(prompts, groups, judge, processes))
         metrics = summarise_continuations(measured)
         if self.oracle is not None:
-            counts = self._oracle(prompts, groups)
-            pairs = processes.gather_objects([counts])
-            for name in counts:
-                total, count = (sum(found[name][i] for found in pairs) for i in (0, 1))
-                metrics[name] = total / count if count else 0.0
+            metrics |= oracle_rates(processes.gather_objects([self._oracle(prompts, groups)]))
         if processes.is_main:
             self._write(measured, metrics)
         return metrics

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from finegrained_rlhf.core.batching import length_groups
+from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.models.families.causal import check_positions
@@ -71,9 +71,11 @@ class WholeTextTrainer(SFTTrainer):
         if not self.held_out:
             return {}
         mine = [self.held_out[i] for i in self.processes.share(len(self.held_out))]
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums, overhead = torch.zeros(2, dtype=torch.float64), batch_overhead(self.policy.device)
         with whole_weights(self.policy.model), self.processes.autocast():
-            for rows in length_groups([len(one.answer_ids) for one in mine], self.settings.validation_batch_size, 0):
+            for rows in length_groups(
+                [len(one.answer_ids) for one in mine], self.settings.validation_batch_size, overhead
+            ):
                 ids, mask = pad_rows([mine[i].answer_ids for i in rows], self.policy.pad_id)
                 ids, mask = on_device(ids, self.policy.device), on_device(mask, self.policy.device)
                 memory = self.policy.encode([mine[i].prompt for i in rows])
