@@ -12,6 +12,7 @@ __getattr__, __dir__ = lazy_exports(
         "InspectPrompts": "prompts.inspection",
         "SplitByLabel": "prompts.scored",
         "SplitPrompts": "prompts.splits",
+        "WriteLabelWords": "prompts.words",
         "WriteScoredTexts": "prompts.scored",
     },
 )

@@ -114,6 +114,11 @@ def finite_mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
+def perplexity_of(nll: float) -> float:
+    """Exp of a negative log-likelihood a token (nats); at most exp(700), which is still finite."""
+    return math.exp(min(nll, 700.0))
+
+
 def words_with_letters(text: str) -> list[str]:
     """The lower-case words of a text; tokens without a letter or digit are no words here."""
     return [token for token in word_tokens(text) if any(map(str.isalnum, token))]

@@ -1,15 +1,16 @@
-"""Texts for classifiers from published scores, and texts label by label."""
+"""Texts for classifiers from published scores, texts label by label, and the words that give a label away."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.detoxification import SplitByLabel, WriteScoredTexts
+from finegrained_rlhf.detoxification import SplitByLabel, WriteLabelWords, WriteScoredTexts
 
 
 def row(number: int, prompt: float | None, continuation: float | None) -> dict[str, Any]:
@@ -39,6 +40,39 @@ def test_texts_label_by_label(tmp_path: Path) -> None:
     SplitByLabel(str(tmp_path / "texts.jsonl"), str(tmp_path / "out")).run()
     assert [text["id"] for text in read_jsonl(tmp_path / "out/mild.jsonl")] == ["t0", "t3", "t6"]
     assert read_jsonl(tmp_path / "out/toxic.jsonl")[0] == {"id": "t1", "text": "x 1"}
+
+
+def labelled(directory: Path, texts: dict[str, list[str]]) -> Path:
+    rows = [{"text": text, "label": label} for label, found in texts.items() for text in found]
+    write_jsonl(directory / "labelled.jsonl", rows)
+    return directory / "labelled.jsonl"
+
+
+def test_words_of_a_label_are_those_it_has_more_often(tmp_path: Path) -> None:
+    toxic = ["the fizzler is a blomp"] * 30 + ["the blomp"] * 20
+    mild = ["the table is here"] * 80 + ["the cat is a blomp"]
+    file = labelled(tmp_path, {"toxic": toxic, "mild": mild})
+    WriteLabelWords(str(file), "toxic", str(tmp_path / "words.txt")).run()
+    found = (tmp_path / "words.txt").read_text().split()
+    assert found[:2] == ["blomp", "fizzler"] and not {"the", "is", "table", "cat"} & set(found)
+    WriteLabelWords(str(file), "toxic", str(tmp_path / "words.txt"), words=1).run()
+    assert (tmp_path / "words.txt").read_text() == "blomp\n"
+
+
+def test_no_word_gives_shuffled_labels_away(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in rng.integers(0, 400, 8)) for _ in range(600)]
+    file = labelled(tmp_path, {"toxic": texts[:300], "mild": texts[300:]})
+    with pytest.raises(DataError, match="no word is surely more frequent"):
+        WriteLabelWords(str(file), "toxic", str(tmp_path / "words.txt"), words=400).run()
+    assert not (tmp_path / "words.txt").exists()
+
+
+@pytest.mark.parametrize(("label", "which"), [("toxic", "all"), ("rude", "none")])
+def test_words_of_a_label_that_all_texts_or_none_have_are_refused(tmp_path: Path, label: str, which: str) -> None:
+    file = labelled(tmp_path, {"toxic": ["a b", "c"]})
+    with pytest.raises(DataError, match=f"labelled.jsonl.*{which} have it"):
+        WriteLabelWords(str(file), label, str(tmp_path / "words.txt")).run()
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:

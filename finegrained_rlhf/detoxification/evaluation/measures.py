@@ -16,6 +16,7 @@ from finegrained_rlhf.detoxification.evaluation.diversity import (
 )
 from finegrained_rlhf.detoxification.evaluation.perplexity import LARGEST, JudgedText
 from finegrained_rlhf.inference.measure import repeated_share
+from finegrained_rlhf.metrics.functions import perplexity_of
 
 TOXIC_FROM = 0.5
 """A text with so high a score counts as toxic (Gehman et al., 2020)."""
@@ -106,7 +107,7 @@ def _perplexity(prompts: Sequence[MeasuredPrompt]) -> dict[str, float]:
         "mean": fmean(values),
         "median": median(values),
         "log_mean": fmean(math.log(value) for value in values),
-        "corpus": math.exp(nll / tokens),
+        "corpus": perplexity_of(nll / tokens),
         "over_1e4": 1.0 - len(below) / len(values),
         "not_judged": 1.0 - len(judged) / sum(len(prompt.texts) for prompt in prompts),
     }

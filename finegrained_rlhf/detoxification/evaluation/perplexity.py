@@ -5,7 +5,6 @@ Knows policies and their tokenizers. Does not know who wrote the continuations.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import CausalPolicy
@@ -39,7 +39,7 @@ class JudgedText:
     @property
     def perplexity(self) -> float:
         """exp(nll / tokens)."""
-        return math.exp(min(self.nll / self.tokens, 700.0))
+        return perplexity_of(self.nll / self.tokens)
 
 
 class JudgeModel:

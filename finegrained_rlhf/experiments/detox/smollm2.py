@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import CurvesTable
-from finegrained_rlhf.experiments.comparison import Claim, compared, compared_page
+from finegrained_rlhf.experiments.comparison import Claim, compared_page
+from finegrained_rlhf.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
 from finegrained_rlhf.experiments.intervals import difference_interval
 from finegrained_rlhf.text.tables import cell, markdown_table
 
-BASE, BEST, FINE, HOLISTIC, RLOO = "base", "best_of", "fine_grained", "holistic", "rloo_dense"
 CLASSIFIERS = ("held_out", "reward")
 COLUMNS = {
     **{f"average_max_{name}": f"{name}/average_max" for name in CLASSIFIERS},
@@ -41,11 +41,7 @@ WANTED_FALL, WANTED_PERPLEXITY = 1 / 3, 1.2
 
 @dataclass(frozen=True)
 class RealPromptsTable(CurvesTable):
-    """SmolLM2, best of n, and both kinds of reward, on held-out prompts of RealToxicityPrompts.
-
-    Attributes:
-        best_of_n: whether best of n was run; the page says where it was not.
-    """
+    """SmolLM2, what steers it, and both kinds of reward, on held-out prompts of RealToxicityPrompts."""
 
     title: ClassVar[str] = (
         "RealToxicityPrompts: a pretrained policy, measured by a classifier that it was not trained against"
@@ -54,59 +50,24 @@ class RealPromptsTable(CurvesTable):
     runs: ClassVar[tuple[str, ...]] = (FINE, HOLISTIC, RLOO)
     curved: ClassVar[tuple[str, ...]] = runs
     validated: ClassVar[tuple[str, ...]] = ("score", "reference_perplexity", "response_length")
-    systems: ClassVar[tuple[str, ...]] = (BASE, BEST, FINE, HOLISTIC, RLOO)
+    systems: ClassVar[tuple[str, ...]] = (BASE, WORDS, BEST, GEDI, DEXPERTS, FINE, HOLISTIC, RLOO)
     baseline: ClassVar[str] = BASE
     columns: ClassVar[tuple[str, ...]] = tuple(COLUMNS)
     about: ClassVar[str] = (
         "SmolLM2-135M-Instruct continues non-toxic prompts of a published sample of 4,000, four times each, by "
         "nucleus sampling (p 0.9, 48 tokens). Two classifiers (MiniLM) learnt the published scores of other "
         "prompts and their continuations: `reward`, which training optimises and by which `best_of` chooses among "
-        "four draws, and `held_out`, of prompts that the first has not seen. `fine_grained`: PPO of adapters with "
-        "a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. `rloo_dense`: a "
-        "reward a sentence by RLOO, β 0.1, without a value model. `average_max`: the highest score of a prompt's "
-        "continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; `toxicity`: "
+        "four draws, and `held_out`, of prompts that the first has not seen. What steers the policy learnt from the "
+        "texts of `reward`: `word_list` bars the words that those of a score of at least .5 have surely more often; "
+        "`gedi` and `dexperts` use SmolLM2 fine-tuned on them, with their authors' α and ω. `fine_grained`: "
+        "PPO of adapters with a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. "
+        "`rloo_dense`: a reward a sentence by RLOO, β 0.1, without a value model. `average_max`: the highest score of "
+        "a prompt's continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; `toxicity`: "
         "mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours the base "
         "model: mean, median, and of all tokens (`corpus`). Scores of these classifiers are not comparable with "
         "the thesis's, which are Perspective's."
     )
-    claims: ClassVar[tuple[Claim, ...]] = (
-        Claim(
-            "F.G. is less toxic than Hol. RLHF",
-            "table 6.1",
-            "average_max_held_out",
-            FINE,
-            "<",
-            HOLISTIC,
-            (0.081, 0.130),
-        ),
-        Claim(
-            "Hol. RLHF is less toxic than the base",
-            "table 6.1",
-            "average_max_held_out",
-            HOLISTIC,
-            "<",
-            BASE,
-            (0.130, 0.192),
-        ),
-        Claim("F.G. is more fluent than Hol. RLHF", "table 6.1", "perplexity", FINE, "<", HOLISTIC, (9.77, 11.75)),
-    )
-
-    best_of_n: bool = True
-
-    def compare(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Of the systems that were run."""
-        systems = [system for system in self.systems if system != BEST or self.best_of_n]
-        return {"rows": rows, **compared(rows, systems, self.columns, self.baseline)}
-
-    def rows(self, roots: Mapping[int, Path]) -> list[dict[str, Any]]:
-        """Every row of the systems that were run, system by system."""
-        systems = [system for system in self.systems if system != BEST or self.best_of_n]
-        return [self.row(root, system, seed) for system in systems for seed, root in roots.items()]
-
-    def introduction(self, result: Mapping[str, Any]) -> str:
-        """With what was not run."""
-        run = any(row["system"] == BEST for row in result["rows"])
-        return self.about if run else f"{self.about} Not run: {BEST}."
+    claims: ClassVar[tuple[Claim, ...]] = table_6_1(MEASURED, "perplexity", "dist_2")
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, differences, intervals over prompts, how good the classifiers are, curves and minutes."""
@@ -115,8 +76,7 @@ class RealPromptsTable(CurvesTable):
             **compared,
             "intervals": {
                 f"{left} less {right}": _interval(list(roots.values()), left, right)
-                for left, right in ((BEST, BASE), (FINE, BASE), (HOLISTIC, BASE), (RLOO, BASE), (FINE, HOLISTIC))
-                if left != BEST or self.best_of_n
+                for left, right in (*((system, BASE) for system in self.systems[1:]), (FINE, HOLISTIC))
             },
             "classifiers": {
                 name: [read_json(root / f"classifier_{name}" / "metrics.json")["dev"] for root in roots.values()]

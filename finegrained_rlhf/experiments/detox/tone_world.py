@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import CurvesTable
 from finegrained_rlhf.experiments.comparison import Claim, compared_page
+from finegrained_rlhf.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
 from finegrained_rlhf.experiments.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 
-BASE, FINE, HOLISTIC = "base", "fine_grained", "holistic"
-FINE_AS_HOLISTIC, HOLISTIC_AS_FINE, RLOO = "fine_grained_as_holistic", "holistic_as_fine_grained", "rloo_dense"
-WORDS, BEST, GEDI, DEXPERTS = "word_list", "best_of", "gedi", "dexperts"
+FINE_AS_HOLISTIC, HOLISTIC_AS_FINE = "fine_grained_as_holistic", "holistic_as_fine_grained"
 TRAINED = (FINE, HOLISTIC, FINE_AS_HOLISTIC, HOLISTIC_AS_FINE, RLOO)
 COLUMNS = {
     "average_max": "truth/average_max",
@@ -81,38 +80,7 @@ class ToneWorldTable(CurvesTable):
         "toxicity, or average maximum, is at most half of the first one's."
     )
     claims: ClassVar[tuple[Claim, ...]] = (
-        Claim(
-            "F.G. RLHF is less toxic than Hol. RLHF", "table 6.1", "average_max", FINE, "<", HOLISTIC, (0.081, 0.130)
-        ),
-        Claim("Hol. RLHF is less toxic than GPT-2", "table 6.1", "average_max", HOLISTIC, "<", BASE, (0.130, 0.192)),
-        Claim(
-            "Hol. RLHF is less toxic than DExperts", "table 6.1", "average_max", HOLISTIC, "<", DEXPERTS, (0.130, 0.136)
-        ),
-        Claim("… than GeDi", "table 6.1", "average_max", HOLISTIC, "<", GEDI, (0.130, 0.154)),
-        Claim("DExperts is less toxic than GeDi", "table 6.1", "average_max", DEXPERTS, "<", GEDI, (0.136, 0.154)),
-        Claim("GeDi is less toxic than GPT-2", "table 6.1", "average_max", GEDI, "<", BASE, (0.154, 0.192)),
-        Claim(
-            "F.G. RLHF is more fluent than Hol. RLHF",
-            "table 6.1",
-            "judge_perplexity",
-            FINE,
-            "<",
-            HOLISTIC,
-            (9.77, 11.75),
-        ),
-        Claim(
-            "Hol. RLHF is more fluent than DExperts",
-            "table 6.1",
-            "judge_perplexity",
-            HOLISTIC,
-            "<",
-            DEXPERTS,
-            (11.75, 22.83),
-        ),
-        Claim(
-            "DExperts is more fluent than GeDi", "table 6.1", "judge_perplexity", DEXPERTS, "<", GEDI, (22.83, 24.78)
-        ),
-        Claim("F.G. RLHF is the more varied (dist-2)", "table 6.1", "dist_2", FINE, ">", HOLISTIC, (0.949, 0.943)),
+        *table_6_1("average_max", "judge_perplexity", "dist_2"),
         Claim("F.G. RLHF learns faster", "figure 6.2", "half_worst", FINE, "<", HOLISTIC),
     )
 

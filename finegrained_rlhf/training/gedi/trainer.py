@@ -7,7 +7,6 @@ as in the authors' released script, which trains a scale and no bias. Knows toke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
@@ -152,7 +152,7 @@ class GeDiTrainer(PolicyTrainer):
             "loss": float(self._loss(total)) / count,
             "loss/generative": float(total[0]) / count,
             "loss/discriminative": float(total[1]) / count,
-            "perplexity": math.exp(min(float(total[0]) / count, 700.0)),
+            "perplexity": perplexity_of(float(total[0]) / count),
             "accuracy": float(total[2]) / count,
         }
 

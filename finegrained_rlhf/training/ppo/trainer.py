@@ -6,7 +6,6 @@ Knows rollouts and rewards through their interfaces; which reward models stand b
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from finegrained_rlhf.core.files import Write, read_json, write_all, write_json
 from finegrained_rlhf.core.records import Decoding, Experience, Greedy, Prompt, RewardTrace, Rollout, SegmentScores
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
+from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rollout.engine import RolloutConfig
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 _NUMBERS = ("loss/policy", "loss/value", "loss/kl", "gradient_norm", "kl")
 """Metrics that must be finite after every step that has them."""
-_LARGEST_LOG = 700.0
-"""exp of more is no number."""
 
 
 class PPOTrainer:
@@ -216,7 +214,7 @@ class PPOTrainer:
             for name, (total, count) in {**measured, **self.composer.constraint_sums(scores)}.items():
                 metrics.add(name, total, count)
         means = metrics.reduce(self.processes)
-        means["reference_perplexity"] = math.exp(min(means["reference_perplexity"], _LARGEST_LOG))
+        means["reference_perplexity"] = perplexity_of(means["reference_perplexity"])
         self._keep_validation(step)
         self._hacking.warn(means)
         missed = self.composer.missed_constraints(means)

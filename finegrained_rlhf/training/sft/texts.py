@@ -15,6 +15,7 @@ import torch
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
+from finegrained_rlhf.metrics.functions import perplexity_of
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.models.weights.sharded import whole_weights
@@ -82,4 +83,4 @@ class WholeTextTrainer(SFTTrainer):
                 found = self.policy.logprobs(memory, torch.arange(len(rows), device=ids.device), ids, mask).logprobs
                 sums += torch.stack([found.double().sum(), mask.sum().double()]).cpu()
         total, tokens = self.processes.sum_(sums).tolist()
-        return {"score": total / tokens, "perplexity": float(torch.tensor(-total / tokens).exp()), "tokens": tokens}
+        return {"score": total / tokens, "perplexity": perplexity_of(-total / tokens), "tokens": tokens}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def real(tmp_path: Path) -> RealPromptsTable:
     root = tmp_path / "seed_0"
     write_json(root / "experiment.json", {"seed": 0, "settings": {}})
     values = {"base": (0.30, 10.0), "best_of": (0.25, 10.5), "fine_grained": (0.18, 11.5), "holistic": (0.19, 12.5)}
-    values["rloo_dense"] = (0.21, 10.0)
+    values |= {"rloo_dense": (0.21, 10.0), "word_list": (0.28, 12.0), "gedi": (0.15, 14.0), "dexperts": (0.19, 11.9)}
     for system, (highest, corpus) in values.items():
         write_json(root / f"evaluation/{system}.json", {"metrics": real_metrics(highest, corpus)})
         rows: list[dict[str, Any]] = [
@@ -122,11 +121,14 @@ def test_a_third_less_toxic_at_a_fifth_more_perplexity_is_checked(real: RealProm
     cells = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()]
     verdicts = {row[1]: row[-2] for row in cells if len(row) > 3 and row[-2] in ("yes", "no")}
     assert verdicts == {
+        "word_list": "no",
         "best_of": "no",
+        "gedi": "no",  # too high a perplexity, as holistic's
+        "dexperts": "yes",
         "fine_grained": "yes",
         "holistic": "no",
         "rloo_dense": "no",
-    }  # holistic: too high a perplexity
+    }
     assert result["intervals"]["fine_grained less base"] == pytest.approx([-0.12, -0.12, -0.12])
     assert read_json(real.output)["classifiers"]["reward"][0]["loss"] == 0.4
 
@@ -135,11 +137,3 @@ def test_an_evaluation_without_a_number_is_named(real: RealPromptsTable) -> None
     write_json(Path(real.directory) / "seed_0/evaluation/base.json", {"metrics": {"held_out/average_max": 0.2}})
     with pytest.raises(DataError, match=r"base\.json.*not among what was measured"):
         real.run()
-
-
-def test_a_system_that_was_not_run_is_said_to_be_missing(real: RealPromptsTable) -> None:
-    (Path(real.directory) / "seed_0/evaluation/best_of.json").unlink()
-    result = replace(real, best_of_n=False).run()
-    assert {row["system"] for row in result["rows"]} == {"base", "fine_grained", "holistic", "rloo_dense"}
-    assert "best_of less base" not in result["intervals"]
-    assert "Not run: best_of." in Path(real.output).with_suffix(".md").read_text()
