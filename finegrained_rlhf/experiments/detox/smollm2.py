@@ -62,8 +62,8 @@ class RealPromptsTable(CurvesTable):
         "`gedi` and `dexperts` use SmolLM2 fine-tuned on them, with their authors' α and ω. `fine_grained`: "
         "PPO of adapters with a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. "
         "`rloo_dense`: a reward a sentence by RLOO, β 0.1, without a value model. `average_max`: the highest score of "
-        "a prompt's continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; `toxicity`: "
-        "mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours the base "
+        "a prompt's continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; "
+        "`toxicity`: mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours the base "
         "model: mean, median, and of all tokens (`corpus`). Scores of these classifiers are not comparable with "
         "the thesis's, which are Perspective's."
     )
