@@ -60,7 +60,7 @@ def answers_cut(records: Sequence[FeedbackRecord], segmenters: Mapping[str, Segm
         for kind in (RELEVANCE, FACTUALITY):
             labels = [label for record in records for label in kind.labels(record, segmenter).labels]
             counts += [labels.count(1), labels.count(0)]
-        rouge = rouge_lsum([r.predictions[0] for r in records], [[r.gold] for r in records], segmenter)
+        rouge = rouge_lsum([r.predictions[0] for r in records], [[r.gold or ""] for r in records], segmenter)
         lines[f"answers, {name}"] = (
             "{} sentences, {} sub-sentences; labels has error / no error: relevance {} / {}, factuality {} / {}; "
             "RougeLSum of prediction 1 {:.4f}"
@@ -106,8 +106,9 @@ def no_shared_word(records: Sequence[FeedbackRecord], segmenter: Segmenter) -> s
             mapped = [mapped_sentences(answer, matcher, segmenter) for answer in record.predictions]
             scores = [len({sentence for _, sentence in row} & needed) / max(len(needed), 1) for row in mapped]
             judged.append(scores_to_preferences(scores))
-            if type(matcher) is TokenF1Matcher:
-                mapped.append(mapped_sentences(record.feedback.corrected_prediction, matcher, segmenter))
+            corrected = record.feedback.corrected_prediction if record.feedback else None
+            if type(matcher) is TokenF1Matcher and corrected is not None:
+                mapped.append(mapped_sentences(corrected, matcher, segmenter))
                 found = [sentence for row in mapped for _, sentence in row]
                 pieces, alone = pieces + len(found), alone + found.count(None)
         changed += sum(ours != theirs for ours, theirs in zip(*judged, strict=True))

@@ -30,17 +30,18 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
-from reward_models.encoders.models import RewardModel, RewardModelRecord, new_reward_model
-from reward_models.kinds import KindName
+from reward_models.encoders.models import RewardModel, new_reward_model
+from reward_models.kinds import kind_named
 from reward_models.kinds.base import GlobalAttention
 from reward_models.kinds.parts import InputParts
+from reward_models.record import RewardModelRecord
 from reward_models.training.objectives import reward_model_objective
 from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)
 VOCABULARY, MAX_LENGTH, HELD_OUT = 4000, 2048, 0.1
-TEMPLATE_STEPS: dict[KindName, int] = {"completeness": 200, "factuality": 100}
+TEMPLATE_STEPS: dict[str, int] = {"completeness": 200, "factuality": 100}
 
 
 class WithoutBar(RewardInputEncoder):
@@ -52,7 +53,7 @@ class WithoutBar(RewardInputEncoder):
         return super().encode(list(joined))
 
 
-def untrained(path: Path, kind: KindName, seed: int) -> RewardModel:
+def untrained(path: Path, kind: str, seed: int) -> RewardModel:
     """A reward model with a new head on the encoder at `path`, with the global attention of the published settings."""
     seed_everything(seed, "models")
     attention: GlobalAttention = "none" if kind in ("relevance", "factuality") else "first"
@@ -82,10 +83,10 @@ def trained(
 
 
 def examples_of(
-    records: Sequence[FeedbackRecord], kind: KindName, encoder: RewardInputEncoder, matching: Any = "token_f1"
+    records: Sequence[FeedbackRecord], kind: str, encoder: RewardInputEncoder, matching: Any = "token_f1"
 ) -> list[RewardExample]:
     """Labelled inputs of all records."""
-    return build_examples(records, LabelSettings(kind, matching), encoder, SpacySegmenter("rules"))
+    return build_examples(records, LabelSettings(kind_named(kind), matching), encoder, SpacySegmenter("rules"))
 
 
 def pairs_apart(examples: Sequence[RewardExample]) -> list[RewardExample]:
@@ -100,7 +101,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f}"
 
 
-def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: KindName) -> None:
+def pair_batches(encoder: Path, train: Sequence[FeedbackRecord], dev: Sequence[FeedbackRecord], kind: str) -> None:
     """Pairs of a question together or shuffled, and batches of 12 or 24, with the same number of steps."""
     reader = RewardInputEncoder(untrained(encoder, kind, 0).tokenizer, MAX_LENGTH)
     together, validation = examples_of(train, kind, reader), examples_of(dev, kind, reader)
@@ -153,7 +154,7 @@ def segment_answers(model: RewardModel, examples: Sequence[RewardExample]) -> to
     return torch.cat([model.segment_logits(batch).argmax(dim=-1) for batch in rows])
 
 
-def template(feedback: Path, kind: KindName) -> None:
+def template(feedback: Path, kind: str) -> None:
     """Train without the bar between passages, then score held-out records without and with it."""
     train, dev = hold_out(read_feedback(feedback), HELD_OUT, 0)
     texts = [text for record in train for passage in record.passages for text in passage.sentences]

@@ -28,13 +28,13 @@ from finegrained_rlhf.models.tiny.tokenizers import SPECIALS, build_tokenizer, e
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.kinds import KindName
+from reward_models.kinds import kind_named
 from reward_models.kinds.parts import InputParts, answer_parts, factuality_parts, relevance_parts
 
 VOCABULARY, MAX_LENGTH = 8000, 2048
 SHARE_CUT = 0.01
 """Of the tokens of an answer, cut into two other tokens as a policy that samples may do."""
-BATCHES: tuple[tuple[KindName, int], ...] = (
+BATCHES: tuple[tuple[str, int], ...] = (
     ("relevance", 24),
     ("factuality", 24),
     ("completeness", 12),
@@ -131,7 +131,9 @@ def batching(records: Sequence[FeedbackRecord], tokenizer: Any, segmenter: Segme
     """Padding and encoded answers of an epoch: pairs and inputs shuffled, and in this project's batches."""
     lines = {}
     for kind, size in BATCHES:
-        examples = build_examples(records, LabelSettings(kind), RewardInputEncoder(tokenizer, MAX_LENGTH), segmenter)
+        examples = build_examples(
+            records, LabelSettings(kind_named(kind)), RewardInputEncoder(tokenizer, MAX_LENGTH), segmenter
+        )
         pairs = [RewardExample((e.inputs[i], e.inputs[j]), pairs=((0, 1),)) for e in examples for i, j in e.pairs]
         single = pairs or list(examples)
         random.Random(0).shuffle(single)

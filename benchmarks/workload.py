@@ -43,8 +43,8 @@ from finegrained_rlhf.text.segmentation import Span, sub_sentence_spans, trim
 from finegrained_rlhf.text.templates import task_text
 from finegrained_rlhf.training.order import items_of_step
 from reward_models.encoders.backbones import ID2LABEL
-from reward_models.encoders.models import RewardModel, RewardModelRecord
-from reward_models.kinds import KindName
+from reward_models.encoders.models import RewardModel
+from reward_models.record import RewardModelRecord
 
 SPECIALS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>"}
 PAD, EOS, CLS = 0, 1, 3
@@ -52,7 +52,7 @@ TEMPLATE_WORDS = "question: context: wikipage: text: answer: |".split()
 FIRST_WORD = len(SPECIALS) + len(TEMPLATE_WORDS)
 SENTENCE, CLAUSE = 16, 8
 """Every 16th word ends a sentence; of the rest every 8th ends in a comma."""
-COMPONENTS: dict[str, KindName] = {
+COMPONENTS: dict[str, str] = {
     "relevance": "relevance",
     "factuality": "factuality",
     "completeness": "completeness",
@@ -193,7 +193,7 @@ def build_policy(shape: T5Shape, vocabulary: int, device: torch.device) -> T5For
     return model.eval()
 
 
-def write_reward_model(shape: LongformerShape, vocabulary: int, kind: KindName, directory: Path) -> None:
+def write_reward_model(shape: LongformerShape, vocabulary: int, kind: str, directory: Path) -> None:
     """Save a random reward model in the layout that scorers read."""
     config = LongformerConfig(
         vocab_size=vocabulary,

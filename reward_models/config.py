@@ -8,12 +8,12 @@ from typing import Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from reward_models.encoders.evidence import PassageChoice
-from reward_models.encoders.models import RewardModelRecord
-from reward_models.kinds import KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
-from reward_models.labels.segments import MIN_SPAN_WORDS
+from reward_models.record import check_input_settings
 from reward_models.training.layers import LayerConfig
 from reward_models.training.trainer import RewardBatchConfig, Selection
+
+AnnotatorWeights = Literal["none", "agreement"]
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,21 @@ class RewardModelConfig:
     """A kind of reward model with its hyper-parameters.
 
     Attributes:
-        kind: `relevance`, `factuality`, `completeness` or `preference`.
+        kind: of the taxonomy: a category, `completeness` or `preference`.
         batches: batch sizes.
         optimizer: rates and schedule; `warmup_ratio` is a share of all steps.
         epochs: passes over the examples; None where `steps` says how long to train.
         steps: training steps; None where `epochs` does.
         max_length: longest input in tokens; a longer one loses the end of its passages.
         global_attention: `none`, `first` or `separators`: which tokens of a Longformer see everything.
-        min_span_words: C1 spans with fewer words are dropped.
+        min_span_words: spans with fewer words are dropped, of categories that drop short ones; None takes the
+            taxonomy's number (5 for relevance).
         passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
             that share most words with the `question`, or with question and `answer`.
         passage_tokens: the most tokens of passages that are read; None for as many as fit into max_length.
         counts: add counted words to what the head says (`encoders/counts.py`).
+        annotator_weights: `agreement` lets a segment count as many times as annotators agree with its label, 1 on
+            average; `none` each the same. Feedback that names nobody counts the same either way.
         label_weights: `balanced` lets segments with and without an error count the same in all; `none` each the same.
         layers: which layers are trained, and how fast.
         selected_by: `accuracy` (highest) or `loss` (lowest) of the held-out records chooses the exported checkpoint;
@@ -40,18 +43,19 @@ class RewardModelConfig:
         shuffle_labels: a control: train and select on labels in random order, which must teach nothing.
     """
 
-    kind: KindName
+    kind: str
     optimizer: OptimizerConfig
     batches: RewardBatchConfig = RewardBatchConfig()
     epochs: int | None = None
     steps: int | None = None
     max_length: int = 2048
     global_attention: GlobalAttention = "none"
-    min_span_words: int = MIN_SPAN_WORDS
+    min_span_words: int | None = None
     passages: PassageChoice = "first"
     passage_tokens: int | None = None
     counts: bool = False
     label_weights: Literal["none", "balanced"] = "none"
+    annotator_weights: AnnotatorWeights = "none"
     layers: LayerConfig = LayerConfig()
     shuffle_labels: bool = False
     selected_by: Selection | None = None
@@ -59,7 +63,7 @@ class RewardModelConfig:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None) or (self.epochs or self.steps or 0) < 1:
             raise ConfigError("reward_model: set either epochs or steps, at least 1, and the other to null")
-        if self.max_length < 8 or self.min_span_words < 0:
+        if self.max_length < 8 or (self.min_span_words or 0) < 0:
             raise ConfigError("reward_model: need max_length >= 8 and min_span_words >= 0")
         if self.passage_tokens is not None and self.passage_tokens < 0:
             raise ConfigError(f"reward_model.passage_tokens: expected null or at least 0, got {self.passage_tokens}")
@@ -67,20 +71,7 @@ class RewardModelConfig:
             raise ConfigError(f"reward_model.label_weights: expected none or balanced, got {self.label_weights!r}")
         if self.selected_by not in (None, *get_args(Selection)):
             raise ConfigError(f"reward_model.selected_by: expected accuracy, loss or null, got {self.selected_by!r}")
-        RewardModelRecord(self.kind, self.global_attention, passages=self.passages)
-
-    @classmethod
-    def of_the_paper(cls, kind: KindName) -> RewardModelConfig:
-        """The paper's settings of a kind, as `conf/reward_model/` gives them to the scripts."""
-        recipe = kind_named(kind).recipe
-        optimizer = OptimizerConfig(
-            lr=recipe.lr, weight_decay=recipe.weight_decay, warmup_ratio=0.1, schedule="linear", max_grad_norm=1.0
-        )
-        return cls(
-            kind=kind,
-            optimizer=optimizer,
-            batches=RewardBatchConfig(batch_size=recipe.batch_size),
-            epochs=recipe.epochs,
-            steps=recipe.steps,
-            global_attention=recipe.global_attention,
-        )
+        if self.annotator_weights not in get_args(AnnotatorWeights):
+            expected = " or ".join(get_args(AnnotatorWeights))
+            raise ConfigError(f"reward_model.annotator_weights: expected {expected}, got {self.annotator_weights!r}")
+        check_input_settings(self.global_attention, self.passages)

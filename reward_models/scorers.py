@@ -19,10 +19,11 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
 from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
-from reward_models.encoders.models import RewardModel, RewardModelRecord, error_label_ids, load_reward_model
+from reward_models.encoders.models import RewardModel, error_label_ids, load_reward_model
 from reward_models.encoders.prompts import check_room, passages_for, question_of
-from reward_models.kinds import KindName, PairKind, SegmentKind
+from reward_models.kinds import PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
+from reward_models.record import RewardModelRecord
 from reward_models.training.objectives import LEAST_STD
 from reward_models.training.trainer import start_raw_scores
 
@@ -133,7 +134,7 @@ class SegmentScorer(_Scorer):
         negative: float = -1.0,
         batch_size: int = 32,
         max_length: int | None = None,
-        kind: KindName | None = None,
+        kind: str | None = None,
         too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)
@@ -229,7 +230,7 @@ class SequenceScorer(_Scorer):
         std: float | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
-        kind: KindName | None = None,
+        kind: str | None = None,
         too_long: InputTooLong = "truncate",
     ) -> None:
         super().__init__(path, RewardModelRecord(kind) if kind else None, batch_size, max_length, too_long)

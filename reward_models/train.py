@@ -14,6 +14,7 @@ from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
@@ -28,17 +29,13 @@ from reward_models.data.examples import (
     hold_out,
     output_inputs,
     shuffled,
+    weighted,
 )
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.encoders.models import (
-    RewardModel,
-    RewardModelRecord,
-    error_label_ids,
-    load_reward_model,
-    new_reward_model,
-)
-from reward_models.kinds import PairKind
+from reward_models.encoders.models import RewardModel, error_label_ids, load_reward_model, new_reward_model
+from reward_models.kinds import Kind, PairKind, SegmentKind, kind_named, kinds_of
 from reward_models.labels.completeness import CompletenessConfig
+from reward_models.record import RewardModelRecord
 from reward_models.training.logistic import counted_items, fit_counts
 from reward_models.training.objectives import LEAST_STD, LabelWeights
 from reward_models.training.trainer import RewardModelTrainer, raw_scores
@@ -78,6 +75,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         data: feedback file.
         model: directory or Hub name of the encoder or decoder-only model to start from.
         reward_model: which model, and its hyper-parameters.
+        taxonomy: what was marked.
         validation_data: feedback file to select by; None holds out a seeded part of `data`.
         held_out: that part, a share of the records in [0, 1); 0 holds nothing out: the last model is kept, and nothing
             is measured.
@@ -90,6 +88,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
     data: str
     model: ModelPath
     reward_model: RewardModelConfig
+    taxonomy: Taxonomy = QA_FEEDBACK
     validation_data: str | None = None
     held_out: float = 0.1
     completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
@@ -101,7 +100,13 @@ class TrainRewardModel(TrainingRun[Assembled]):
             raise ConfigError(f"held_out must be at least 0 and less than 1, got {self.held_out}")
         if self.total_steps is not None and self.total_steps < 1:
             raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
+        _ = self.kind  # raises
         super().__post_init__()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
+        return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
 
     def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
         """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
@@ -130,7 +135,7 @@ class TrainRewardModel(TrainingRun[Assembled]):
         return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
 
     def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
-        records = read_feedback(self.data)
+        records = read_feedback(self.data, self.taxonomy)
         if self.validation_data is None and self.held_out == 0:
             return records, []
         if self.validation_data is None:
@@ -138,15 +143,15 @@ class TrainRewardModel(TrainingRun[Assembled]):
                 return hold_out(records, self.held_out, self.seed)
             except DataError as error:
                 raise error.at(file=self.data) from None
-        return records, read_feedback(self.validation_data)
+        return records, read_feedback(self.validation_data, self.taxonomy)
 
     def _new_model(self) -> RewardModel:
         config = self.reward_model
-        record = RewardModelRecord(
-            config.kind,
-            config.global_attention,
-            config.max_length,
-            self.segmenter,
+        record = RewardModelRecord.of(
+            self.kind,
+            global_attention=config.global_attention,
+            max_length=config.max_length,
+            segmenter=self.segmenter,
             passages=config.passages,
             counts=config.counts,
             passage_tokens=config.passage_tokens,
@@ -163,11 +168,14 @@ class TrainRewardModel(TrainingRun[Assembled]):
         if needed and not examples:
             kind = self.reward_model.kind
             raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
+        examples = weighted(examples, self.reward_model.annotator_weights == "agreement")
         return shuffled(examples, self.seed) if self.reward_model.shuffle_labels else examples
 
     def _label_settings(self) -> LabelSettings:
-        config = self.reward_model
-        return LabelSettings(config.kind, self.completeness.matching, config.min_span_words)
+        kind = self.kind
+        if isinstance(kind, SegmentKind):
+            kind = kind.with_min_words(self.reward_model.min_span_words)
+        return LabelSettings(kind, self.completeness.matching)
 
     def _trainer(
         self,

@@ -37,7 +37,8 @@ from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.rewards.composition import RewardComposer, RewardConfig
 from finegrained_rlhf.rollout.select import make_engine
-from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.encoders.models import new_reward_model
+from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 
 VOCABULARY = 512

@@ -1,8 +1,8 @@
 """Reading and writing the two published kinds of QA-FEEDBACK file.
 
-Prompt files (`dev.json`) and feedback files (`dev_feedback.json`) are JSON arrays. Every record is validated before it
-enters a `datasets.Dataset`, and records come out of that data set. Knows the published field names; does not know how
-the records are used. The field-by-field description is in `docs/data_formats.md`.
+Prompt files (`dev.json`) and feedback files (`dev_feedback.json`) are JSON arrays. Feedback files of other tasks have
+the same form: what is marked then follows their taxonomy, and there may be any number of answers. Does not know how the
+records are used. The field-by-field description is in `docs/data_formats.md`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from finegrained_rlhf.core.checks import get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.outputs import (
-    get_field,
-    passages_of_lists,
-    passages_to_lists,
-    require_records,
-    text_list,
-)
-from finegrained_rlhf.feedback.records import (
-    PREDICTIONS,
-    Feedback,
-    FeedbackRecord,
-    MissingInfo,
-    QAExample,
-    SpanError,
-    derived_id,
-    require,
-    require_text,
-)
+from finegrained_rlhf.feedback.outputs import require_records
+from finegrained_rlhf.feedback.records import FeedbackRecord, QAExample, check_types, derived_id
+from finegrained_rlhf.feedback.rows.columns import dataset_features
+from finegrained_rlhf.feedback.rows.feedback import feedback_row, parse_feedback, record_id
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 if TYPE_CHECKING:
     import datasets
@@ -46,26 +34,36 @@ def read_examples(path: str | Path) -> list[QAExample]:
     Raises:
         DataError: naming file, record (from 0) and field.
     """
-    return [_parse_example(row) for row in load_examples(path)]
+    return _read(path, _parse_example)
 
 
-def read_feedback(path: str | Path) -> list[FeedbackRecord]:
-    """Read a feedback file (`question`, `passages`, `gold`, `prediction 1` … `4`, `feedback`, `preference`).
+def read_feedback(path: str | Path, taxonomy: Taxonomy = QA_FEEDBACK) -> list[FeedbackRecord]:
+    """Read a feedback file: `question`, `passages`, `prediction 1` … `N`, `feedback`, `preference` and more.
+
+    Args:
+        path: the file.
+        taxonomy: what may be marked; QA-FEEDBACK's by default.
 
     Raises:
         DataError: naming file, record (from 0) and field.
     """
-    return [_parse_feedback(row) for row in load_feedback(path)]
+
+    def parse(row: Mapping[str, Any]) -> FeedbackRecord:
+        record = parse_feedback(row)
+        check_types(record, taxonomy)
+        return record
+
+    return _read(path, parse)
 
 
 def load_examples(path: str | Path) -> datasets.Dataset:
     """A prompt file as a validated `datasets.Dataset` with the published columns and `id`."""
-    return to_dataset(_read(path, _parse_example))
+    return to_dataset(read_examples(path))
 
 
-def load_feedback(path: str | Path) -> datasets.Dataset:
+def load_feedback(path: str | Path, taxonomy: Taxonomy = QA_FEEDBACK) -> datasets.Dataset:
     """A feedback file as a validated `datasets.Dataset` with the published columns and `id`."""
-    return to_dataset(_read(path, _parse_feedback))
+    return to_dataset(read_feedback(path, taxonomy))
 
 
 def write_examples(path: str | Path, records: Iterable[QAExample]) -> None:
@@ -92,30 +90,9 @@ def to_dataset(records: Sequence[QAExample] | Sequence[FeedbackRecord]) -> datas
 
     if not records:
         raise DataError("a data set needs at least one record")
-    text, number = datasets.Value("string"), datasets.Value("int64")
-    if isinstance(records[0], QAExample):
-        rows = [example_row(record) for record in records if isinstance(record, QAExample)]
-        columns: dict[str, Any] = {
-            "id": text,
-            "text": text,
-            "answer": [text],
-            "passages": [{"content": text, "wikipage": text}],
-            "question": text,
-        }
-    else:
-        rows = [feedback_row(record) for record in records if isinstance(record, FeedbackRecord)]
-        error = {"error type": text, "explanation": text, "start": number, "end": number}
-        missing = {"error type": text, "passage_id": number, "sentence_id": [number]}
-        columns = {
-            "id": text,
-            "question": text,
-            "passages": [[text]],
-            "gold": text,
-            **{f"prediction {i}": text for i in range(1, PREDICTIONS + 1)},
-            "feedback": {"errors": [error], "missing-info": [missing], "corrected-prediction": text},
-            "preference": [number],
-        }
-    return datasets.Dataset.from_list(rows, features=datasets.Features(columns))
+    rows = [example_row(r) if isinstance(r, QAExample) else feedback_row(r) for r in records]
+    features = dataset_features(rows)
+    return datasets.Dataset.from_list([{name: row.get(name) for name in features} for row in rows], features=features)
 
 
 def example_row(record: QAExample) -> dict[str, Any]:
@@ -127,31 +104,6 @@ def example_row(record: QAExample) -> dict[str, Any]:
         "passages": [{"content": passage.text, "wikipage": passage.title} for passage in record.passages],
         "question": record.question,
     }
-
-
-def feedback_row(record: FeedbackRecord) -> dict[str, Any]:
-    """The JSON object of one feedback record, `id` first."""
-    return {
-        "id": record.id,
-        "question": record.question,
-        "passages": passages_to_lists(record.passages),
-        "gold": record.gold,
-        **{f"prediction {i}": text for i, text in enumerate(record.predictions, start=1)},
-        "feedback": {
-            "errors": [_error_row(error) for error in record.feedback.errors],
-            "missing-info": [
-                {"error type": m.error_type, "passage_id": m.passage_id, "sentence_id": list(m.sentence_ids)}
-                for m in record.feedback.missing_info
-            ],
-            "corrected-prediction": record.feedback.corrected_prediction,
-        },
-        "preference": list(record.preferences),
-    }
-
-
-def _error_row(error: SpanError) -> dict[str, Any]:
-    explanation = {} if error.explanation is None else {"explanation": error.explanation}
-    return {"error type": error.error_type, **explanation, "start": error.start, "end": error.end}
 
 
 def _without_derived_id(row: dict[str, Any], record: QAExample | FeedbackRecord) -> dict[str, Any]:
@@ -182,10 +134,6 @@ def _read(path: str | Path, parse: Callable[[Mapping[str, Any]], Record]) -> lis
     return records
 
 
-def _id(row: Mapping[str, Any], question: str, passages: Sequence[Passage]) -> str:
-    return require_text(row["id"], "id") if row.get("id") is not None else derived_id(question, passages)
-
-
 def _parse_example(row: Mapping[str, Any]) -> QAExample:
     text = require_text(get_field(row, "text"), "text")
     question = require_text(get_field(row, "question"), "question")
@@ -199,67 +147,4 @@ def _parse_example(row: Mapping[str, Any]) -> QAExample:
         content = require_text(get_field(item, "content", f"{field}."), f"{field}.content", empty=True)
         title = require_text(get_field(item, "wikipage", f"{field}."), f"{field}.wikipage", empty=True)
         passages.append(Passage("", title, (content,)))
-    return QAExample(_id(row, question, passages), question, text, references, tuple(passages))
-
-
-def _parse_feedback(row: Mapping[str, Any]) -> FeedbackRecord:
-    question = require_text(get_field(row, "question"), "question")
-    passages = passages_of_lists(get_field(row, "passages"))
-    return FeedbackRecord(
-        id=_id(row, question, passages),
-        question=question,
-        passages=passages,
-        gold=get_field(row, "gold"),
-        predictions=tuple(get_field(row, f"prediction {i}") for i in range(1, PREDICTIONS + 1)),
-        feedback=_parse_judgement(get_field(row, "feedback")),
-        preferences=_whole_numbers(get_field(row, "preference"), "preference"),
-    )
-
-
-def _parse_judgement(value: Any) -> Feedback:
-    require(isinstance(value, Mapping), f"expected an object, got {type(value).__name__}", "feedback")
-    errors = []
-    for field, item in _objects(value, "errors"):
-        explanation = item.get("explanation")
-        errors.append(
-            SpanError(
-                start=_whole_number(get_field(item, "start", f"{field}."), f"{field}.start"),
-                end=_whole_number(get_field(item, "end", f"{field}."), f"{field}.end"),
-                error_type=require_text(get_field(item, "error type", f"{field}."), f"{field}.error type"),
-                explanation=explanation,
-            )
-        )
-    missing = []
-    for field, item in _objects(value, "missing-info"):
-        missing.append(
-            MissingInfo(
-                error_type=require_text(get_field(item, "error type", f"{field}."), f"{field}.error type"),
-                passage_id=_whole_number(get_field(item, "passage_id", f"{field}."), f"{field}.passage_id"),
-                sentence_ids=_whole_numbers(get_field(item, "sentence_id", f"{field}."), f"{field}.sentence_id"),
-            )
-        )
-    corrected = get_field(value, "corrected-prediction", "feedback.")
-    return Feedback(tuple(errors), tuple(missing), corrected)
-
-
-def _objects(value: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
-    items = get_field(value, key, "feedback.")
-    require(isinstance(items, list), f"expected a list, got {type(items).__name__}", f"feedback.{key}")
-    named = [(f"feedback.{key}[{i}]", item) for i, item in enumerate(items)]
-    for field, item in named:
-        require(isinstance(item, Mapping), f"expected an object, got {type(item).__name__}", field)
-    return named
-
-
-def _whole_number(value: Any, field: str) -> int:
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63,
-        f"expected a whole number, got {value!r}",
-        field,
-    )
-    return int(value)
-
-
-def _whole_numbers(value: Any, field: str) -> tuple[int, ...]:
-    require(isinstance(value, list), f"expected a list of whole numbers, got {type(value).__name__}", field)
-    return tuple(_whole_number(item, f"{field}[{i}]") for i, item in enumerate(value))
+    return QAExample(record_id(row, question, passages), question, text, references, tuple(passages))

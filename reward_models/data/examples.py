@@ -16,10 +16,9 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
-from reward_models.kinds import KindName, PairKind, SegmentKind, kind_named
+from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.labels.completeness import Matching
 from reward_models.labels.pairs import AnswerPair
-from reward_models.labels.segments import MIN_SPAN_WORDS
 
 _BATCHES_SORTED_TOGETHER = 16
 
@@ -31,6 +30,7 @@ class RewardExample:
     Attributes:
         inputs: one for a segment model, the distinct answers that are compared for a pair model.
         labels: of a segment model, one a separator: 1 has an error, 0 has none, None teaches nothing.
+        weights: what each label counts in training; empty where each counts 1.
         pairs: of a pair model, (better, worse) indices into `inputs`.
         record: id of the record.
     """
@@ -39,6 +39,7 @@ class RewardExample:
     labels: tuple[int | None, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     record: str = ""
+    weights: tuple[float, ...] = ()
 
     @property
     def items(self) -> int:
@@ -58,30 +59,29 @@ class LabelSettings:
     Attributes:
         kind: of reward model.
         matching: of completeness labels.
-        min_span_words: C1 spans with fewer words are dropped.
     """
 
-    kind: KindName
+    kind: Kind
     matching: Matching = "original"
-    min_span_words: int = MIN_SPAN_WORDS
 
 
 def _segment_examples(
     kind: SegmentKind,
     records: Sequence[FeedbackRecord],
-    settings: LabelSettings,
     encoder: RewardInputEncoder,
     segmenter: Segmenter,
 ) -> list[RewardExample]:
-    labelled = [(record, kind.labels(record, segmenter, settings.min_span_words)) for record in records]
-    kept = [(record, labels) for record, labels in labelled if labels.teaches]
+    labelled = [
+        (record, answer, kind.labels(record, segmenter, answer)) for record in records for answer in record.marked
+    ]
+    kept = [(record, answer, labels) for record, answer, labels in labelled if labels.teaches]
     parts = [
-        kind.parts(record.question, record.passages, [record.predictions[0][a:b] for a, b in labels.spans])
-        for record, labels in kept
+        kind.parts(record.question, record.passages, [record.predictions[answer][a:b] for a, b in labels.spans])
+        for record, answer, labels in kept
     ]
     return [
-        RewardExample((item,), labels.labels, record=record.id)
-        for item, (record, labels) in zip(encoder.encode(parts), kept, strict=True)
+        RewardExample((item,), labels.labels, record=record.id, weights=labels.agreement)
+        for item, (record, _, labels) in zip(encoder.encode(parts), kept, strict=True)
     ]
 
 
@@ -114,12 +114,11 @@ def build_examples(
     """Labelled inputs of all records that teach anything, in order.
 
     Raises:
-        ConfigError: there is no such kind of reward model.
         DataError: an input does not fit the model even without its passages.
     """
-    kind = kind_named(settings.kind)
+    kind = settings.kind
     if isinstance(kind, SegmentKind):
-        return _segment_examples(kind, records, settings, encoder, segmenter)
+        return _segment_examples(kind, records, encoder, segmenter)
     assert isinstance(kind, PairKind)
     return _pair_examples(kind, records, settings, encoder, segmenter)
 
@@ -163,6 +162,31 @@ def shuffled(examples: Sequence[RewardExample], seed: int) -> list[RewardExample
             pairs=tuple(pair if generator.random() < 0.5 else pair[::-1] for pair in example.pairs),
         )
         for example in examples
+    ]
+
+
+def weighted(examples: Sequence[RewardExample], by_agreement: bool) -> list[RewardExample]:
+    """The same examples, whose labels count 1 each, or as far as annotators agree with them: 1 on average.
+
+    Args:
+        examples: with the annotators' agreement as `weights`, where feedback names them; other labels have 1.
+        by_agreement: whether it counts.
+    """
+    if not by_agreement or not any(example.weights for example in examples):
+        return [replace(example, weights=()) for example in examples]
+    filled = [example.weights or (1.0,) * len(example.labels) for example in examples]
+    known = [
+        weight
+        for example, weights in zip(examples, filled, strict=True)
+        for label, weight in zip(example.labels, weights, strict=True)
+        if label is not None
+    ]
+    mean = sum(known) / len(known) if known else 1.0
+    if mean <= 0:
+        raise DataError("no annotator agrees with any label")
+    return [
+        replace(example, weights=tuple(weight / mean for weight in weights))
+        for example, weights in zip(examples, filled, strict=True)
     ]
 
 

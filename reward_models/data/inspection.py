@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.reading import read_feedback
-from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES, MISSING_TYPES, FeedbackRecord
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
-from reward_models.kinds import COMPLETENESS, KINDS, PREFERENCE, PairKind, SegmentKind
+from reward_models.kinds import PREFERENCE, PairKind, SegmentKind, kinds_of
 from reward_models.labels.completeness import CompletenessConfig, Matching, scores_to_preferences
 from reward_models.labels.pairs import AnswerPair, PairSet, ordered_pairs
 from reward_models.labels.segments import SegmentLabels
@@ -122,7 +123,10 @@ def _type_counts(names: Sequence[str], found: Sequence[str]) -> dict[str, int]:
 
 
 def inspect_feedback(
-    records: Sequence[FeedbackRecord], segmenter: Segmenter, matching: Matching = "original"
+    records: Sequence[FeedbackRecord],
+    segmenter: Segmenter,
+    matching: Matching = "original",
+    taxonomy: Taxonomy = QA_FEEDBACK,
 ) -> FeedbackReport:
     """Count everything that a feedback file teaches.
 
@@ -130,41 +134,48 @@ def inspect_feedback(
         records: the file's records.
         segmenter: cuts the answers.
         matching: how completeness maps sub-sentences to passage sentences.
+        taxonomy: what was marked.
     """
-    segment_kinds = [kind for kind in KINDS.values() if isinstance(kind, SegmentKind)]
-    pair_kinds = [kind for kind in KINDS.values() if isinstance(kind, PairKind)]
-    pairs = {kind.name: kind.pairs(records, segmenter, matching) for kind in pair_kinds}
-    human = pairs[PREFERENCE.name].pairs
+    kinds = kinds_of(taxonomy).values()
+    pairs = {kind.name: kind.pairs(records, segmenter, matching) for kind in kinds if isinstance(kind, PairKind)}
+    human = pairs[PREFERENCE.name].pairs if PREFERENCE.name in pairs else ()
+    orders = {name: found.pairs for name, found in pairs.items() if name != PREFERENCE.name}
+    orders["longer_answer"] = tuple(_longer_pairs(records))
+    marked = [feedback for record in records for feedback in record.marked.values()]
     return FeedbackReport(
         examples=len(records),
-        labels={k.name: count_labels([k.labels(record, segmenter) for record in records]) for k in segment_kinds},
-        comparisons={name: count_pairs(made) for name, made in pairs.items()},
-        span_types=_type_counts(C1_TYPES + C2_TYPES, [e.error_type for r in records for e in r.feedback.errors]),
-        missing_info_types=_type_counts(
-            MISSING_TYPES, [m.error_type for r in records for m in r.feedback.missing_info]
-        ),
-        agreement={
-            COMPLETENESS.name: agreement_with(human, pairs[COMPLETENESS.name].pairs),
-            "longer_answer": agreement_with(human, _longer_pairs(records)),
+        labels={
+            kind.name: count_labels([kind.labels(r, segmenter, answer) for r in records for answer in r.marked])
+            for kind in kinds
+            if isinstance(kind, SegmentKind)
         },
+        comparisons={name: count_pairs(made) for name, made in pairs.items()},
+        span_types=_type_counts(tuple(taxonomy.error_types), [e.error_type for f in marked for e in f.errors]),
+        missing_info_types=_type_counts(
+            tuple(taxonomy.missing), [m.error_type for f in marked for m in f.missing_info]
+        ),
+        agreement={name: agreement_with(human, found) for name, found in orders.items()} if human else {},
     )
 
 
 def report_table(report: FeedbackReport) -> str:
     """The report as a table for people."""
-    lines = [f"{report.examples} examples", "", "Spans marked in prediction 1"]
+    lines = [f"{report.examples} examples", "", "Spans marked"]
     lines += _rows([(name, count) for name, count in report.span_types.items()])
-    lines += ["", "Missing information"]
-    lines += _rows([(name, count) for name, count in report.missing_info_types.items()])
+    if report.missing_info_types:
+        lines += ["", "Missing information"]
+        lines += _rows([(name, count) for name, count in report.missing_info_types.items()])
     lines += ["", "Segment labels", _line("reward model", "examples", "has error", "no error", "share of errors")]
     for name, labels in report.labels.items():
         total = labels.has_error + labels.no_error
         share = f"{labels.has_error / total:.3f}" if total else "-"
         lines.append(_line(name, labels.examples, labels.has_error, labels.no_error, share))
-    lines += ["", "Comparisons", _line("reward model", "examples", "first", "second", "ties")]
+    if report.comparisons:
+        lines += ["", "Comparisons", _line("reward model", "examples", "first", "second", "ties")]
     for name, pairs in report.comparisons.items():
         lines.append(_line(name, pairs.examples, pairs.first, pairs.second, pairs.ties))
-    lines += ["", "Agreement with the human preferences", _line("order by", "compared", "agree", "share")]
+    if report.agreement:
+        lines += ["", "Agreement with the human preferences", _line("order by", "compared", "agree", "share")]
     for name, agreed in report.agreement.items():
         lines.append(_line(name.replace("_", " "), agreed.compared, agreed.agree, _share(agreed.share)))
     return "\n".join(lines)
@@ -187,13 +198,15 @@ class InspectFeedback:
     """The job of `scripts/inspect_feedback.py`.
 
     Attributes:
-        data: a feedback file in QA-FEEDBACK's schema.
+        data: a feedback file.
+        taxonomy: what was marked.
         format: `table`, or `json` for one JSON document.
         segmenter: `rules`, or the name of an installed spaCy pipeline.
         completeness: how completeness pairs are made.
     """
 
     data: str
+    taxonomy: Taxonomy = QA_FEEDBACK
     format: ReportFormat = "table"
     segmenter: str = DEFAULT_SEGMENTER
     completeness: CompletenessConfig = CompletenessConfig()
@@ -204,7 +217,8 @@ class InspectFeedback:
 
     def run(self) -> FeedbackReport:
         """Read the file, count, print."""
-        records = read_feedback(self.data)
-        report = inspect_feedback(records, SpacySegmenter(self.segmenter), self.completeness.matching)
+        records = read_feedback(self.data, self.taxonomy)
+        segmenter = SpacySegmenter(self.segmenter)
+        report = inspect_feedback(records, segmenter, self.completeness.matching, self.taxonomy)
         print(json.dumps(report.to_json(), indent=2) if self.format == "json" else report_table(report))
         return report

@@ -61,11 +61,11 @@ def planted_record(
         generator: of everything random.
         rate: probability of an error a sentence, in [0, 1].
     """
-    passages = record.passages
+    passages, gold = record.passages, _gold(record)
     answer: list[PlantedSentence] = []
     repeated: list[PlantedSentence] = []
-    for start, end in segmenter.sentences(record.gold):
-        sentence = record.gold[start:end]
+    for start, end in segmenter.sentences(gold):
+        sentence = gold[start:end]
         error = int(generator.integers(5)) if generator.random() < rate else None
         changed = other_number(sentence, passages, generator) if error == 0 else None
         if changed is not None:
@@ -86,8 +86,8 @@ def planted_record(
         record,
         id=f"{record.id}-planted",
         passages=passages,
-        predictions=(text, record.gold, *record.predictions[:2]),
-        feedback=Feedback(errors, (), record.gold),
+        predictions=(text, gold, *record.predictions[:2]),
+        feedback=Feedback(errors, (), gold),
         preferences=(SECOND if errors else TIE, TIE, TIE, FIRST, FIRST, TIE),
     )
 
@@ -127,9 +127,17 @@ def without_evidence(sentence: str, passages: Sequence[Passage]) -> tuple[tuple[
     return tuple(left), removed
 
 
+def _gold(record: FeedbackRecord) -> str:
+    """The gold answer. Raises DataError where there is none, or fewer than two sampled answers beside it."""
+    if record.gold is None or len(record.predictions) < 2:
+        raise DataError("planting needs a gold answer and two predictions", record=record.id, field="gold")
+    return record.gold
+
+
 def _foreign(record: FeedbackRecord, segmenter: Segmenter, generator: np.random.Generator, of_gold: bool) -> str:
     """A sentence of another question: of its gold answer, or of its passages where it has some."""
-    found = [record.gold[start:end] for start, end in segmenter.sentences(record.gold)]
+    gold = _gold(record)
+    found = [gold[start:end] for start, end in segmenter.sentences(gold)]
     if not of_gold:
         found = [s for p in record.passages for s in p.sentences if s.strip()] or found
     return " ".join(found[int(generator.integers(len(found)))].split())

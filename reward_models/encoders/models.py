@@ -8,104 +8,26 @@ decoder-only model is a classifier of transformers' own; its inputs are read whe
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.core.files import read_json, write_json
+from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.models.encoders.model import EncoderModel
 from finegrained_rlhf.models.loading import model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.backbones import is_causal, longest_input, open_classifier
 from reward_models.encoders.counts import CountLayer
-from reward_models.encoders.evidence import PassageChoice
 from reward_models.encoders.inputs import InputBatch, InputTooLong, RewardInputEncoder
-from reward_models.kinds import Kind, KindName, kind_named
 from reward_models.kinds.base import GlobalAttention
+from reward_models.record import REWARD_MODEL_RECORD, RewardModelRecord, read_reward_model_record
 
-REWARD_MODEL_RECORD = "reward_model.json"
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
-
-
-@dataclass(frozen=True)
-class RewardModelRecord:
-    """What a reward model is, beside its weights.
-
-    Attributes:
-        kind: name of its kind (`reward_models/kinds/`).
-        global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
-            `separators` (and the class token). Other models take no notice.
-        max_length: longest input in tokens.
-        segmenter: how answers were cut in training (`rules` or a spaCy pipeline).
-        mean: mean raw score of the training outputs; None for segment models and before it is measured.
-        std: their standard deviation (of the population), > 0.
-        passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
-            that share most words with the `question`, or with question and `answer`.
-        counts: whether counted words are added to what the head says (`encoders/counts.py`).
-        passage_tokens: the most tokens of passages that are read; None for as many as fit.
-    """
-
-    kind: KindName
-    global_attention: GlobalAttention = "none"
-    max_length: int = 2048
-    segmenter: str = "rules"
-    mean: float | None = None
-    std: float | None = None
-    passages: PassageChoice = "first"
-    counts: bool = False
-    passage_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        kind_named(self.kind)
-        if self.global_attention not in get_args(GlobalAttention):
-            expected = ", ".join(get_args(GlobalAttention))
-            raise ConfigError(f"global_attention must be one of {expected}, got {self.global_attention!r}")
-        if self.passages not in get_args(PassageChoice):
-            expected = ", ".join(get_args(PassageChoice))
-            raise ConfigError(f"passages must be one of {expected}, got {self.passages!r}")
-        if self.std is not None and not self.std > 0:
-            raise ConfigError(f"the standard deviation of a reward model's scores must be positive, got {self.std}")
-
-    @property
-    def definition(self) -> Kind:
-        """The kind itself: form, density, labels and inputs."""
-        return kind_named(self.kind)
-
-    @property
-    def labels_segments(self) -> bool:
-        """True for a model with a label at each separator, False for one scalar an answer."""
-        return self.definition.form == "segment"
-
-    @property
-    def granularity(self) -> str:
-        """What it judges: each `sub_sentence`, `sentence` or `response`."""
-        return self.definition.density
-
-
-def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
-    """The record saved beside a model; None where there is none (a model made elsewhere).
-
-    Raises:
-        ModelError: it is there and not readable.
-    """
-    path = directory / REWARD_MODEL_RECORD
-    if not path.is_file():
-        return None
-    try:
-        raw = {
-            "passages": "first",
-            "counts": False,
-            "passage_tokens": None,
-            **read_json(path),
-        }  # older records do not say
-        return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
-    except (DataError, ConfigError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: not a reward model record ({error})") from None
 
 
 def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.seeding import seed_everything
-from reward_models.encoders.models import RewardModelRecord, new_reward_model
-from reward_models.kinds import KindName, kind_named
+from reward_models.encoders.models import new_reward_model
+from reward_models.kinds import KINDS, kind_named
+from reward_models.record import RewardModelRecord
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class MakeTinyRewardModels:
 
     encoder: ModelPath
     output_dir: str
-    kinds: Sequence[KindName] = get_args(KindName)
+    kinds: Sequence[str] = tuple(KINDS)
     seed: int = 0
 
     def __post_init__(self) -> None:

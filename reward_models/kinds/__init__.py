@@ -1,4 +1,4 @@
-"""The kinds of reward model by name. A module a kind says its labels, its input, its density and the paper's settings.
+"""The kinds of reward model by name: a taxonomy's categories, what it says is missing, and its preferences.
 
 Everything else in `reward_models` asks the kind and never compares its name. Files and configurations hold the name.
 """
@@ -6,14 +6,13 @@ Everything else in `reward_models` asks the kind and never compares its name. Fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from reward_models.kinds.base import Form, Kind, LabelDensity, PairKind, Recipe, SegmentKind
-from reward_models.kinds.completeness import COMPLETENESS
-from reward_models.kinds.factuality import FACTUALITY
-from reward_models.kinds.preference import PREFERENCE
-from reward_models.kinds.relevance import RELEVANCE
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from reward_models.kinds.base import Form, Kind
+from reward_models.kinds.missing import completeness_kind
+from reward_models.kinds.pairwise import PREFERENCE, PairKind
+from reward_models.kinds.segment import SegmentKind
 
 __all__ = [
     "COMPLETENESS",
@@ -21,27 +20,48 @@ __all__ = [
     "KINDS",
     "PREFERENCE",
     "RELEVANCE",
-    "LabelDensity",
     "Form",
     "Kind",
-    "KindName",
     "PairKind",
-    "Recipe",
     "SegmentKind",
     "kind_named",
+    "kinds_of",
 ]
 
-KindName = Literal["relevance", "factuality", "completeness", "preference"]
-"""The names of `KINDS`, for annotations: configurations are checked against them before anything is imported."""
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (RELEVANCE, FACTUALITY, COMPLETENESS, PREFERENCE)}
+
+def kinds_of(taxonomy: Taxonomy) -> Mapping[str, Kind]:
+    """The kinds of reward model that learn from feedback with a taxonomy, by name.
+
+    One a category; `completeness` where missing information is asked for, and corrections with it; `preference` where
+    answers are compared.
+
+    Raises:
+        ConfigError: a category has the name of another kind.
+    """
+    kinds: dict[str, Kind] = {
+        name: SegmentKind.of(category, taxonomy) for name, category in taxonomy.categories.items()
+    }
+    more: list[Kind] = [completeness_kind(taxonomy)] if taxonomy.missing and taxonomy.correction else []
+    more += [PREFERENCE] if taxonomy.preferences else []
+    for kind in more:
+        if kind.name in kinds:
+            raise ConfigError(f"taxonomy {taxonomy.name}: no category may be named {kind.name}")
+        kinds[kind.name] = kind
+    return kinds
 
 
-def kind_named(name: str) -> Kind:
+RELEVANCE, FACTUALITY = (SegmentKind.of(QA_FEEDBACK.categories[n], QA_FEEDBACK) for n in ("relevance", "factuality"))
+COMPLETENESS = completeness_kind(QA_FEEDBACK)
+KINDS = kinds_of(QA_FEEDBACK)
+"""Those of QA-FEEDBACK."""
+
+
+def kind_named(name: str, kinds: Mapping[str, Kind] = KINDS) -> Kind:
     """The kind of this name.
 
     Raises:
         ConfigError: there is none.
     """
-    if name not in KINDS:
-        raise ConfigError(f"reward model kind must be one of {', '.join(KINDS)}, got {name!r}")
-    return KINDS[name]
+    if name not in kinds:
+        raise ConfigError(f"reward model kind must be one of {', '.join(kinds)}, got {name!r}")
+    return kinds[name]

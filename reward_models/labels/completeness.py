@@ -7,7 +7,7 @@ Source: thesis ch. 6 and tasks/qa_feedback/reward_modeling/create_comp_rm_files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
+from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
 from finegrained_rlhf.text.scores import bag_f1, normalise
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.text.templates import squeeze
@@ -27,7 +27,8 @@ MIN_SIMILARITY = 0.85
 """Below this similarity a sub-sentence comes from no passage sentence (original matching)."""
 WINDOW_SLACK = 0.05
 """A window has n + floor(slack · n) words for a sub-sentence of n words."""
-MINOR = "Missing-Minor-Auxiliary"
+MINOR = frozenset({"Missing-Minor-Auxiliary"})
+"""Types of missing information without which an answer is as complete; QA-FEEDBACK's."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +175,20 @@ def mapped_sentences(text: str, matcher: SentenceMatcher, segmenter: Segmenter) 
     return [(piece, matcher.best(piece)) for piece in pieces]
 
 
-def needed_sentences(record: FeedbackRecord, matcher: SentenceMatcher, segmenter: Segmenter) -> set[SentenceId]:
-    """The set S: passage sentences that the correction uses, minus minor ones.
+def needed_sentences(
+    record: FeedbackRecord, matcher: SentenceMatcher, segmenter: Segmenter, minor_types: Collection[str] = MINOR
+) -> set[SentenceId]:
+    """The set S: passage sentences that the correction of prediction 1 uses, minus minor ones; empty without one.
 
-    A sentence marked Missing-Minor-Auxiliary is left out unless prediction 1 contains (letter case aside) the last
+    A sentence marked as missing with a minor type is left out unless prediction 1 contains (letter case aside) the last
     sub-sentence of the correction that maps to it.
     """
+    if record.feedback is None or record.feedback.corrected_prediction is None:
+        return set()
     minor = {
         (missing.passage_id, sentence)
         for missing in record.feedback.missing_info
-        if missing.error_type == MINOR
+        if missing.error_type in minor_types
         for sentence in missing.sentence_ids
     }
     answer = record.predictions[0].lower()
@@ -196,7 +201,7 @@ def needed_sentences(record: FeedbackRecord, matcher: SentenceMatcher, segmenter
 
 @dataclass(frozen=True)
 class Completeness:
-    """What the correction says about the completeness of the four answers.
+    """What the correction says about the completeness of the answers.
 
     Attributes:
         needed: S, never empty.
@@ -208,19 +213,26 @@ class Completeness:
 
     @property
     def preferences(self) -> tuple[int, ...]:
-        """Six comparisons in the order of `PAIR_ORDER`: 1 = first is more complete, 2 = second is, 0 = tie."""
+        """Comparisons in the order of `pair_order`: 1 = first is more complete, 2 = second is, 0 = tie."""
         return scores_to_preferences(self.scores)
 
 
 def scores_to_preferences(scores: Sequence[float]) -> tuple[int, ...]:
-    """The six comparisons of four scores in the order of `PAIR_ORDER`; equal scores are a tie."""
-    return tuple(FIRST if scores[i] > scores[j] else SECOND if scores[i] < scores[j] else TIE for i, j in PAIR_ORDER)
+    """The comparisons of scores, one an answer, in the order of `pair_order`; equal scores are a tie."""
+    return tuple(
+        FIRST if scores[i] > scores[j] else SECOND if scores[i] < scores[j] else TIE for i, j in pair_order(len(scores))
+    )
 
 
-def completeness(record: FeedbackRecord, segmenter: Segmenter, matching: Matching = "original") -> Completeness | None:
-    """Scores of a record's four answers, or None where S is empty (the example is skipped)."""
+def completeness(
+    record: FeedbackRecord,
+    segmenter: Segmenter,
+    matching: Matching = "original",
+    minor_types: Collection[str] = MINOR,
+) -> Completeness | None:
+    """Scores of a record's answers, or None where S is empty (the example is skipped)."""
     matcher = build_matcher(record.passages, matching)
-    needed = needed_sentences(record, matcher, segmenter)
+    needed = needed_sentences(record, matcher, segmenter, minor_types)
     if not needed:
         return None
     found = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.feedback.records import FIRST, PAIR_ORDER, SECOND, TIE, FeedbackRecord
+from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, FeedbackRecord, pair_order
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PairSet:
     """The pairs of a file with what was left out.
 
     Attributes:
-        pairs: ordered pairs, in the order of the records and of `PAIR_ORDER`.
+        pairs: ordered pairs, in the order of the records and of `pair_order`.
         examples: records that were compared, those with ties only included.
         first: comparisons won by the answer with the lower number.
         second: comparisons won by the other.
@@ -55,10 +55,10 @@ class PairSet:
     ties: int
 
 
-def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int]) -> list[AnswerPair]:
-    """The pairs that six `preferences` (order of `PAIR_ORDER`) order; ties are dropped."""
+def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int | None]) -> list[AnswerPair]:
+    """The pairs that `preferences` (in the order of `pair_order`) order; ties and what nobody said are dropped."""
     pairs = []
-    for (i, j), value in zip(PAIR_ORDER, preferences, strict=True):
+    for (i, j), value in zip(pair_order(len(record.predictions)), preferences, strict=True):
         if value == FIRST:
             pairs.append(AnswerPair(record, i, j))
         elif value == SECOND:
@@ -66,8 +66,8 @@ def ordered_pairs(record: FeedbackRecord, preferences: Sequence[int]) -> list[An
     return pairs
 
 
-def pair_set(judged: Sequence[tuple[FeedbackRecord, Sequence[int]]]) -> PairSet:
-    """The pairs of records with their six preferences each (order of `PAIR_ORDER`), and how often each was decided."""
+def pair_set(judged: Sequence[tuple[FeedbackRecord, Sequence[int | None]]]) -> PairSet:
+    """The pairs of records with their preferences (in the order of `pair_order`), and how often each was decided."""
     values = [value for _, preferences in judged for value in preferences]
     pairs = tuple(pair for record, preferences in judged for pair in ordered_pairs(record, preferences))
     return PairSet(pairs, len(judged), values.count(FIRST), values.count(SECOND), values.count(TIE))

@@ -7,32 +7,32 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.feedback.records import C2_TYPES, FeedbackRecord, SpanError
+from finegrained_rlhf.feedback.records import SpanError
 from finegrained_rlhf.text.segmentation import Span, trim
 
 HAS_ERROR, NO_ERROR = 1, 0
 """Values of a segment label; None means that the segment teaches nothing."""
-MIN_SPAN_WORDS = 5
-"""C1 spans with fewer words are dropped before labelling; C2 spans never are."""
 
 
 @dataclass(frozen=True)
 class SegmentLabels:
-    """Labels of the segments of prediction 1.
+    """Labels of the segments of an answer.
 
     Attributes:
         spans: character spans of the segments.
         labels: one a span: 1 has an error, 0 has none, None is ignored in training.
+        agreement: share of the annotators who agree with each label, in [0, 1]; empty where nobody is named.
     """
 
     spans: tuple[Span, ...]
     labels: tuple[int | None, ...]
+    agreement: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.spans) != len(self.labels):
+        if len(self.spans) != len(self.labels) or len(self.agreement) not in (0, len(self.labels)):
             raise ValueError(f"{len(self.spans)} segments and {len(self.labels)} labels")
 
     @property
@@ -52,15 +52,14 @@ class SegmentLabels:
 
 
 def usable_errors(
-    record: FeedbackRecord, types: Sequence[str], min_words: int = MIN_SPAN_WORDS
+    text: str, errors: Sequence[SpanError], types: Sequence[str], min_words: Mapping[str, int]
 ) -> tuple[SpanError, ...]:
-    """The record's errors of the given types, without C1 spans of fewer than `min_words` white-space words."""
-    text = record.predictions[0]
+    """The errors of the given types, without those of fewer words, divided by white space, than their type needs."""
     return tuple(
         error
-        for error in record.feedback.errors
+        for error in errors
         if error.error_type in types
-        and (error.error_type in C2_TYPES or len(text[error.start : error.end].split()) >= min_words)
+        and len(text[error.start : error.end].split()) >= min_words.get(error.error_type, 0)
     )
 
 
@@ -93,3 +92,24 @@ def segment_labels(
         else:
             labels.append(None if touches(text, span, hidden) else NO_ERROR)
     return SegmentLabels(tuple(spans), tuple(labels))
+
+
+def annotator_agreement(
+    text: str, labels: SegmentLabels, marks: Sequence[SpanError], annotators: Sequence[str]
+) -> tuple[float, ...]:
+    """Of each segment the share of the annotators who agree with its label.
+
+    One says "has an error" who made a mark that touches the segment, and "no error" who made none.
+
+    Args:
+        text: the answer.
+        labels: of its segments.
+        marks: of all annotators, those that adjudication dropped included.
+        annotators: everybody who looked at the answer, at least one.
+    """
+    by_whom = {name: [mark for mark in marks if name in mark.annotators] for name in annotators}
+    shares = []
+    for span, label in zip(labels.spans, labels.labels, strict=True):
+        claimed = sum(touches(text, span, found) for found in by_whom.values()) / len(annotators)
+        shares.append(claimed if label == HAS_ERROR else 1.0 - claimed)
+    return tuple(shares)

@@ -26,20 +26,23 @@ LEAST_STD = 1e-3
 apart, and a reward made of them, standardised, is made of rounding."""
 
 
-def segment_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+def segment_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None, each: Tensor | None = None) -> Tensor:
     """Sum over segments of the cross-entropy, in nats.
 
     Args:
         logits: fp32 [S, C].
         labels: int64 [S], label ids.
         weights: fp32 [C], what a segment of each label counts; None is 1.
+        each: fp32 [S], what each segment counts beside that; None is 1.
 
     Returns:
         fp32 scalar.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"expected logits [S, C] and labels [S], got {tuple(logits.shape)} and {tuple(labels.shape)}")
-    return F.cross_entropy(logits, labels, weight=weights, reduction="sum")
+    if each is None:
+        return F.cross_entropy(logits, labels, weight=weights, reduction="sum")
+    return (F.cross_entropy(logits, labels, weight=weights, reduction="none") * each).sum()
 
 
 def pairwise_loss(better: Tensor, worse: Tensor) -> Tensor:
@@ -153,7 +156,9 @@ def segment_objective(
     of_labels = torch.full(logits.shape[1:], weights.no_error, device=model.device).index_fill(
         0, errors, weights.has_error
     )
-    loss = segment_loss(logits, labels, of_labels)
+    own = [weight for example in examples for weight in example.weights or (1.0,) * len(example.labels)]
+    each = torch.tensor(own, device=model.device)[known] if any(e.weights for e in examples) else None
+    loss = segment_loss(logits, labels, of_labels, each)
     is_error, says_error = torch.isin(labels, errors), torch.isin(logits.argmax(dim=-1), errors)
     sums = [
         loss.detach(),

@@ -19,7 +19,7 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 from reward_models.data.examples import LabelSettings, RewardExample
 from reward_models.encoders.models import RewardModel
-from reward_models.kinds import SegmentKind, kind_named
+from reward_models.kinds import SegmentKind
 from reward_models.labels.segments import HAS_ERROR, SegmentLabels
 from reward_models.trust.calibration import Calibration, calibration
 from reward_models.trust.judging import Judgements, SegmentVerdicts, judge_examples
@@ -47,14 +47,14 @@ def marked_texts(
     records: Sequence[FeedbackRecord], settings: LabelSettings, segmenter: Segmenter
 ) -> list[MarkedText] | None:
     """The texts behind the examples that `build_examples` makes of the same records; None for a pair model."""
-    kind, words = kind_named(settings.kind), settings.min_span_words
+    kind = settings.kind
     if not isinstance(kind, SegmentKind):
         return None
     texts = []
-    for record in records:
-        labels, text = kind.labels(record, segmenter, words), record.predictions[0]
+    for record, answer in [(one, answer) for one in records for answer in one.marked]:
+        labels, text = kind.labels(record, segmenter, answer), record.predictions[answer]
         if labels.teaches:
-            spans = [(e.start, e.end) for e in kind.marks(record, words)]
+            spans = [(e.start, e.end) for e in kind.marks(record, answer)]
             texts.append(MarkedText(text, labels, tuple(s for s in dict.fromkeys(spans) if trim(s, text) is not None)))
     return texts
 

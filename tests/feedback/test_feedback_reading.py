@@ -161,7 +161,6 @@ BAD_FEEDBACK = [
     ("prediction 2", ..., "prediction 2", "missing field"),
     ("prediction 1", "", "prediction 1", "empty"),
     ("prediction 3", " \n", "prediction 3", "empty"),
-    ("feedback", ..., "feedback", "missing field"),
     ("feedback", [], "feedback", "expected an object, got list"),
     ("feedback/errors", ..., "feedback.errors", "missing field"),
     ("feedback/errors", {}, "feedback.errors", "expected a list, got dict"),
@@ -187,9 +186,8 @@ BAD_FEEDBACK = [
     (f"{MISSING}/0/sentence_id", [], "feedback.missing-info[0].sentence_id", "at least one sentence"),
     (f"{MISSING}/0/sentence_id", 1, "feedback.missing-info[0].sentence_id", "list of whole numbers, got int"),
     (f"{MISSING}/0/error type", "Irrelevant", "feedback.missing-info[0].error type", "expected one of Missing-Answer"),
-    ("feedback/corrected-prediction", ..., "feedback.corrected-prediction", "missing field"),
-    ("feedback/corrected-prediction", None, "feedback.corrected-prediction", "expected text"),
-    ("preference", ..., "preference", "missing field"),
+    ("feedback/corrected-prediction", 3, "feedback.corrected-prediction", "expected text"),
+    ("preference", {}, "preference", "expected a list"),
     ("preference", [0, 1, 2, 1, 0], "preference", "expected 6 judgements (1v2 … 3v4), got 5"),
     ("preference", [0, 1, 2, 1, 0, 3], "preference[5]", "expected 0, 1 or 2, got 3"),
     ("preference/2", "1", "preference[2]", "expected a whole number, got '1'"),
@@ -245,8 +243,10 @@ def test_records_made_in_code_are_checked_too(tmp_path: Path) -> None:
     (record,) = read_feedback(save(tmp_path / "a.json", [FEEDBACK]))
     with pytest.raises(DataError, match="prediction 4: expected some text"):
         replace(record, predictions=(*record.predictions[:3], ""))
-    with pytest.raises(DataError, match="expected 4 predictions, got 3"):
+    with pytest.raises(DataError, match=r"expected 3 judgements \(1v2 … 2v3\), got 6"):
         replace(record, predictions=record.predictions[:3])
+    with pytest.raises(DataError, match="expected feedback on an answer or a preference, got neither"):
+        replace(record, feedback=None, preferences=(None,) * 6)
     with pytest.raises(DataError, match="at least one reference"):
         QAExample("1", "q", "t", (), ())
 

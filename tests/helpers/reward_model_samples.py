@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -91,15 +92,7 @@ def cue_records(count: int) -> list[FeedbackRecord]:
         faults = (len(spans), 0, 1, 2)
         preferences = tuple(0 if faults[a] == faults[b] else 1 if faults[a] < faults[b] else 2 for a, b in PAIR_ORDER)
         records.append(
-            FeedbackRecord(
-                base.id,
-                base.question,
-                (),
-                base.gold,
-                base.predictions,
-                Feedback(errors, (), "It is the good word."),
-                preferences,
-            )
+            replace(base, passages=(), feedback=Feedback(errors, (), "It is the good word."), preferences=preferences)
         )
     return records
 

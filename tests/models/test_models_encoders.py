@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5ForConditionalGen
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.encoders.loading import encoder_config, open_encoder
 from finegrained_rlhf.models.encoders.model import EncoderModel
-from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.record import RewardModelRecord
 
 
 def on_an_encoder(which: str, folder: Path) -> EncoderModel:

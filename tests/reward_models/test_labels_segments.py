@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.kinds import FACTUALITY, RELEVANCE
-from reward_models.labels.segments import SegmentLabels, usable_errors
+from reward_models.labels.segments import SegmentLabels
 
 SEGMENTER = SpacySegmenter("rules")
 TEXT = "The lake is three km wide, and there are some very old boats. It is cold. Nobody swims in it."
@@ -62,10 +63,10 @@ def test_short_c1_spans_are_dropped_and_short_c2_spans_are_not() -> None:
     four = record(TEXT, [("some very old boats.", "Irrelevant"), ("It is cold.", "Incoherent")])
     assert RELEVANCE.labels(four, SEGMENTER).labels == (0, 0, 0, 0)
     assert FACTUALITY.labels(four, SEGMENTER).labels == (0, 0, 0), "a dropped span must not make a sentence ignored"
-    assert RELEVANCE.labels(four, SEGMENTER, min_words=4).labels == (0, 1, 0, 0)
+    assert RELEVANCE.with_min_words(4).labels(four, SEGMENTER).labels == (0, 1, 0, 0)
     five = record(TEXT, [("are some very old boats.", "Irrelevant")])
     assert RELEVANCE.labels(five, SEGMENTER).labels == (0, 1, 0, 0)
-    assert len(usable_errors(record(TEXT, [("cold.", "Unverifiable")]), ["Unverifiable"])) == 1
+    assert len(FACTUALITY.marks(record(TEXT, [("cold.", "Unverifiable")]))) == 1
 
 
 def test_a_span_over_two_segments_marks_both() -> None:
@@ -112,9 +113,7 @@ def test_labels_equal_painted_characters(text: str, marks: list[tuple[int, int, 
     spans = [(a % len(text), min(len(text), a % len(text) + length), kind) for a, length, kind in marks]
     errors = tuple(SpanError(a, b, kind) for a, b, kind in spans if text[a:b].strip())
     base = record(text)
-    row = FeedbackRecord(
-        base.id, base.question, base.passages, base.gold, base.predictions, Feedback(errors, (), ""), base.preferences
-    )
+    row = replace(base, feedback=Feedback(errors, (), ""))
     relevance, factuality = RELEVANCE.labels(row, SEGMENTER), FACTUALITY.labels(row, SEGMENTER)
     c1 = ("Irrelevant", "Redundant", "Incoherent")
     assert [label == 1 for label in relevance.labels] == naive_labels(row, relevance.spans, c1)

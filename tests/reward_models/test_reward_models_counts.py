@@ -21,9 +21,10 @@ from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.counts import CountLayer, count_names, word_counts
 from reward_models.encoders.evidence import choose, content_words, sentences_of
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
-from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
-from reward_models.kinds import COMPLETENESS, FACTUALITY, KINDS, RELEVANCE, KindName
+from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.kinds import COMPLETENESS, FACTUALITY, KINDS, RELEVANCE, kind_named
 from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
+from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import TrainRewardModel, set_counts
 from reward_models.training.logistic import CountedItems, counted_items, fit_counts, newton
@@ -92,13 +93,13 @@ def test_what_is_fitted_does_not_depend_on_units_and_ignores_other_columns() -> 
 
 @pytest.mark.parametrize("base", [save_bert, save_longformer, save_llama])
 @pytest.mark.parametrize("name", ["factuality", "completeness"])
-def test_a_model_adds_what_was_fitted_and_keeps_it_on_disk(base: object, name: KindName, tmp_path: Path) -> None:
+def test_a_model_adds_what_was_fitted_and_keeps_it_on_disk(base: object, name: str, tmp_path: Path) -> None:
     assert callable(base)
     directory = base(tmp_path / "encoder")
     model = new_reward_model(directory, RewardModelRecord(name, max_length=160, counts=True, mean=0.0, std=1.0))
     answers = ("It is wide. It stays cold all the year round. Nobody swims.", "It is cold.", "It is not.")
     marked = [record(f"{a} Yes, it is warm.", [("Yes, it is warm.", "Unverifiable")], correction=a) for a in answers]
-    examples = build_examples(marked, LabelSettings(name), model.input_encoder(), SpacySegmenter())
+    examples = build_examples(marked, LabelSettings(kind_named(name)), model.input_encoder(), SpacySegmenter())
     batch = pad_inputs([item for example in examples for item in example.inputs], model.pad_id)
     outputs = model.segment_logits if model.record.labels_segments else model.answer_scores
     with torch.no_grad():

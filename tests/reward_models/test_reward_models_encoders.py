@@ -16,8 +16,10 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
-from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.kinds import RELEVANCE
 from reward_models.kinds.parts import relevance_parts
+from reward_models.record import RewardModelRecord
 from reward_models.training.layers import LayerConfig
 from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer
 
@@ -69,7 +71,7 @@ def test_segments_are_judged_as_transformers_does_and_a_step_is_made(family: str
         alone = [theirs(input_ids=torch.tensor([item.ids])).logits[0, list(item.separators)] for item in inputs]
     torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-5)
     assert found.std() > 0.01
-    examples = build_examples(cue_records(4), LabelSettings("relevance"), model.input_encoder(), SpacySegmenter())
+    examples = build_examples(cue_records(4), LabelSettings(RELEVANCE), model.input_encoder(), SpacySegmenter())
     optimizer = OptimizerConfig(lr=1e-3)
     layers = LayerConfig(frozen=1, decay=0.5)
     trainer = RewardModelTrainer(model, examples, (), RewardBatchConfig(4), optimizer, 2, Processes(), 0, layers)

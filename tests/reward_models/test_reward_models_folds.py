@@ -18,8 +18,9 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.data.folds import SplitFeedback, question_key, split_by_question
 from reward_models.data.intermediate import MakeIntermediateFeedback, other_number, planted_record, without_evidence
-from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.encoders.models import new_reward_model
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
+from reward_models.record import RewardModelRecord
 from reward_models.trust.evaluate import EvaluateRewardModel
 from reward_models.trust.items import judged_records, read_judged_records
 from reward_models.trust.judging import judge_examples
@@ -150,8 +151,8 @@ def test_judged_records_hold_what_the_report_is_made_of(name: str, tmp_path: Pat
             sum(r.claimed for r in judged) == report.span.claimed
             and sum(r.annotated for r in judged) == report.span.annotated
         )
-    examples = build_examples(records, LabelSettings(model.record.kind), model.input_encoder(), SpacySegmenter())
-    texts = marked_texts(records, LabelSettings(model.record.kind), SpacySegmenter())
+    examples = build_examples(records, LabelSettings(model.record.definition), model.input_encoder(), SpacySegmenter())
+    texts = marked_texts(records, LabelSettings(model.record.definition), SpacySegmenter())
     said = judge_examples(model, examples, 8, Processes())
     again = trust_of(model.record.kind, examples, texts, said)
     assert (again.accuracy, again.confusion, again.span) == (report.accuracy, report.confusion, report.span)

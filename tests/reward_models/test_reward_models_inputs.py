@@ -20,6 +20,7 @@ from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import completeness_input, factuality_input, relevance_input, task_text
 from reward_models.data.examples import BatchPlan, LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, _shortened, batches_by_length, pad_inputs
+from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
 from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_parts
 
 QUESTION = "What is the lake like?"
@@ -226,8 +227,8 @@ def test_labels_stand_at_the_separator_before_their_segment() -> None:
     text = "It is cold and wide and deep. It was warm and not so deep."
     feedback = record(text, [("It was warm and not so deep.", "Unverifiable"), ("It is cold and wide", "Irrelevant")])
     encoder, segmenter = RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
-    (relevance,) = build_examples([feedback], LabelSettings("relevance"), encoder, segmenter)
-    (factuality,) = build_examples([feedback], LabelSettings("factuality"), encoder, segmenter)
+    (relevance,) = build_examples([feedback], LabelSettings(RELEVANCE), encoder, segmenter)
+    (factuality,) = build_examples([feedback], LabelSettings(FACTUALITY), encoder, segmenter)
     assert relevance.labels == (1, 0) and factuality.labels == (None, 1)
     for example in (relevance, factuality):
         first, second = example.inputs[0].separators
@@ -240,7 +241,7 @@ def test_labels_stand_at_the_separator_before_their_segment() -> None:
 def test_each_distinct_answer_is_encoded_once() -> None:
     feedback = record("Yes!", others=("It is cold.", "Yes!", "It is wide."), preferences=(1, 0, 2, 2, 1, 1))
     (example,) = build_examples(
-        [feedback], LabelSettings("preference"), RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
+        [feedback], LabelSettings(PREFERENCE), RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
     )
     assert len(example.inputs) == 3 and example.items == 5
     assert example.pairs == ((0, 1), (2, 0), (0, 1), (1, 2), (0, 2))
@@ -250,8 +251,8 @@ def test_records_without_labels_are_left_out() -> None:
     only_irrelevant = record("It is cold and wide.", [("It is cold and wide.", "Irrelevant")], preferences=(0,) * 6)
     encoder, segmenter = RewardInputEncoder(TOKENIZER, 512), SpacySegmenter()
     for kind in ("factuality", "preference", "completeness"):
-        assert build_examples([only_irrelevant], LabelSettings(kind), encoder, segmenter) == []
-    assert len(build_examples([only_irrelevant], LabelSettings("relevance"), encoder, segmenter)) == 1
+        assert build_examples([only_irrelevant], LabelSettings(kind_named(kind)), encoder, segmenter) == []
+    assert len(build_examples([only_irrelevant], LabelSettings(RELEVANCE), encoder, segmenter)) == 1
 
 
 def test_held_out_records_are_seeded_and_disjoint() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from feedback_samples import LAKE, record
@@ -17,29 +17,25 @@ import reward_models
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.examples import LabelSettings
-from reward_models.encoders.models import RewardModelRecord
+from reward_models.config import RewardModelConfig
 from reward_models.encoders.tiny import MakeTinyRewardModels
-from reward_models.kinds import KINDS, KindName, PairKind, Recipe, SegmentKind, kind_named
+from reward_models.kinds import KINDS, PairKind, SegmentKind, kind_named
+from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig
+from reward_models.train import TrainRewardModel
 from reward_models.trust.evaluate import EvaluateRewardModel
-from reward_models.trust.measure import marked_texts
 
 SEGMENTER = SpacySegmenter()
-RECIPE = Recipe(lr=1e-5, weight_decay=0.0, batch_size=8, epochs=1)
 COHERENCE = SegmentKind(
     name="coherence",
     density="sentence",
     reads_passages=False,
     errors=("Incoherent",),
     unlabelled=("Irrelevant",),
-    recipe=RECIPE,
 )
 
 
 def test_what_the_four_kinds_are() -> None:
-    assert tuple(KINDS) == get_args(KindName)
     table = {k.name: (k.form, k.density, k.reads_passages) for k in KINDS.values()}
     assert table == {
         "relevance": ("segment", "sub_sentence", False),
@@ -51,26 +47,30 @@ def test_what_the_four_kinds_are() -> None:
     assert spans == {"relevance": (C1_TYPES, ()), "factuality": (C2_TYPES, C1_TYPES)}
 
 
-@pytest.mark.parametrize("name", list(KINDS))
-def test_the_configuration_of_a_kind_is_its_recipe(name: KindName) -> None:
+def settings_of(name: str) -> RewardModelConfig:
     root = Path(reward_models.__file__).parent.parent
     with initialize_config_dir(str(root / "conf" / "reward_model"), version_base=None):
         settings: Any = compose(name)
-    assert instantiate(settings, _convert_="all") == RewardModelConfig.of_the_paper(name)
+    made: RewardModelConfig = instantiate(settings, _convert_="all")
+    return made
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_the_configuration_of_a_kind_names_it(name: str) -> None:
+    assert settings_of(name).kind == name
 
 
 def test_an_unknown_kind_is_one_error_wherever_it_is_named(tmp_path: Path) -> None:
     given: Any = "style"
-    good = RewardModelConfig.of_the_paper("relevance")
+    good = settings_of("relevance")
     for name_it in (
         lambda: kind_named(given),
         lambda: RewardModelRecord(given),
-        lambda: replace(good, kind=given),
+        lambda: TrainRewardModel(output_dir="x", data="x", model="x", reward_model=replace(good, kind=given)),
         lambda: SegmentScorer("x", kind=given),
         lambda: SequenceScorer("x", kind=given),
         lambda: EvaluateRewardModel("x", "data.json", "out.json", kind=given),
         lambda: MakeTinyRewardModels("x", str(tmp_path), (given,)),
-        lambda: marked_texts([], LabelSettings(given), SEGMENTER),
     ):
         with pytest.raises(
             ConfigError,
@@ -104,13 +104,21 @@ def test_a_pair_kind_need_not_read_passages() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": "a/b"}, {"density": "response"}, {"density": "word"}, {"errors": ()}, {"unlabelled": C1_TYPES}]
+    "change",
+    [
+        {"name": "a/b"},
+        {"density": "own"},
+        {"density": "word"},
+        {"separator": "x"},
+        {"errors": ()},
+        {"unlabelled": C1_TYPES},
+    ],
 )
 def test_a_kind_that_cannot_be(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="reward model kind"):
         replace(COHERENCE, **change)
-    with pytest.raises(ConfigError, match="epochs or steps"):
-        replace(RECIPE, steps=5)
+    with pytest.raises(ConfigError, match="a sequence model cannot judge each 'sentence'"):
+        replace(kind_named("preference"), density="sentence")
 
 
 def test_saved_records_hold_the_name() -> None:
@@ -127,4 +135,4 @@ def test_no_other_module_knows_a_kind_by_its_name() -> None:
         if re.search(r'["\'](relevance|factuality|completeness|preference)["\']', line)
         and 'config.get("completeness"' not in line  # a key of configurations
     }
-    assert naming == {f"kinds/{name}.py" for name in ("__init__", *KINDS)}
+    assert naming == {f"kinds/{name}.py" for name in ("__init__", "missing", "pairwise")}

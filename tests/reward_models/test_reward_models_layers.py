@@ -12,7 +12,9 @@ from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples, shuffled
-from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.encoders.models import new_reward_model
+from reward_models.kinds import PREFERENCE, RELEVANCE
+from reward_models.record import RewardModelRecord
 from reward_models.training.layers import LayerConfig
 from reward_models.training.objectives import LabelWeights
 from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer
@@ -41,7 +43,7 @@ def test_the_last_norm_of_a_decoder_counts_as_its_last_layer(tmp_path: Path) -> 
 def test_a_step_moves_what_is_trained_at_its_rate(config: OptimizerConfig, tmp_path: Path) -> None:
     """Adam's first step is lr · sign(gradient): so is the greatest change of each part, times its rate."""
     model = new_reward_model(save_longformer(tmp_path / "encoder"), RewardModelRecord("relevance", max_length=160))
-    examples = build_examples(cue_records(8), LabelSettings("relevance"), model.input_encoder(), SpacySegmenter())
+    examples = build_examples(cue_records(8), LabelSettings(RELEVANCE), model.input_encoder(), SpacySegmenter())
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     trainer = RewardModelTrainer(
         model, examples, (), RewardBatchConfig(8), config, 5, Processes(), 0, LayerConfig(frozen=1, decay=1, head=0.1)
@@ -66,7 +68,7 @@ def test_more_layers_than_there_are(tmp_path: Path) -> None:
 
 def test_balanced_weights_and_shuffled_labels(tmp_path: Path) -> None:
     model = new_reward_model(save_bert(tmp_path / "encoder"), RewardModelRecord("relevance", max_length=160))
-    settings, segmenter = LabelSettings("relevance"), SpacySegmenter()
+    settings, segmenter = LabelSettings(RELEVANCE), SpacySegmenter()
     examples = build_examples(cue_records(24), settings, model.input_encoder(), segmenter)
     labels = [label for example in examples for label in example.labels if label is not None]
     weights = LabelWeights.balanced(examples)
@@ -76,7 +78,7 @@ def test_balanced_weights_and_shuffled_labels(tmp_path: Path) -> None:
     mixed = shuffled(examples, 0)
     dealt = [label for example in mixed for label in example.labels if label is not None]
     assert sum(dealt) == errors and dealt != labels and [e.inputs for e in mixed] == [e.inputs for e in examples]
-    pairs = build_examples(cue_records(24), LabelSettings("preference"), model.input_encoder(), segmenter)
+    pairs = build_examples(cue_records(24), LabelSettings(PREFERENCE), model.input_encoder(), segmenter)
     turned = [
         a == b for x, y in zip(pairs, shuffled(pairs, 0), strict=True) for a, b in zip(x.pairs, y.pairs, strict=True)
     ]

@@ -22,8 +22,9 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, build_examples, output_inputs
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
-from reward_models.encoders.models import RewardModelRecord, load_reward_model, new_reward_model
-from reward_models.kinds import COMPLETENESS
+from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE, kind_named
+from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
 from reward_models.training.objectives import LEAST_STD
@@ -72,7 +73,7 @@ def test_labels_of_other_texts_teach_nothing(folder: Path) -> None:
     """A decoder-only model learns the cue from the labels: dealt out anew, the same labels leave it at chance."""
     torch.manual_seed(0)
     model = new_reward_model(folder / "llama", RewardModelRecord("relevance"))
-    given = build_examples(cue_records(40), LabelSettings("relevance"), model.input_encoder(), SpacySegmenter())
+    given = build_examples(cue_records(40), LabelSettings(RELEVANCE), model.input_encoder(), SpacySegmenter())
     labels = np.random.default_rng(0).permutation([label for example in given for label in example.labels])
     rows = [tuple(row.tolist()) for row in labels.reshape(len(given), 3)]
     shuffled = [replace(example, labels=row) for example, row in zip(given, rows, strict=True)]
@@ -116,7 +117,7 @@ def test_moments_are_those_of_all_training_outputs(folder: Path) -> None:
 def test_a_collapsed_model_is_chosen_after_every_other(folder: Path) -> None:
     """Rounding orders pairs as well as anything: the spread decides, not the accuracy."""
     model = enlarged(new_reward_model(folder / "encoder", RewardModelRecord("preference", "first")))
-    examples = build_examples(cue_records(8), LabelSettings("preference"), model.input_encoder(), SpacySegmenter())
+    examples = build_examples(cue_records(8), LabelSettings(PREFERENCE), model.input_encoder(), SpacySegmenter())
     made = RewardModelTrainer(
         model, examples, examples, RewardBatchConfig(batch_size=8), OptimizerConfig(lr=1e-3), 1, Processes(), 0
     )
@@ -193,7 +194,9 @@ def trainer(
 ) -> RewardModelTrainer:
     torch.manual_seed(0)
     model = enlarged(new_reward_model(folder / base, RewardModelRecord(kind, "first")))
-    examples = build_examples(records or cue_records(12), LabelSettings(kind), model.input_encoder(), SpacySegmenter())
+    examples = build_examples(
+        records or cue_records(12), LabelSettings(kind_named(kind)), model.input_encoder(), SpacySegmenter()
+    )
     return RewardModelTrainer(
         model, examples, examples, batches, OptimizerConfig(lr=1e-2, eps=1e-4), 10, processes or Processes(), seed=0
     )
@@ -299,14 +302,14 @@ def test_real_feedback_gives_the_published_counts(shared_data: Path, folder: Pat
     records = read_feedback(shared_data / "qa_feedback" / "dev_feedback.json")
     model = new_reward_model(folder / "encoder", RewardModelRecord("relevance"))
     encoder = RewardInputEncoder(model.tokenizer, 2048)
-    found = build_examples(records, LabelSettings("relevance"), encoder, SpacySegmenter("rules"))
+    found = build_examples(records, LabelSettings(RELEVANCE), encoder, SpacySegmenter("rules"))
     labels = [label for example in found for label in example.labels]
     assert (len(found), labels.count(1), labels.count(0)) == (400, 1131, 1052)
     assert all(len(e.inputs[0].separators) == len(e.labels) for e in found)
-    found = build_examples(records, LabelSettings("factuality"), encoder, SpacySegmenter("rules"))
+    found = build_examples(records, LabelSettings(FACTUALITY), encoder, SpacySegmenter("rules"))
     labels = [label for example in found for label in example.labels]
     assert (len(found), labels.count(1), labels.count(0)) == (347, 218, 418)
-    pairs = build_examples(records, LabelSettings("completeness"), encoder, SpacySegmenter("rules"))
+    pairs = build_examples(records, LabelSettings(COMPLETENESS), encoder, SpacySegmenter("rules"))
     assert sum(len(example.pairs) for example in pairs) == 859
 
 

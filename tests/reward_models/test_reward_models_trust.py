@@ -24,8 +24,10 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
-from reward_models.encoders.models import RewardModel, RewardModelRecord, load_reward_model, new_reward_model
+from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
+from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
 from reward_models.labels.segments import SegmentLabels
+from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
 from reward_models.training.trainer import RewardBatchConfig
@@ -158,7 +160,7 @@ def test_less_than_half_is_neither_found_nor_right() -> None:
 @pytest.mark.parametrize("kind", ["relevance", "factuality"])
 def test_a_model_that_predicts_every_label_is_perfect_on_human_feedback(shared_data: Path, kind: str) -> None:
     records = read_feedback(shared_data / "qa_feedback" / "dev_feedback.json")
-    texts = marked_texts(records, LabelSettings(kind), SEGMENTER)
+    texts = marked_texts(records, LabelSettings(kind_named(kind)), SEGMENTER)
     assert texts is not None and len(texts) == {"relevance": 400, "factuality": 347}[kind]
     right = [tuple(label == 1 for label in text.segments.labels) for text in texts]
     verdicts = [SegmentVerdicts(tuple(map(float, row)), row) for row in right]
@@ -177,17 +179,17 @@ def test_marks_follow_the_labelling_rules() -> None:
         ("deep", "Wrong-Grounding"),
     ]
     both = [record(text, errors), record("It was warm once upon a time.", [("It was warm once upon", "Redundant")])]
-    relevance = marked_texts(both, LabelSettings("relevance"), SEGMENTER)
+    relevance = marked_texts(both, LabelSettings(RELEVANCE), SEGMENTER)
     start = text.index("It was warm")
     assert relevance is not None
     assert [found.marked for found in relevance] == [((start, start + 21),), ((0, 21),)]
-    short = marked_texts(both[:1], LabelSettings("relevance", min_span_words=0), SEGMENTER)
+    short = marked_texts(both[:1], LabelSettings(RELEVANCE.with_min_words(0)), SEGMENTER)
     assert short is not None and short[0].marked == ((0, 10), (start, start + 21))
-    factuality = marked_texts(both, LabelSettings("factuality"), SEGMENTER)
+    factuality = marked_texts(both, LabelSettings(FACTUALITY), SEGMENTER)
     assert factuality is not None and len(factuality) == 1  # the second record teaches nothing about facts
     assert factuality[0].marked == ((text.index("deep"), text.index("deep") + 4),)
     assert factuality[0].segments.labels == (1, None)
-    assert marked_texts(both, LabelSettings("preference"), SEGMENTER) is None
+    assert marked_texts(both, LabelSettings(PREFERENCE), SEGMENTER) is None
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def varied(count: int) -> list[FeedbackRecord]:
 
 
 def labelled(model: RewardModel, records: Sequence[FeedbackRecord]) -> tuple[list[RewardExample], list | None]:
-    settings = LabelSettings(model.record.kind)
+    settings = LabelSettings(model.record.definition)
     examples = build_examples(records, settings, RewardInputEncoder(model.tokenizer, model.max_length), SEGMENTER)
     return examples, marked_texts(records, settings, SEGMENTER)
 
@@ -403,11 +405,11 @@ def test_labels_are_made_as_in_the_run_unless_told_otherwise(folder: Path, tmp_p
     model = opinionated(folder, "relevance")
     model.save(tmp_path / "model")
     job = EvaluateRewardModel(str(tmp_path), "data.json", "out.json")
-    assert job._settings("relevance") == LabelSettings("relevance", "original", 5)
+    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE, "original")
     (tmp_path / "config.yaml").write_text("completeness: {matching: token_f1}\nreward_model: {min_span_words: 2}\n")
-    assert job._settings("completeness") == LabelSettings("completeness", "token_f1", 2)
+    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(2), "token_f1")
     told = replace(job, matching="original", min_span_words=0)
-    assert told._settings("completeness") == LabelSettings("completeness", "original", 0)
+    assert told._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(0), "original")
     write_feedback(tmp_path / "data.json", [record("It is cold now.", [("cold now", "Irrelevant")])])
     found = [
         replace(job, data=str(tmp_path / "data.json"), output=str(tmp_path / "o.json"), min_span_words=words).run()

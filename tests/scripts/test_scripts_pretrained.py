@@ -25,8 +25,9 @@ from finegrained_rlhf.models.pretrained.wheels import WheelUnavailableError, fil
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
 from reward_models.encoders.backbones import open_classifier
 from reward_models.encoders.inputs import pad_inputs
-from reward_models.encoders.models import RewardModelRecord, new_reward_model
+from reward_models.encoders.models import new_reward_model
 from reward_models.kinds.parts import relevance_parts
+from reward_models.record import RewardModelRecord
 
 pytestmark = [pytest.mark.scripts, pytest.mark.pretrained]
 

@@ -63,9 +63,9 @@ class RealPromptsTable(CurvesTable):
         "PPO of adapters with a reward a sentence; `holistic`: with one a response; each with the thesis's β and λ. "
         "`rloo_dense`: a reward a sentence by RLOO, β 0.1, without a value model. `average_max`: the highest score of "
         "a prompt's continuations, mean over prompts; `any_toxic`: share of prompts with one of at least .5; "
-        "`toxicity`: mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours the base "
-        "model: mean, median, and of all tokens (`corpus`). Scores of these classifiers are not comparable with "
-        "the thesis's, which are Perspective's."
+        "`toxicity`: mean. Perplexity is that under SmolLM2 itself, from which all systems start, so that it favours "
+        "the base model: mean, median, and of all tokens (`corpus`). Scores of these classifiers are not comparable "
+        "with the thesis's, which are Perspective's."
     )
     claims: ClassVar[tuple[Claim, ...]] = table_6_1(MEASURED, "perplexity", "dist_2")
 

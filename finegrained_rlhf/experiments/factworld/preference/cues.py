@@ -76,12 +76,12 @@ def judged_gaps(judged: Sequence[Judgement], order: Order) -> tuple[float, ...]:
     return tuple(order(judged[i], judged[j]) for i, j in PAIR_ORDER)
 
 
-def agreement(gaps: Sequence[Sequence[float]], preferences: Sequence[Sequence[int]]) -> float:
+def agreement(gaps: Sequence[Sequence[float]], preferences: Sequence[Sequence[int | None]]) -> float:
     """Share of the decided pairs that are ordered as preferred; a pair with gap 0 counts one half, as a coin would.
 
     Args:
         gaps: of each record, one a pair, above 0 for the first answer.
-        preferences: of each record, as the feedback file has them; ties are left out.
+        preferences: of each record, as the feedback file has them; ties and unjudged pairs are left out.
 
     Raises:
         ValueError: no pair is decided.
@@ -90,7 +90,7 @@ def agreement(gaps: Sequence[Sequence[float]], preferences: Sequence[Sequence[in
         np.sign(gap) * (1 if value == FIRST else -1)
         for row, values in zip(gaps, preferences, strict=True)
         for gap, value in zip(row, values, strict=True)
-        if value != TIE
+        if value not in (None, TIE)
     ]
     if not decided:
         raise ValueError("no pair is decided")

@@ -1,0 +1,1 @@
+"""JSON objects of feedback files, and their columns as a data set."""

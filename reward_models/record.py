@@ -1,0 +1,109 @@
+"""What a reward model is, in a record beside its weights.
+
+Knows kinds and the file `reward_model.json`. Does not know weights or tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.files import read_json
+from reward_models.encoders.evidence import PassageChoice
+from reward_models.kinds import KINDS, Kind, SegmentKind, kind_named
+from reward_models.kinds.base import GlobalAttention
+
+REWARD_MODEL_RECORD = "reward_model.json"
+
+
+def check_input_settings(global_attention: str, passages: str) -> None:
+    """Raise ConfigError where one of the two is no choice."""
+    if global_attention not in get_args(GlobalAttention):
+        expected = ", ".join(get_args(GlobalAttention))
+        raise ConfigError(f"global_attention must be one of {expected}, got {global_attention!r}")
+    if passages not in get_args(PassageChoice):
+        expected = ", ".join(get_args(PassageChoice))
+        raise ConfigError(f"passages must be one of {expected}, got {passages!r}")
+
+
+@dataclass(frozen=True)
+class RewardModelRecord:
+    """What a reward model is, beside its weights.
+
+    Attributes:
+        kind: name of its kind (`reward_models/kinds/`).
+        global_attention: which tokens of a Longformer see everything: `none`, `first` (the class token) or
+            `separators` (and the class token). Other models take no notice.
+        max_length: longest input in tokens.
+        segmenter: how answers were cut in training (`rules` or a spaCy pipeline).
+        mean: mean raw score of the training outputs; None for segment models and before it is measured.
+        std: their standard deviation (of the population), > 0.
+        passages: what an input that is too long keeps of its passages: their beginning (`first`), or the sentences
+            that share most words with the `question`, or with question and `answer`.
+        counts: whether counted words are added to what the head says (`encoders/counts.py`).
+        passage_tokens: the most tokens of passages that are read; None for as many as fit.
+        own_kind: what a segment kind of another taxonomy is (`SegmentKind.values`); None for QA-FEEDBACK's kinds.
+    """
+
+    kind: str
+    global_attention: GlobalAttention = "none"
+    max_length: int = 2048
+    segmenter: str = "rules"
+    mean: float | None = None
+    std: float | None = None
+    passages: PassageChoice = "first"
+    counts: bool = False
+    passage_tokens: int | None = None
+    own_kind: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.definition  # raises
+        check_input_settings(self.global_attention, self.passages)
+        if self.std is not None and not self.std > 0:
+            raise ConfigError(f"the standard deviation of a reward model's scores must be positive, got {self.std}")
+
+    @classmethod
+    def of(cls, kind: Kind, **settings: Any) -> RewardModelRecord:
+        """The record of a model of a kind; what the kind is goes with it where its name does not say it."""
+        own = kind.values() if isinstance(kind, SegmentKind) and KINDS.get(kind.name) != kind else None
+        return cls(kind.name, own_kind=own, **settings)
+
+    @property
+    def definition(self) -> Kind:
+        """The kind itself: form, density, labels and inputs."""
+        return kind_named(self.kind) if self.own_kind is None else SegmentKind.of_values(self.kind, self.own_kind)
+
+    @property
+    def labels_segments(self) -> bool:
+        """True for a model with a label at each separator, False for one scalar an answer."""
+        return self.definition.form == "segment"
+
+    @property
+    def granularity(self) -> str:
+        """What it judges: each `sub_sentence`, `sentence` or `response`."""
+        return self.definition.density
+
+
+def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
+    """The record saved beside a model; None where there is none (a model made elsewhere).
+
+    Raises:
+        ModelError: it is there and not readable.
+    """
+    path = directory / REWARD_MODEL_RECORD
+    if not path.is_file():
+        return None
+    try:
+        raw = {
+            "passages": "first",
+            "counts": False,
+            "passage_tokens": None,
+            "own_kind": None,
+            **read_json(path),
+        }  # older records do not say
+        return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
+    except (DataError, ConfigError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: not a reward model record ({error})") from None
