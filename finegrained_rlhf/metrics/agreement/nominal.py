@@ -1,0 +1,133 @@
+"""Agreement on nominal labels, which are equal or not: percent agreement, Cohen's κ, Krippendorff's α, prevalence.
+
+Knows labels by unit (segment) and rater, None where a rater gave none. Does not know what a label means or which units
+belong to one item. Labels are compared as Python compares them: True, 1 and 1.0 are one label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from finegrained_rlhf.metrics.detection import share
+
+Labels = Sequence[Hashable]
+"""One rater's labels, one a unit; None where the rater did not label the unit."""
+
+
+def percent_agreement(first: Labels, second: Labels) -> float | None:
+    """Share of units to which two raters give the same label, A_o = Σ_u [a_u = b_u] / n.
+
+    It is not corrected for chance: where one label prevails it is high for people who guess.
+
+    Args:
+        first: one rater's labels, [U].
+        second: the other's, [U], of the same units in the same order.
+
+    Returns:
+        A number in [0, 1] over the n units that both labelled; None where there is none.
+
+    Raises:
+        ValueError: the two differ in length, or a label is NaN or not hashable.
+    """
+    pairs = _paired(first, second)
+    return share(sum(a == b for a, b in pairs), len(pairs))
+
+
+def cohen_kappa(first: Labels, second: Labels) -> float | None:
+    """Cohen's κ = (A_o − A_e) / (1 − A_e), with A_e = Σ_c (n_1c / n)(n_2c / n) from each rater's own labels.
+
+    Source: Cohen (1960), A coefficient of agreement for nominal scales.
+
+    Args:
+        first: one rater's labels, [U].
+        second: the other's, [U], of the same units in the same order.
+
+    Returns:
+        A number in [−1, 1] over the n units that both labelled. None where there is none, and where both raters use
+        one and the same label only: chance then agrees always. Raters who use one label each, but different ones,
+        have κ = 0.
+
+    Raises:
+        ValueError: the two differ in length, or a label is NaN or not hashable.
+    """
+    pairs = _paired(first, second)
+    n = len(pairs)
+    of_first, of_second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    agreed = sum(a == b for a, b in pairs)
+    by_chance = sum(count * of_second[label] for label, count in of_first.items())
+    return share(n * agreed - by_chance, n * n - by_chance)
+
+
+def krippendorff_alpha(ratings: Sequence[Labels]) -> float | None:
+    """Krippendorff's α = 1 − D_o / D_e for nominal labels, any number of raters and missing values.
+
+    A unit with m_u ≥ 2 labels, n_uc of them c, adds n_uc (n_uc − 1) / (m_u − 1) to the coincidences o_cc. With
+    n = Σ_u m_u and n_c the labels c of these units, D_o = 1 − Σ_c o_cc / n and
+    D_e = 1 − Σ_c n_c (n_c − 1) / (n (n − 1)). Units with fewer than two labels do not count.
+
+    Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability; nominal data, any number of observers.
+
+    Args:
+        ratings: one row of labels a rater, [R, U], of the same units in the same order.
+
+    Returns:
+        A number of at most 1: 0 is what chance gives, below 0 is systematic disagreement. None where fewer than two
+        labels can be paired, and where all that can be paired are the same label.
+
+    Raises:
+        ValueError: the rows differ in length, or a label is NaN or not hashable.
+    """
+    units = [Counter(labels) for labels in _by_unit(ratings) if len(labels) > 1]
+    totals: Counter[Hashable] = Counter()
+    for unit in units:
+        totals.update(unit)
+    n = totals.total()
+    observed = math.fsum(
+        (m * m - sum(count * count for count in unit.values())) / (m - 1) for unit in units for m in [unit.total()]
+    )
+    expected = n * n - sum(count * count for count in totals.values())
+    return 1.0 - (n - 1) * observed / expected if expected else None
+
+
+def prevalence(ratings: Sequence[Labels]) -> dict[Hashable, float]:
+    """Share of each label among all labels given, n_c / n: what κ and α must be read beside.
+
+    Args:
+        ratings: one row of labels a rater, [R, U]; one row for one rater's prevalence.
+
+    Returns:
+        Shares that sum to 1, the most frequent label first and equal ones in the order they come in, unit by unit;
+        empty where no label is given.
+
+    Raises:
+        ValueError: the rows differ in length, or a label is NaN or not hashable.
+    """
+    counts = Counter(label for labels in _by_unit(ratings) for label in labels)
+    return {label: count / counts.total() for label, count in counts.most_common()}
+
+
+def _paired(first: Labels, second: Labels) -> list[tuple[Hashable, Hashable]]:
+    """The labels of the units that both labelled."""
+    return [(labels[0], labels[1]) for labels in _by_unit([first, second]) if len(labels) == 2]
+
+
+def _by_unit(ratings: Sequence[Labels]) -> list[list[Hashable]]:
+    """The labels of each unit, without the missing ones."""
+    lengths = {len(row) for row in ratings}
+    if len(lengths) > 1:
+        raise ValueError(f"raters must label the same units, got rows of {sorted(lengths)} labels")
+    for row in ratings:
+        for label in row:
+            _check(label)
+    return [[label for label in unit if label is not None] for unit in zip(*ratings, strict=True)]
+
+
+def _check(label: object) -> None:
+    try:
+        hash(label)
+    except TypeError:
+        raise ValueError(f"a label must be hashable, got {label!r}") from None
+    if label != label:
+        raise ValueError("a label is NaN; a missing label is None")

@@ -1,0 +1,191 @@
+"""Preferences and rankings: hand numbers, naive loops, scikit-learn and SciPy; the tests of order bias."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import cohen_kappa_score
+
+from finegrained_rlhf.feedback import records
+from finegrained_rlhf.metrics.agreement import (
+    OrderConsistency,
+    binomial_p,
+    mean_kendall_tau_b,
+    order_bias,
+    order_consistency,
+    preference_kappa,
+    rankings,
+    ranks_to_preferences,
+)
+from finegrained_rlhf.metrics.ranking import kendall_tau_b
+
+
+def random_ranks(rng: np.random.Generator, items: int, answers: int = 4) -> list[list[int]]:
+    return rng.integers(1, answers + 1, size=(items, answers)).tolist()
+
+
+def test_preferences_by_hand() -> None:
+    """Best is answer 2; 0 and 3 tie; 1 is last. Pairs 01 02 03 12 13 23."""
+    assert ranks_to_preferences([2, 7, 1, 2]) == (1, 2, 0, 2, 2, 1)
+    assert ranks_to_preferences([1]) == ranks_to_preferences([]) == ()
+
+
+def test_values_and_pairs_are_those_of_the_feedback_records() -> None:
+    assert (rankings.TIE, rankings.FIRST, rankings.SECOND) == (records.TIE, records.FIRST, records.SECOND)
+    assert tuple(combinations(range(4), 2)) == records.PAIR_ORDER
+
+
+def test_kappa_by_hand() -> None:
+    """1 1 2 0 and 1 2 2 0: A_o = 3/4, A_e = 2/4 · 1/4 + 1/4 · 2/4 + 1/4 · 1/4 = 5/16, κ = 7/11."""
+    assert preference_kappa([[1, 1], [2, 0]], [[1, 2], [2, 0]]) == pytest.approx(7 / 11)
+    assert preference_kappa([[0]], [[0]]) is None and preference_kappa([], []) is None
+
+
+def test_kappa_and_tau_are_the_libraries() -> None:
+    rng = np.random.default_rng(8)
+    undefined = 0
+    for _trial in range(150):
+        first, second = random_ranks(rng, 6), random_ranks(rng, 6)
+        ours, theirs = ([ranks_to_preferences(row) for row in person] for person in (first, second))
+        assert preference_kappa(ours, theirs) == pytest.approx(cohen_kappa_score(sum(ours, ()), sum(theirs, ())))
+        taus = [float(stats.kendalltau(x, y, variant="b").statistic) for x, y in zip(first, second, strict=True)]
+        for x, y, tau in zip(first, second, taus, strict=True):
+            assert kendall_tau_b(x, y) == (None if math.isnan(tau) else pytest.approx(tau))
+        undefined += sum(map(math.isnan, taus))
+        assert mean_kendall_tau_b(first, second) == pytest.approx(np.nanmean(taus))
+    assert undefined > 5
+
+
+def test_tau_by_hand() -> None:
+    """Orders 1 2 3 and 1 3 2: two alike, one opposed, 1/3. Ranks 1 1 2 and 1 2 3: 2 / √(2 · 3). All tied: left out."""
+    assert mean_kendall_tau_b([[1, 2, 3]], [[1, 3, 2]]) == pytest.approx(1 / 3)
+    first, second = [[1, 2, 3], [1, 1, 2], [1, 1, 1]], [[1, 3, 2], [1, 2, 3], [1, 2, 3]]
+    assert mean_kendall_tau_b(first, second) == pytest.approx((1 / 3 + 2 / math.sqrt(6)) / 2)
+    assert mean_kendall_tau_b([[1, 1]], [[1, 2]]) is None and mean_kendall_tau_b([], []) is None
+
+
+def test_consistency_by_hand() -> None:
+    """Spans 3 1 1: pairs 01 and 02 want the second, 12 is tied."""
+    found = order_consistency([[2, 1, 2]], [[3, 1, 1]])
+    assert found == OrderConsistency(consistent=1, opposed=1, tied=1) and found.share == 0.5
+    assert order_consistency([[0, 0, 0]], [[3, 1, 1]]).share is None
+    assert order_consistency([[2, 2, 1]], [[2, 2, 2]]).share is None
+    assert order_consistency([], []) == OrderConsistency(0, 0, 0)
+
+
+def test_consistency_equals_the_naive_count() -> None:
+    rng = np.random.default_rng(9)
+    for _trial in range(100):
+        preferences = rng.integers(0, 3, size=(5, 6)).tolist()
+        scores = random_ranks(rng, 5)
+        consistent = opposed = tied = 0
+        for row, values in zip(preferences, scores, strict=True):
+            for value, (i, j) in zip(row, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], strict=True):
+                if value:
+                    better, worse = (i, j) if value == 1 else (j, i)
+                    consistent += values[better] < values[worse]
+                    opposed += values[better] > values[worse]
+                    tied += values[better] == values[worse]
+        assert order_consistency(preferences, scores) == OrderConsistency(consistent, opposed, tied)
+
+
+def test_a_ranking_is_consistent_with_itself() -> None:
+    ranks = random_ranks(np.random.default_rng(10), 20)
+    assert order_consistency([ranks_to_preferences(row) for row in ranks], ranks).share == 1.0
+
+
+def test_binomial_by_hand() -> None:
+    """Of 5 throws 0 or 5 alike: 2/32; 1 or 4 and beyond: 12/32; the middle is certain."""
+    assert binomial_p(0, 5) == binomial_p(5, 5) == 2 / 32
+    assert binomial_p(1, 5) == binomial_p(4, 5) == 12 / 32
+    assert binomial_p(3, 5) == binomial_p(2, 4) == 1.0
+    assert binomial_p(0, 0) is None
+
+
+def test_binomial_is_scipys() -> None:
+    for n in (1, 2, 7, 30, 101, 1000, 2600):
+        for wins in {0, 1, n // 3, n // 2, (n + 1) // 2, n - n // 4, n}:
+            assert binomial_p(wins, n) == pytest.approx(stats.binomtest(wins, n).pvalue, rel=1e-9)
+
+
+def test_order_bias_by_hand() -> None:
+    """Shown 2 0 1: pairs 01 → 0 first, 02 → 2 first, 12 → 2 first. Preferences 1 1 0: one win, one loss, one tie."""
+    found = order_bias([[1, 1, 0]], [[2, 0, 1]])
+    assert (found.wins, found.decided, found.share, found.pair_p, found.item_p) == (1, 2, 0.5, 1.0, 1.0)
+    # three wins of one item: 2/8 as pairs, but one throw of one coin
+    found = order_bias([[1, 1, 1]], [[0, 1, 2]])
+    assert (found.wins, found.decided, found.pair_p, found.item_p) == (3, 3, 0.25, 1.0)
+    nothing = order_bias([[0]], [[1, 0]])
+    assert (nothing.wins, nothing.decided, nothing.share, nothing.pair_p, nothing.item_p) == (0, 0, None, None, None)
+
+
+def test_order_bias_equals_the_naive_count_and_all_signs() -> None:
+    rng = np.random.default_rng(11)
+    for _trial in range(60):
+        items = int(rng.integers(1, 8))
+        preferences = rng.integers(0, 3, size=(items, 6)).tolist()
+        shown = [rng.permutation(4).tolist() for _ in range(items)]
+        differences = []
+        for row, order in zip(preferences, shown, strict=True):
+            difference = 0
+            for value, pair in zip(row, combinations(range(4), 2), strict=True):
+                if value:
+                    winner, loser = pair if value == 1 else pair[::-1]
+                    difference += 1 if order.index(winner) < order.index(loser) else -1
+            differences.append(difference)
+        decided = sum(value > 0 for row in preferences for value in row)
+        found = order_bias(preferences, shown)
+        assert found.decided == decided and 2 * found.wins - decided == sum(differences)
+        if decided:
+            assert found.pair_p == pytest.approx(stats.binomtest(found.wins, decided).pvalue)
+            sums = [abs(np.dot(signs, differences)) for signs in product((-1, 1), repeat=items)]
+            assert found.item_p == pytest.approx(np.mean([total >= abs(sum(differences)) for total in sums]))
+
+
+def test_one_pair_an_item_makes_both_tests_equal() -> None:
+    rng = np.random.default_rng(12)
+    preferences = rng.choice([0, 1, 1, 2], size=(300, 1)).tolist()
+    found = order_bias(preferences, [[0, 1]] * 300)
+    assert found.item_p == pytest.approx(found.pair_p, rel=1e-9) and found.item_p < 0.01
+
+
+def test_the_test_of_items_keeps_its_level_where_that_of_pairs_does_not() -> None:
+    """Six pairs of one order of four depend on each other: without any bias, p ≤ .05 comes about 1 in 10 times."""
+    rng = np.random.default_rng(13)
+    pair_rejects = item_rejects = 0
+    for _trial in range(1000):
+        preferences = [ranks_to_preferences(rng.permutation(4).tolist()) for _ in range(30)]
+        found = order_bias(preferences, [[0, 1, 2, 3]] * 30)
+        pair_rejects += found.pair_p <= 0.05
+        item_rejects += found.item_p <= 0.05
+    assert item_rejects <= 70 < pair_rejects
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ranks_to_preferences([1, float("nan")]), "finite"),
+        (lambda: preference_kappa([[1]], []), "same items"),
+        (lambda: preference_kappa([[1]], [[1, 2]]), "item 0"),
+        (lambda: preference_kappa([[1], [3]], [[1], [2]]), "0 .tie."),
+        (lambda: preference_kappa([[-1]], [[1]]), "0 .tie."),
+        (lambda: mean_kendall_tau_b([[1, 2]], [[1]]), "item 0"),
+        (lambda: mean_kendall_tau_b([[1, 2]], [[1, float("inf")]]), "finite"),
+        (lambda: order_consistency([[1]], []), "same items"),
+        (lambda: order_consistency([[1]], [[1, 2, 3]]), "item 0"),
+        (lambda: order_consistency([[-1]], [[1, 2]]), "0 .tie."),
+        (lambda: order_bias([[1]], []), "same items"),
+        (lambda: order_bias([[1]], [[1, 2]]), "item 0: shown"),
+        (lambda: order_bias([[1]], [[0, 0]]), "item 0: shown"),
+        (lambda: order_bias([[1]], [[0, 1, 2]]), "3 pairs"),
+        (lambda: order_bias([[5]], [[0, 1]]), "0 .tie."),
+        (lambda: binomial_p(3, 2), "cannot be"),
+    ],
+)
+def test_bad_input_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
