@@ -32,7 +32,7 @@ def percent_agreement(first: Labels, second: Labels) -> float | None:
         ValueError: the two differ in length, or a label is NaN or not hashable.
     """
     pairs = _paired(first, second)
-    return share(sum(a == b for a, b in pairs), len(pairs))
+    return share(sum(count for (a, b), count in pairs.items() if a == b), pairs.total())
 
 
 def cohen_kappa(first: Labels, second: Labels) -> float | None:
@@ -53,9 +53,13 @@ def cohen_kappa(first: Labels, second: Labels) -> float | None:
         ValueError: the two differ in length, or a label is NaN or not hashable.
     """
     pairs = _paired(first, second)
-    n = len(pairs)
-    of_first, of_second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    agreed = sum(a == b for a, b in pairs)
+    n = pairs.total()
+    of_first: Counter[Hashable] = Counter()
+    of_second: Counter[Hashable] = Counter()
+    for (a, b), count in pairs.items():
+        of_first[a] += count
+        of_second[b] += count
+    agreed = sum(count for (a, b), count in pairs.items() if a == b)
     by_chance = sum(count * of_second[label] for label, count in of_first.items())
     return share(n * agreed - by_chance, n * n - by_chance)
 
@@ -79,15 +83,15 @@ def krippendorff_alpha(ratings: Sequence[Labels]) -> float | None:
     Raises:
         ValueError: the rows differ in length, or a label is NaN or not hashable.
     """
-    units = [Counter(labels) for labels in _by_unit(ratings) if len(labels) > 1]
     totals: Counter[Hashable] = Counter()
-    for unit in units:
-        totals.update(unit)
-    n = totals.total()
-    observed = math.fsum(
-        (m * m - sum(count * count for count in unit.values())) / (m - 1) for unit in units for m in [unit.total()]
-    )
-    expected = n * n - sum(count * count for count in totals.values())
+    apart = []
+    for labels, units in _by_unit(ratings).items():
+        if len(labels) > 1:
+            counts = Counter(labels)
+            apart.append(units * _ordered_pairs_apart(counts) / (len(labels) - 1))
+            for label, count in counts.items():
+                totals[label] += units * count
+    n, observed, expected = totals.total(), math.fsum(apart), _ordered_pairs_apart(totals)
     return 1.0 - (n - 1) * observed / expected if expected else None
 
 
@@ -104,30 +108,35 @@ def prevalence(ratings: Sequence[Labels]) -> dict[Hashable, float]:
     Raises:
         ValueError: the rows differ in length, or a label is NaN or not hashable.
     """
-    counts = Counter(label for labels in _by_unit(ratings) for label in labels)
+    counts: Counter[Hashable] = Counter()
+    for labels, units in _by_unit(ratings).items():
+        for label in labels:
+            counts[label] += units
     return {label: count / counts.total() for label, count in counts.most_common()}
 
 
-def _paired(first: Labels, second: Labels) -> list[tuple[Hashable, Hashable]]:
-    """The labels of the units that both labelled."""
-    return [(labels[0], labels[1]) for labels in _by_unit([first, second]) if len(labels) == 2]
+def _ordered_pairs_apart(counts: Counter[Hashable]) -> int:
+    """(Σ n_c)² − Σ n_c²: ordered pairs of values with different labels."""
+    return counts.total() ** 2 - sum(count * count for count in counts.values())
 
 
-def _by_unit(ratings: Sequence[Labels]) -> list[list[Hashable]]:
-    """The labels of each unit, without the missing ones."""
+def _paired(first: Labels, second: Labels) -> Counter[tuple[Hashable, ...]]:
+    """How many units have which two labels, of the units that both labelled."""
+    return Counter({labels: units for labels, units in _by_unit([first, second]).items() if len(labels) == 2})
+
+
+def _by_unit(ratings: Sequence[Labels]) -> Counter[tuple[Hashable, ...]]:
+    """How many units have which labels, without the missing ones: few combinations, however many units."""
     lengths = {len(row) for row in ratings}
     if len(lengths) > 1:
         raise ValueError(f"raters must label the same units, got rows of {sorted(lengths)} labels")
-    for row in ratings:
-        for label in row:
-            _check(label)
-    return [[label for label in unit if label is not None] for unit in zip(*ratings, strict=True)]
-
-
-def _check(label: object) -> None:
     try:
-        hash(label)
+        combinations = Counter(zip(*ratings, strict=True))
     except TypeError:
-        raise ValueError(f"a label must be hashable, got {label!r}") from None
-    if label != label:
+        raise ValueError("a label must be hashable") from None
+    if any(label != label for labels in combinations for label in labels):
         raise ValueError("a label is NaN; a missing label is None")
+    given: Counter[tuple[Hashable, ...]] = Counter()
+    for labels, units in combinations.items():
+        given[tuple(label for label in labels if label is not None)] += units
+    return given
