@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.feedback.labels.segments import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
@@ -19,7 +20,6 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Spa
 from reward_models.kinds import PREFERENCE, PairKind, SegmentKind, kinds_of
 from reward_models.labels.completeness import CompletenessConfig, Matching, scores_to_preferences
 from reward_models.labels.pairs import AnswerPair, PairSet, ordered_pairs
-from reward_models.labels.segments import SegmentLabels
 
 ReportFormat = Literal["table", "json"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
 from reward_models.data.examples import RewardExample
-from reward_models.labels.segments import HAS_ERROR
 
 Array = NDArray[np.float64]
 RIDGES = (0.1, 1.0, 10.0, 100.0)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import RewardModel, error_label_ids
 from reward_models.kinds import Form
-from reward_models.labels.segments import HAS_ERROR
 from reward_models.training.logistic import balanced_weights
 
 LEAST_STD = 1e-3

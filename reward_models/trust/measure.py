@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from finegrained_rlhf.feedback.labels.segments import HAS_ERROR, SegmentLabels
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, share
 from finegrained_rlhf.runtime.processes import Processes
@@ -20,7 +21,6 @@ from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 from reward_models.data.examples import LabelSettings, RewardExample
 from reward_models.encoders.models import RewardModel
 from reward_models.kinds import SegmentKind
-from reward_models.labels.segments import HAS_ERROR, SegmentLabels
 from reward_models.trust.calibration import Calibration, calibration
 from reward_models.trust.judging import Judgements, SegmentVerdicts, judge_examples
 

@@ -16,6 +16,7 @@ from reward_model_samples import cue_records, enlarged, prompt, save_longformer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.feedback.labels.segments import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean
@@ -26,7 +27,6 @@ from reward_models.data.examples import LabelSettings, RewardExample, build_exam
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
 from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
-from reward_models.labels.segments import SegmentLabels
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments

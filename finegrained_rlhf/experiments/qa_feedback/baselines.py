@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
 from reward_models.encoders.counts import count_names, word_counts
 from reward_models.kinds import Kind, PairKind, SegmentKind
 from reward_models.kinds.parts import answer_parts, factuality_parts
-from reward_models.labels.segments import HAS_ERROR
 from reward_models.training.logistic import CountedItems, fit_counts
 from reward_models.trust.items import JudgedRecord, judged_segments
 from reward_models.trust.measure import MarkedText

@@ -86,6 +86,8 @@ def read(node: ast.expr, module: Module) -> Any:
 
 
 def _named(name: str, module: Module) -> Any:
+    if name == "Any":
+        return Any
     if name in _PLAIN:
         return _PLAIN[name]
     if name in _LISTS or name == "tuple":

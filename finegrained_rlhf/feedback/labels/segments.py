@@ -7,11 +7,14 @@ code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from finegrained_rlhf.feedback.records import SpanError
-from finegrained_rlhf.text.segmentation import Span, trim
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.feedback.records import Feedback, SpanError
+from finegrained_rlhf.feedback.taxonomy import Category, Density, Taxonomy
+from finegrained_rlhf.text.segmentation import Segmenter, Span, trim
 
 HAS_ERROR, NO_ERROR = 1, 0
 """Values of a segment label; None means that the segment teaches nothing."""
@@ -113,3 +116,70 @@ def annotator_agreement(
         claimed = sum(touches(text, span, found) for found in by_whom.values()) / len(annotators)
         shares.append(claimed if label == HAS_ERROR else 1.0 - claimed)
     return tuple(shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentRule:
+    """How an answer is cut and its segments are labelled, from the spans of one category.
+
+    Attributes:
+        density: what gets a label of its own.
+        errors: types of span that make the segment they touch wrong.
+        unlabelled: types that leave a segment which only they touch without a label: it teaches nothing.
+        min_words: by type, the least words of a span, divided by white space, that is not dropped.
+        separator: of density `own`: a regular expression that stands between the segments.
+    """
+
+    density: Density
+    errors: tuple[str, ...]
+    unlabelled: tuple[str, ...] = ()
+    min_words: Mapping[str, int] = field(default_factory=dict)
+    separator: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.errors or set(self.errors) & set(self.unlabelled):
+            raise ConfigError(f"labels of segments need error types, none of them also in `unlabelled`: {self.errors}")
+        if (self.density == "own") != (self.separator is not None):
+            raise ConfigError("a separator belongs to density own")
+
+    @classmethod
+    def of_category(cls, category: Category, taxonomy: Taxonomy) -> SegmentRule:
+        """The rule of a category of a taxonomy."""
+        hidden = [taxonomy.categories[name] for name in category.hidden_by]
+        return SegmentRule(
+            density=category.density,
+            errors=tuple(category.types),
+            unlabelled=tuple(name for other in hidden for name in other.types),
+            min_words={
+                name: other.min_words for other in (category, *hidden) if other.min_words for name in other.types
+            },
+            separator=category.separator,
+        )
+
+    def cut(self, text: str, segmenter: Segmenter) -> list[Span]:
+        """The segments of `text` that are judged, as character spans."""
+        if self.density == "sentence":
+            return segmenter.sentences(text)
+        if self.density == "sub_sentence":
+            return segmenter.sub_sentences(text)
+        borders = [0, len(text)]
+        if self.separator is not None:
+            borders[1:1] = [place for found in re.finditer(self.separator, text) for place in found.span()]
+        pieces = [trim((borders[i], borders[i + 1]), text) for i in range(0, len(borders), 2)]
+        return [piece for piece in pieces if piece is not None]
+
+    def usable(self, text: str, feedback: Feedback) -> tuple[SpanError, ...]:
+        """The marks of an answer that count: of the right types, and not too short."""
+        return usable_errors(text, feedback.errors, self.errors, self.min_words)
+
+    def label(self, text: str, feedback: Feedback, segmenter: Segmenter) -> SegmentLabels:
+        """Label of each segment of an answer: 1 where one of `errors` touches it, else None or 0 (`unlabelled`).
+
+        With how many of the annotators agree, where they are named.
+        """
+        hidden = usable_errors(text, feedback.errors, self.unlabelled, self.min_words)
+        made = segment_labels(text, self.cut(text, segmenter), self.usable(text, feedback), hidden)
+        if not feedback.annotators:
+            return made
+        every = usable_errors(text, (*feedback.errors, *feedback.dropped), self.errors, self.min_words)
+        return replace(made, agreement=annotator_agreement(text, made, every, feedback.annotators))

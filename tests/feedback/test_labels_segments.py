@@ -10,11 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from text_samples import WORDS
 
+from finegrained_rlhf.feedback.labels.segments import SegmentLabels
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.kinds import FACTUALITY, RELEVANCE
-from reward_models.labels.segments import SegmentLabels
 
 SEGMENTER = SpacySegmenter("rules")
 TEXT = "The lake is three km wide, and there are some very old boats. It is cold. Nobody swims in it."

@@ -1,0 +1,1 @@
+"""Labels that follow from marked spans."""
