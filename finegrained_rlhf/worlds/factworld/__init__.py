@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "FactWorldOracle": "monitor",
         "GoldConfig": "writer",
         "MakeFactWorld": "make",
+        "SimulateAnnotators": "simulate",
         "WorldConfig": "world",
         "WriterConfig": "writer",
     },

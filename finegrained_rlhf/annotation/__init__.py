@@ -1,0 +1,14 @@
+"""Collecting fine-grained feedback: tasks for people, what they marked, how far they agree, and feedback records."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Adjudicate": "adjudication.adjudicate",
+        "MakeAnnotationTasks": "project.make",
+        "MeasureAgreement": "agreement.measure",
+        "RandomSelection": "project.selection",
+        "ReadAnnotations": "reading.read",
+    },
+)

@@ -1,0 +1,1 @@
+"""One feedback record of several annotations."""

@@ -1,0 +1,166 @@
+"""Measuring how far annotators agree: what `scripts/measure_agreement.py` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.annotation.agreement.figures import (
+    by_annotator,
+    label_agreement,
+    other_agreement,
+    shared,
+    span_agreement,
+)
+from finegrained_rlhf.annotation.agreement.judged import MISSING, JudgedItem, judged_items, labels_of
+from finegrained_rlhf.annotation.agreement.page import disagreement_page
+from finegrained_rlhf.annotation.project.project import Project
+from finegrained_rlhf.annotation.reading.annotations import annotations_of
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json, write_text
+from finegrained_rlhf.feedback.labels.segments import SegmentRule
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
+from finegrained_rlhf.text.tables import cell, markdown_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureAgreement:
+    """Measure the agreement of the annotators of a project.
+
+    Attributes:
+        annotations: JSON lines of annotations (`read_annotations.py`).
+        tasks: directory of the project.
+        output: JSON FILE for the figures; a page of disagreements is written beside it (`.html`).
+        qualification: the feedback file of the qualification items, where there is one: what is right of them.
+        segmenter: cuts answers as the reward models will.
+        draws: resamples of the items for the intervals.
+        shown: items on the page at most.
+        seed: of the resampling.
+    """
+
+    annotations: str
+    tasks: str
+    output: str
+    qualification: str | None = None
+    segmenter: str = DEFAULT_SEGMENTER
+    draws: int = 1000
+    shown: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.shown < 1:
+            raise ConfigError("draws and shown: expected at least 1")
+
+    def run(self) -> dict[str, Any]:
+        """Measure, write, print a table.
+
+        Raises:
+            DataError: the annotations are damaged or not of this project, or nobody annotated anything.
+        """
+        project, segmenter = Project.read(self.tasks), SpacySegmenter(self.segmenter)
+        items = judged_items(annotations_of(self.annotations, project), project, segmenter)
+        if not items:
+            raise DataError("holds no annotation that counts", file=self.annotations)
+        figures = self._figures(items, project, self._known(project, segmenter))
+        output = Path(self.output)
+        page = disagreement_page(shared(items), project.taxonomy, figures, project.name, self.shown)
+        write_text(output.with_suffix(".html"), page)
+        write_json(output, figures)
+        print(f"{agreement_table(figures)}\n-> {output}, {output.with_suffix('.html')}")
+        return figures
+
+    def _figures(
+        self, items: Sequence[JudgedItem], project: Project, known: Mapping[str, Mapping[str, Sequence[int | None]]]
+    ) -> dict[str, Any]:
+        units = [*project.taxonomy.categories, MISSING]
+        answers = {one.item.id: one.item.answers[one.item.marked or 0] for one in items}
+        return {
+            "project": project.name,
+            "items": len(items),
+            "annotated_by_several": len(shared(items)),
+            "labels": label_agreement(items, units, self.draws, self.seed),
+            "spans": span_agreement(items, self.draws, self.seed),
+            **other_agreement(items, answers),
+            "suggestions": _suggestions(items),
+            "annotators": by_annotator(items, known),
+        }
+
+    def _known(self, project: Project, segmenter: Segmenter) -> dict[str, dict[str, Sequence[int | None]]]:
+        if self.qualification is None:
+            return {}
+        rules = {name: SegmentRule.of_category(c, project.taxonomy) for name, c in project.taxonomy.categories.items()}
+        found: dict[str, dict[str, Sequence[int | None]]] = {}
+        for record in read_feedback(self.qualification, project.taxonomy):
+            item = project.items.get(record.id)
+            if item is None or record.feedback is None:
+                raise DataError("is no marked item of this project", file=self.qualification, record=record.id)
+            right = {"": record.feedback}
+            found[record.id] = {name: labels_of(rule, item, right, segmenter)[""] for name, rule in rules.items()}
+            found[record.id][MISSING] = [int(bool(record.feedback.missing_info))]
+        return found
+
+
+def _suggestions(items: Sequence[JudgedItem]) -> dict[str, Any]:
+    """Marks a single annotator makes with and without suggestions: whether these lead people."""
+    single = [one for judged in items if judged.item.role == "single" for one in judged.annotations.values()]
+    having = [one for one in single if one.suggestions_shown]
+    without = [one for one in single if not one.suggestions_shown]
+    if not having:
+        return {}
+    accepted, shown = (sum(getattr(one, f"suggestions_{n}") for one in having) for n in ("accepted", "shown"))
+    return {
+        "annotations": len(having),
+        "accepted_share": accepted / shown,
+        "spans_with": sum(len(one.errors) for one in having) / len(having),
+        "spans_without": sum(len(one.errors) for one in without) / len(without) if without else None,
+    }
+
+
+def agreement_table(figures: Mapping[str, Any]) -> str:
+    """The figures as tables for people."""
+
+    def shown(value: Mapping[str, float | None]) -> str:
+        if value["value"] is None or value["low"] is None or value["high"] is None:
+            return cell(value["value"])
+        return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+    head = f"{figures['annotated_by_several']} of {figures['items']} items were annotated by several people"
+    rows = [
+        {
+            "unit": unit,
+            "units": str(values["units"]),
+            "errors": cell(values["error_share"]),
+            **{name: shown(values[name]) for name in ("percent", "kappa", "alpha")},
+        }
+        for unit, values in figures["labels"].items()
+    ]
+    parts = [head]
+    if rows:
+        parts.append(markdown_table(rows, list(rows[0])))
+    spans = [
+        {"spans": name, "F1": shown(value)} for name, value in figures["spans"].items() if name != "overlap_by_type"
+    ]
+    if spans:
+        parts.append(markdown_table(spans, list(spans[0])))
+    names = ("missing_sentences_f1", "correction_f1", "preference_percent", "preference_kappa", "kendall_tau_b")
+    parts += [f"{name}: {cell(figures[name])}" for name in names if figures.get(name) is not None]
+    if figures.get("order_bias"):
+        bias = figures["order_bias"]
+        parts.append(
+            f"first shown wins {cell(bias['share'])} of {bias['decided']} decided pairs (p {cell(bias['item_p'])})"
+        )
+    people = [
+        {
+            "annotator": row["annotator"],
+            "annotations": str(row["annotations"]),
+            "seconds": cell(row["seconds"]),
+            "spans": cell(row["spans"]),
+            "flags": ", ".join(row["flags"]),
+        }
+        for row in figures["annotators"]
+    ]
+    parts.append(markdown_table(people, list(people[0])))
+    return "\n\n".join(parts)

@@ -1,0 +1,1 @@
+"""What is to be annotated, by whom, in which order."""

@@ -1,0 +1,163 @@
+"""Making annotation tasks of a policy's outputs: what `scripts/make_annotation_tasks.py` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from finegrained_rlhf.annotation.project.guidelines import guidelines_page
+from finegrained_rlhf.annotation.project.items import AnnotationItem, Suggestion
+from finegrained_rlhf.annotation.project.project import Project, assign
+from finegrained_rlhf.annotation.project.selection import ItemSelection, RandomSelection, choose_items
+from finegrained_rlhf.annotation.tools.registry import tool_named
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, write_text
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import FeedbackRecord
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+
+
+@runtime_checkable
+class SpanSuggester(Protocol):
+    """Suggests spans before people look."""
+
+    def suggest(self, items: Sequence[AnnotationItem], taxonomy: Taxonomy) -> Sequence[tuple[Suggestion, ...]]:
+        """Spans of each item's marked answer."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeAnnotationTasks:
+    """Choose outputs, deal them out to annotators, and write the files of a tool.
+
+    Writes `items.jsonl`, `manifest.json`, `guidelines.html` and a directory an annotator.
+
+    Attributes:
+        outputs: JSON lines of outputs (`sample_outputs.py`).
+        output_dir: directory of the project; made whole or not at all.
+        annotators: their names.
+        project: name of the project; None takes that of `output_dir`.
+        tool: `page` (a file that works from the disk), `label_studio` or `potato`.
+        taxonomy: what is marked.
+        overlap: share of the items that everybody annotates, in [0, 1].
+        qualification: feedback file of records that everybody annotates first; it is known what is right.
+        count: how many items are chosen; None takes all.
+        select: what chooses them.
+        random_share: of the chosen items, by chance alone; at least 0.3.
+        reference: whether people are shown the reference answer, where there is one.
+        preannotate: suggests spans, on a random half of the items that one annotator sees alone: on the rest, and on
+            overlap and qualification items, never; None suggests nothing.
+        seed: of everything random.
+    """
+
+    outputs: str
+    output_dir: str
+    annotators: Sequence[str]
+    project: str | None = None
+    tool: str = "page"
+    taxonomy: Taxonomy = QA_FEEDBACK
+    overlap: float = 0.1
+    qualification: str | None = None
+    count: int | None = None
+    select: ItemSelection = field(default_factory=RandomSelection)
+    random_share: float = 0.3
+    reference: bool = True
+    preannotate: SpanSuggester | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        names = list(self.annotators)
+        if not names or not all(name.strip() for name in names) or len(set(names)) < len(names):
+            raise ConfigError(f"annotators: expected one name or more, each once, got {names}")
+        if not 0 <= self.overlap <= 1:
+            raise ConfigError(f"overlap: expected 0 to 1, got {self.overlap}")
+        if not isinstance(self.select, ItemSelection):
+            raise ConfigError(f"select: {type(self.select).__name__} is no selection of items (name, order)")
+        tool_named(self.tool)
+
+    def run(self) -> Project:
+        """Choose, deal out, write; prints what was made.
+
+        Raises:
+            DataError: outputs or the qualification file are missing or damaged, or every output is empty.
+        """
+        items = self._chosen()
+        items = self._with_suggestions(self._with_roles(items))
+        items = [*self._qualification(items), *items]
+        name = self.project or Path(self.output_dir).name
+        dealt = assign(items, list(self.annotators), self.seed)
+        project = Project(name, self.taxonomy, {item.id: item for item in items}, dealt)
+        with atomic_directory(Path(self.output_dir)) as directory:
+            project.write(directory)
+            write_text(directory / "guidelines.html", guidelines_page(self.taxonomy, name))
+            for number, annotator in enumerate(project.annotators):
+                folder = directory / f"annotator_{number + 1}"
+                folder.mkdir()
+                tool_named(self.tool).write_tasks(folder, project.payload(annotator))
+        for number, (annotator, rows) in enumerate(project.annotators.items()):
+            print(f"{annotator}: {len(rows)} tasks -> {self.output_dir}/annotator_{number + 1}")
+        return project
+
+    def _chosen(self) -> list[AnnotationItem]:
+        found, empty = [], 0
+        for record in read_outputs(self.outputs):
+            if all(text.strip() for text in record.outputs):
+                found.append(self._item(record))
+            else:
+                empty += 1
+        if not found:
+            raise DataError("every record has an empty output: there is nothing to annotate", file=self.outputs)
+        if empty:
+            print(f"{empty} of {len(found) + empty} records left out: an output is empty")
+        return choose_items(found, self.count, self.select, self.random_share, self.seed)
+
+    def _item(self, record: OutputRecord) -> AnnotationItem:
+        reference = record.references[0] if self.reference and record.references else None
+        marks = bool(self.taxonomy.categories or self.taxonomy.missing)
+        answers = record.outputs if self.taxonomy.preferences else record.outputs[:1]
+        return AnnotationItem(
+            record.id, record.question, record.passages, answers, reference, marked=0 if marks else None
+        )
+
+    def _with_roles(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:
+        """The same items, of which a share, drawn from those chosen by chance first, is for everybody."""
+        if len(self.annotators) < 2:
+            return list(items)
+        count = round(self.overlap * len(items))
+        generator = np.random.default_rng(stable_hash(self.seed, "overlap"))
+        drawn = sorted(generator.permutation(len(items)).tolist(), key=lambda place: items[place].strategy != "random")
+        shared = set(drawn[:count])
+        return [replace(item, role="overlap") if i in shared else item for i, item in enumerate(items)]
+
+    def _with_suggestions(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:
+        if self.preannotate is None:
+            return list(items)
+        single = [i for i, item in enumerate(items) if item.role == "single" and item.marked is not None]
+        generator = np.random.default_rng(stable_hash(self.seed, "suggestions"))
+        half = [single[place] for place in generator.permutation(len(single)).tolist()[: len(single) // 2]]
+        found = dict(zip(half, self.preannotate.suggest([items[i] for i in half], self.taxonomy), strict=True))
+        return [replace(item, suggestions=found.get(i, ())) for i, item in enumerate(items)]
+
+    def _qualification(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:
+        if self.qualification is None:
+            return []
+        known = {item.id for item in items}
+        records = read_feedback(self.qualification, self.taxonomy)
+        for record in records:
+            if record.id in known:
+                raise DataError(f"item {record.id!r} is among the outputs too", file=self.qualification, field="id")
+        return [item_of_record(record, self.taxonomy, self.reference) for record in records]
+
+
+def item_of_record(record: FeedbackRecord, taxonomy: Taxonomy, reference: bool = True) -> AnnotationItem:
+    """The qualification item of a record whose feedback is known to be right."""
+    answers = record.predictions if taxonomy.preferences else record.predictions[:1]
+    marked = 0 if record.feedback is not None else None
+    gold = record.gold if reference else None
+    return AnnotationItem(record.id, record.question, record.passages, answers, gold, marked, role="qualification")

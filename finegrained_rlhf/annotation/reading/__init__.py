@@ -1,0 +1,1 @@
+"""From exports of annotation tools to checked annotations."""

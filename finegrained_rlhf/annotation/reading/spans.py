@@ -1,0 +1,145 @@
+"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one.
+
+Knows texts and spans. Does not know tasks, tools or people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.feedback.records import SpanError
+from finegrained_rlhf.feedback.taxonomy import Taxonomy
+
+
+def located(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
+    """The span of `quoted` in `text`, trimmed of white space; what had to be repaired is counted.
+
+    Tried in turn: the offsets as they are, as UTF-16 units, and the only place where `quoted` stands when runs of white
+    space count as one. Nothing is guessed: where several places are possible, none is taken.
+
+    Raises:
+        DataError: no place, or more than one, or nothing but white space.
+    """
+    if text[max(start, 0) : max(end, 0)] != quoted:
+        start, end = _found(text, start, end, quoted, repairs)
+    body = text[start:end]
+    if not body.strip():
+        raise DataError("the span covers no text", field="start")
+    trimmed = start + len(body) - len(body.lstrip()), end - len(body) + len(body.rstrip())
+    if trimmed != (start, end):
+        repairs["white space trimmed"] += 1
+    return trimmed
+
+
+def _found(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) -> tuple[int, int]:
+    units = utf16_offsets(text)
+    if start in units and end in units and text[units[start] : units[end]] == quoted:
+        repairs["offsets in UTF-16 units"] += 1
+        return units[start], units[end]
+    words = quoted.split()
+    if not words:
+        raise DataError("the span covers no text", field="text")
+    pattern = r"\s+".join(map(re.escape, words))
+    places = [found.span() for found in re.finditer(f"(?={pattern})", text)]
+    if len(places) != 1:
+        many = "stands in no place of the answer" if not places else f"stands in {len(places)} places of the answer"
+        there = text[max(start, 0) : max(end, 0)]
+        raise DataError(f"the answer has {there!r} there, and {quoted!r} {many}", field="text")
+    whole = re.compile(pattern).match(text, places[0][0])
+    assert whole is not None
+    repairs["found by its words"] += 1
+    return whole.span()
+
+
+def utf16_offsets(text: str) -> dict[int, int]:
+    """From offsets in UTF-16 units to offsets in characters; the middle of a pair of units has none."""
+    offsets, units = {0: 0}, 0
+    for place, character in enumerate(text, start=1):
+        units += 2 if ord(character) > 0xFFFF else 1
+        offsets[units] = place
+    return offsets
+
+
+def disjoint(
+    spans: Sequence[SpanError], text: str, taxonomy: Taxonomy, strict: bool, repairs: Counter[str]
+) -> tuple[SpanError, ...]:
+    """Spans none of which overlap: of one category they are united, of two the first category's stays whole.
+
+    United spans have the type of the longest of them (of equal ones the first), the evidence of all, and the notes of
+    all. What is left of a span of a later category outside an earlier one stays, if it is more than white space.
+
+    Args:
+        spans: inside `text`, trimmed.
+        text: the answer.
+        taxonomy: its categories in order of precedence.
+        strict: refuse what overlaps.
+        repairs: counts what was done.
+
+    Raises:
+        DataError: `strict`, and two spans overlap.
+    """
+    same = _without_duplicates(spans, repairs)
+    kept: list[SpanError] = []
+    for rank in range(len(taxonomy.categories)):
+        ours = [span for span in same if taxonomy.rank(span.error_type) == rank]
+        united = _united(sorted(ours, key=lambda span: (span.start, span.end)), strict, repairs)
+        kept += [part for span in united for part in _outside(span, kept, text, strict, repairs)]
+    first = {(span.start, span.end, span.error_type): place for place, span in enumerate(same)}
+    last = len(same)
+    return tuple(sorted(kept, key=lambda s: (first.get((s.start, s.end, s.error_type), last), s.start)))
+
+
+def _without_duplicates(spans: Sequence[SpanError], repairs: Counter[str]) -> list[SpanError]:
+    found = list(dict.fromkeys(spans))
+    repairs["duplicates merged"] += len(spans) - len(found)
+    return found
+
+
+def _united(spans: Sequence[SpanError], strict: bool, repairs: Counter[str]) -> list[SpanError]:
+    groups: list[list[SpanError]] = []
+    for span in spans:
+        if groups and span.start < max(one.end for one in groups[-1]):
+            if strict:
+                other = groups[-1][-1]
+                raise DataError(f"spans {other.start}:{other.end} and {span.start}:{span.end} overlap", field="spans")
+            repairs["overlapping spans of one category united"] += 1
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return [_one(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _one(group: Sequence[SpanError]) -> SpanError:
+    longest = max(group, key=lambda span: span.end - span.start)
+    notes = list(dict.fromkeys(span.explanation for span in group if span.explanation))
+    return replace(
+        longest,
+        start=min(span.start for span in group),
+        end=max(span.end for span in group),
+        explanation="; ".join(notes) if notes else longest.explanation,
+        evidence=tuple(dict.fromkeys(place for span in group for place in span.evidence)),
+        annotators=tuple(dict.fromkeys(name for span in group for name in span.annotators)),
+    )
+
+
+def _outside(
+    span: SpanError, earlier: Sequence[SpanError], text: str, strict: bool, repairs: Counter[str]
+) -> list[SpanError]:
+    covered = sorted((one.start, one.end) for one in earlier if one.start < span.end and one.end > span.start)
+    if not covered:
+        return [span]
+    if strict:
+        raise DataError(f"span {span.start}:{span.end} overlaps {covered[0][0]}:{covered[0][1]}", field="spans")
+    repairs["cut by a category of precedence"] += 1
+    parts, start = [], span.start
+    for begin, end in [*covered, (span.end, span.end)]:
+        body = text[start : max(start, min(begin, span.end))]
+        if body.strip():
+            first = start + len(body) - len(body.lstrip())
+            parts.append(replace(span, start=first, end=start + len(body.rstrip())))
+        start = max(start, end)
+    return parts

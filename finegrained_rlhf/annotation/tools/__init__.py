@@ -1,0 +1,1 @@
+"""Tools in which people annotate: tasks out, exports back."""
