@@ -29,11 +29,11 @@ const Actions = (() => {
   };
 
   const caret = (event) => {
-    const text = textOf(), by = event.ctrlKey || event.metaKey ? "word" : "grapheme";
-    const places = Marks.borders(text, by);
+    const text = textOf(), byWords = event.ctrlKey || event.metaKey;
+    const places = (onward) => (byWords ? Marks.words(text, onward) : Marks.borders(text, "grapheme"));
     const moves = {
-      ArrowRight: () => places.find((place) => place > ui.caret) ?? text.length,
-      ArrowLeft: () => places.filter((place) => place < ui.caret).pop() ?? 0,
+      ArrowRight: () => places(true).find((place) => place > ui.caret) ?? text.length,
+      ArrowLeft: () => places(false).filter((place) => place < ui.caret).pop() ?? 0,
       Home: () => 0, End: () => text.length,
     };
     if (moves[event.key] && !event.altKey) {
@@ -73,7 +73,7 @@ const Actions = (() => {
   const note = (i, value) => {
     const spans = copy(Store.state.spans);
     spans[i].note = value;
-    Store.change({ spans });
+    Store.change({ spans }, false);
   };
 
   const evidence = (i) => {
@@ -103,6 +103,13 @@ const Actions = (() => {
     if (found >= 0) span.evidence.splice(found, 1);
     else span.evidence.push([passage, number]);
     Store.change({ spans });
+  };
+
+  /* Text is kept when its box is left, and the page is not drawn anew: that would swallow the click that left it. A text
+     box has line feeds alone; an answer that nobody changed keeps its own line ends. */
+  const correction = (value) => {
+    const plain = (text) => text.replace(/\r\n?/g, "\n");
+    Store.change({ correction: plain(value) === plain(textOf()) ? textOf() : value }, false);
   };
 
   const tick = (name, checked) => {
@@ -203,7 +210,7 @@ const Actions = (() => {
   };
 
   return { mouse, caret, mark, remove, note, evidence, missing, sentence, tick, place, suggested, go, firstUndone, done, skip,
-    download, open, replace, keep, keys, correction: (value) => Store.change({ correction: value }) };
+    download, open, replace, keep, keys, correction };
 })();
 
 document.addEventListener("keydown", Actions.keys);

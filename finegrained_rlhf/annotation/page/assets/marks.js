@@ -16,6 +16,9 @@ const Marks = (() => {
     const parts = [...new Intl.Segmenter(undefined, { granularity }).segment(text)].map((part) => part.index);
     return [...parts, text.length];
   };
+  /* Where the cursor goes by words: to their ends on the way on, to their beginnings on the way back. */
+  const words = (text, onward) => [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)]
+    .filter((part) => part.segment.trim()).map((part) => part.index + (onward ? part.segment.length : 0));
   const snapped = (text, start, end) => {
     const places = borders(text, "grapheme");
     return [places.filter((place) => place <= start).pop(), places.find((place) => place >= end)];
@@ -87,5 +90,5 @@ const Marks = (() => {
   const ranking = (places) => [...new Set(places)].sort((a, b) => a - b)
     .map((place) => places.flatMap((one, i) => (one === place ? [i] : [])));
 
-  return { characters, units, trimmed, borders, snapped, rank, typeNamed, add, lacks, ranking };
+  return { characters, units, trimmed, borders, words, snapped, rank, typeNamed, add, lacks, ranking };
 })();

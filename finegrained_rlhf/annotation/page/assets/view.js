@@ -118,7 +118,7 @@ const View = (() => {
   const ranking = (task, state) => h("section", { class: "ranking", "aria-label": "Ranking" },
     h("h2", {}, "Rank the answers"), h("p", { class: "soft" }, "1 is best; answers that are equally good share a place."),
     ...task.answers.map((answer, i) => h("fieldset", {}, h("legend", {}, `Answer ${i + 1}`),
-      i === task.marked ? null : h("p", { class: "text", dir: "auto" }, answer),
+      i === task.marked ? h("p", { class: "soft" }, "The answer above.") : h("p", { class: "text", dir: "auto" }, answer),
       h("div", { class: "places" }, ...task.answers.map((_, n) => h("label", { class: "place" },
         h("input", { type: "radio", name: `place-${i}`, value: String(n + 1), checked: state.places[i] === n + 1, on: { change: () => Actions.place(i, n + 1) } }), h("span", {}, String(n + 1))))))));
 

@@ -1,0 +1,283 @@
+"""The annotation page in a real browser: from the disk, offline, by mouse and by keyboard alone, in two tabs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_toy import ANSWER, item, project
+from browser import CONTRAST, PHONE, Opened, launched
+from playwright.sync_api import Browser, Page, expect
+from report_toy import HOSTILE
+
+from finegrained_rlhf.annotation.page.page import annotation_page
+from finegrained_rlhf.annotation.project.items import AnnotationItem, Suggestion
+from finegrained_rlhf.annotation.reading.rules import Imported, import_export
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.dialogue.records import Passage
+
+FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
+ITEMS = (
+    item("q1", suggestions=(Suggestion(0, 8, "Irrelevant", 0.8, "m@1"),)),
+    item("q2", answers=FOUR, passages=()),
+    item("q3", answers=("Only this.",)),
+)
+TEXT = [text for text in HOSTILE if "\ud83d" not in text and text.strip()]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from launched()
+
+
+@contextmanager
+def opened(
+    browser: Browser, directory: Path, items: Sequence[AnnotationItem] = ITEMS, **options: Any
+) -> Iterator[Opened]:
+    file = directory / "tasks.html"
+    if not file.exists():
+        file.write_text(annotation_page(project(items).payload("ann")), encoding="utf-8")
+    with Opened(browser, file, **options) as made:
+        yield made
+        assert made.requests == [file.as_uri()] * len(made.requests) and made.complaints == []
+
+
+def to(page: Page, name: str) -> int:
+    """Go to a task; its place."""
+    place = next(i for i, task in enumerate(payload(page)["tasks"]) if task["item"] == name)
+    page.evaluate(f"Actions.go({place})")
+    return place
+
+
+def payload(page: Page) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(page.locator("#tasks").text_content() or "")
+    return found
+
+
+def saved(page: Page) -> dict[str, Any]:
+    with page.expect_download() as download:
+        page.click("#export")
+    found: dict[str, Any] = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+    return found
+
+
+def of(export: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(task for task in export["tasks"] if task["item"] == name)
+
+
+def select(page: Page, piece: str) -> None:
+    """Select a piece of the answer with the mouse, by the places of its characters on the screen."""
+    page.evaluate("window.scrollTo(0, 0)")
+    box = page.evaluate(
+        """(piece) => {
+          const answer = document.getElementById("answer"), at = answer.textContent.indexOf(piece);
+          const point = (offset) => {
+            const walker = document.createTreeWalker(answer, NodeFilter.SHOW_TEXT);
+            let node, seen = 0;
+            while ((node = walker.nextNode())) {
+              if (seen + node.length >= offset && node.length) {
+                const range = document.createRange();
+                range.setStart(node, Math.max(0, offset - seen - (offset > seen ? 1 : 0)));
+                range.setEnd(node, Math.max(1, offset - seen));
+                return range.getBoundingClientRect();
+              }
+              seen += node.length;
+            }
+          };
+          const first = point(at + 1), last = point(at + piece.length);
+          return [first.left + 1, first.top + first.height / 2, last.right - 1, last.top + last.height / 2];
+        }""",
+        piece,
+    )
+    page.mouse.move(box[0], box[1])
+    page.mouse.down()
+    page.mouse.move(box[2], box[3], steps=4)
+    page.mouse.up()
+
+
+def words(page: Page, begin: str, count: int) -> None:
+    """Select so many words with the keyboard alone, from a word on."""
+    page.focus("#answer")
+    page.keyboard.press("Home")
+    text = page.evaluate("View.textOf()")
+    while not text[page.evaluate("Marks.characters(View.textOf(), View.ui.caret)") :].startswith(begin):
+        page.keyboard.press("ArrowRight")
+    for _ in range(count):
+        page.keyboard.press("Control+Shift+ArrowRight")
+
+
+def test_a_task_from_the_first_mark_to_the_export_by_mouse(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        to(page, "q1")
+        page.click("#done")
+        expect(page.locator("#said")).to_contain_text("Mark an error, or tick that there is none.")
+        select(page, "stays warm")
+        page.click('[data-type="Wrong-Grounding"]')
+        expect(page.locator("#said")).to_contain_text("choose the sentences that show it")
+        page.click('[data-place="1,2"]')
+        page.click("#noError")
+        expect(page.locator("#said")).to_contain_text("remove them first")
+        page.click('[data-type="Missing-Answer"]')
+        page.click('[data-place="1,1"]')
+        page.click('[data-place="1,3"]')
+        page.fill("#correction", "The lake is cold.")
+        page.click('label.place:has(input[name="place-0"][value="1"])')
+        page.click('label.place:has(input[name="place-1"][value="1"])')
+        page.get_by_role("button", name="Refuse").click()
+        page.click("#done")
+        expect(page.locator("#progress")).to_have_text("1 of 3 done")
+        task = of(saved(page), "q1")
+    (mark,) = task["spans"]
+    assert mark == {**mark, "text": "stays warm", "type": "Wrong-Grounding", "evidence": [[1, 2]], "note": ""}
+    assert ANSWER[mark["start"] : mark["end"]] == "stays warm"
+    assert task["missing"] == [{"type": "Missing-Answer", "passage": 1, "sentences": [1, 3]}]
+    assert (task["status"], task["correction"], task["ranking"]) == ("done", "The lake is cold.", [[0, 1]])
+    assert task["suggestions"] == {"shown": 1, "accepted": 0, "refused": 1}
+
+
+def test_a_task_by_keyboard_alone_is_read_back_by_our_rules(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        to(page, "q1")
+        words(page, "👩", 2)
+        page.keyboard.press("1")
+        words(page, "هي", 2)
+        page.keyboard.press("5")
+        page.focus("#nothingMissing")
+        page.keyboard.press("Space")
+        for answer, place in ((0, 2), (1, 1)):
+            page.focus(f'input[name="place-{answer}"][value="{place}"]')
+            page.keyboard.press("Space")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator("#progress")).to_have_text("1 of 3 done")
+        export = saved(page)
+    found = Imported()
+    import_export({**export, "tasks": [of(export, "q1")]}, project(ITEMS), "page", True, found)
+    texts = {(ANSWER[e.start : e.end], e.error_type) for e in found.annotations[0].errors}
+    assert texts == {("👩‍👩‍👧 swim", "Irrelevant"), ("هي دافئة", "Unverifiable")}
+    assert not +found.repairs
+
+
+def test_categories_have_precedence_while_marking(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        to(page, "q1")
+        select(page, "water stays warm")
+        page.keyboard.press("5")
+        select(page, "stays")
+        page.keyboard.press("1")
+        expect(page.locator("#said")).to_contain_text("this one comes first")
+        select(page, "water stays warm")
+        page.keyboard.press("4")
+        expect(page.locator("#said")).to_contain_text("are marked as “Unverifiable fact” already")
+        select(page, "stays")
+        page.keyboard.press("2")
+        expect(page.locator("#said")).to_contain_text("are marked as “Irrelevant” already")
+        select(page, "stays warm")
+        page.keyboard.press("1")
+        spans = of(saved(page), "q1")["spans"]
+    assert [(s["text"], s["type"]) for s in spans] == [("water", "Unverifiable"), ("stays warm", "Irrelevant")]
+
+
+def test_undo_autosave_reload_and_a_file(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        to(page, "q1")
+        select(page, "stays warm")
+        page.keyboard.press("3")
+        page.locator(".marks input").fill("what?")
+        page.locator(".marks input").blur()
+        page.keyboard.press("Control+z")
+        assert of(saved(page), "q1")["spans"][0]["note"] == ""
+        page.keyboard.press("Control+Shift+z")
+        before = saved(page)
+        page.reload()
+        assert of(saved(page), "q1")["spans"] == of(before, "q1")["spans"]
+        file = tmp_path / "kept.json"
+        file.write_text(json.dumps(before), encoding="utf-8")
+        page.get_by_role("button", name="Remove").click()
+        page.set_input_files("#import", file)
+        page.click("#replace-no")
+        assert of(saved(page), "q1")["spans"] == []
+        page.set_input_files("#import", file)
+        page.click("#replace-yes")
+        assert of(saved(page), "q1")["spans"] == of(before, "q1")["spans"]
+        for change, words_of_it in (({"annotator": "ben"}, "annotator is"), ({"format": "x"}, "format is")):
+            file.write_text(json.dumps({**before, **change}), encoding="utf-8")
+            page.set_input_files("#import", file)
+            expect(page.locator("#said")).to_contain_text(words_of_it)
+        file.write_text(json.dumps(before).replace(of(before, "q1")["hash"], "0"), encoding="utf-8")
+        page.set_input_files("#import", file)
+        expect(page.locator("#said")).to_contain_text("has another text here")
+
+
+def test_a_second_tab_reads_and_cannot_overwrite(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        to(page, "q1")
+        select(page, "stays warm")
+        page.keyboard.press("3")
+        second = made.context.new_page()
+        second.goto(page.url)
+        expect(second.locator("#locked")).to_be_visible()
+        assert second.locator("#done").is_disabled()
+        second.evaluate("Store.change({ spans: [] })")
+        assert len(of(saved(page), "q1")["spans"]) == 1
+        second.click("#take-over")
+        assert second.locator("#locked").count() == 0 and len(of(saved(second), "q1")["spans"]) == 1
+        expect(page.locator("#locked")).to_be_visible()
+        page.evaluate("Store.change({ spans: [] })")
+        second.reload()
+        assert len(of(saved(second), "q1")["spans"]) == 1
+
+
+def test_ranking_on_a_phone_and_no_width_beyond_it(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path, **PHONE) as made:
+        page = made.page
+        to(page, "q2")
+        for answer, place in enumerate((1, 2, 2, 3)):
+            page.locator(f'label.place:has(input[name="place-{answer}"][value="{place}"])').tap()
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+        assert of(saved(page), "q2")["ranking"] == [[0], [1, 2], [3]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_hostile_text_is_text_and_stands_out(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    rows = [
+        AnnotationItem(f"h{i}", text, (Passage("", text, (text, "b")),), (text, text + " x"), reference=text)
+        for i, text in enumerate(TEXT)
+    ]
+    with opened(browser, tmp_path, rows, color_scheme=scheme) as made:
+        page = made.page
+        for i in range(len(rows)):
+            place = to(page, f"h{i}")
+            page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+            shown = payload(page)["tasks"][place]
+            assert page.locator("h1").text_content() == shown["question"]
+            assert page.locator("#answer").text_content() == shown["answers"][shown["marked"]]
+            assert page.evaluate("typeof window.pwned") == "undefined"
+        seen, weak = page.evaluate(CONTRAST)
+        assert seen > 30 and weak == []
+
+
+def test_two_hundred_tasks(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path, [item(f"n{i}") for i in range(200)]) as made:
+        page = made.page
+        expect(page.locator("#where")).to_have_text("Task 1 of 200: new")
+        for _ in range(60):
+            page.keyboard.press("Alt+ArrowRight")
+        expect(page.locator("#where")).to_contain_text("Task 61 of 200")
+        page.click("#undone")
+        expect(page.locator("#where")).to_contain_text("Task 1 of 200")
+
+
+def test_tasks_that_are_no_json_are_refused() -> None:
+    with pytest.raises(DataError, match="no JSON"):
+        annotation_page({**project().payload("ann"), "project": float("nan")})
+    page = annotation_page({**project().payload("ann"), "project": "</script><script>x</script>"})
+    assert page.count("<script") == 2 and "</script><script>x" not in page
