@@ -1,7 +1,6 @@
 """Make feedback records of annotations: one an item, of what its annotators said.
 
-Example: python scripts/adjudicate.py annotations=outputs/annotations.jsonl tasks=outputs/tasks \
-  output=outputs/feedback.json how=majority
+Example: python scripts/adjudicate.py annotations=FILE tasks=DIR output=outputs/feedback.json how=majority
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -1,7 +1,6 @@
 """Make annotation tasks of sampled outputs: a page, or the files of a tool, for each annotator.
 
-Example: python scripts/make_annotation_tasks.py outputs=outputs/samples.jsonl annotators=[ann,ben] \
-  output_dir=outputs/tasks
+Example: python scripts/make_annotation_tasks.py outputs=FILE annotators=[ann,ben] output_dir=outputs/tasks
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -1,7 +1,6 @@
 """Measure how far annotators agree: percent, kappa, alpha, spans, rankings; and a page of disagreements.
 
-Example: python scripts/measure_agreement.py annotations=outputs/annotations.jsonl \
-  tasks=outputs/tasks output=outputs/agreement.json
+Example: python scripts/measure_agreement.py annotations=FILE tasks=DIR output=outputs/agreement.json
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -1,7 +1,6 @@
 """Read what annotators exported: check every mark against the tasks, repair and count, or refuse.
 
-Example: python scripts/read_annotations.py exports=[ann.json,ben.json] tasks=outputs/tasks \
-  output=outputs/annotations.jsonl
+Example: python scripts/read_annotations.py exports=[FILE,FILE] tasks=DIR output=outputs/annotations.jsonl
 """
 
 from finegrained_rlhf.launch.commands import main

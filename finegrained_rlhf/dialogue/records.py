@@ -105,6 +105,13 @@ class Passage:
         return Passage(self.id, self.title, tuple(text[start:end] for start, end in sentences(text)))
 
 
+def cut_passages(
+    passages: Sequence[Passage], sentences: Callable[[str], Sequence[tuple[int, int]]]
+) -> tuple[Passage, ...]:
+    """Passages in sentences: one that came as a single text, as in a prompt file, is cut anew."""
+    return tuple(one.resplit(sentences) if len(one.sentences) == 1 else one for one in passages)
+
+
 @dataclass(frozen=True)
 class Dialogue:
     """What was said so far, and the passages that are at hand.

@@ -51,6 +51,13 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "runs": "list every run below a directory: state, step, score, age",
         "compare": "compare runs as text: configurations, scores at the exported policies",
     },
+    "Feedback from people": {
+        "make_annotation_tasks": "make annotation tasks of sampled outputs, a page for each annotator",
+        "read_annotations": "read what annotators exported, checked against the tasks",
+        "measure_agreement": "measure how far annotators agree, and show where they do not",
+        "adjudicate": "make feedback records of annotations",
+        "simulate_annotators": "annotate the tasks of a FactWorld project as people would",
+    },
     "Data and indexes": {
         "make_factworld": "make a FactWorld",
         "annotate_factworld": "annotate sampled FactWorld answers as people would",

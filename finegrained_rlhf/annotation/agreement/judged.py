@@ -56,7 +56,7 @@ def _judged(
     if item.marked is None:
         return JudgedItem(item, people, {})
     labels = {
-        name: labels_of(rule, item, {who: one.feedback() for who, one in people.items()}, segmenter)
+        name: unit_labels(rule, item, {who: one.feedback() for who, one in people.items()}, segmenter)
         for name, rule in rules.items()
     }
     if project.taxonomy.missing and item.passages:
@@ -64,7 +64,7 @@ def _judged(
     return JudgedItem(item, people, labels)
 
 
-def labels_of(
+def unit_labels(
     rule: SegmentRule, item: AnnotationItem, feedback: Mapping[str, Feedback], segmenter: Segmenter
 ) -> dict[str, Sequence[int | None]]:
     """Everybody's labels of the segments of an item's marked answer."""

@@ -14,7 +14,7 @@ from finegrained_rlhf.annotation.agreement.figures import (
     shared,
     span_agreement,
 )
-from finegrained_rlhf.annotation.agreement.judged import MISSING, JudgedItem, judged_items, labels_of
+from finegrained_rlhf.annotation.agreement.judged import MISSING, JudgedItem, judged_items, unit_labels
 from finegrained_rlhf.annotation.agreement.page import disagreement_page
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of
@@ -98,7 +98,7 @@ class MeasureAgreement:
             if item is None or record.feedback is None:
                 raise DataError("is no marked item of this project", file=self.qualification, record=record.id)
             right = {"": record.feedback}
-            found[record.id] = {name: labels_of(rule, item, right, segmenter)[""] for name, rule in rules.items()}
+            found[record.id] = {name: unit_labels(rule, item, right, segmenter)[""] for name, rule in rules.items()}
             found[record.id][MISSING] = [int(bool(record.feedback.missing_info))]
         return found
 

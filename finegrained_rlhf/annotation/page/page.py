@@ -21,8 +21,9 @@ _SCRIPTS = ("marks.js", "store.js", "view.js", "main.js")
 def annotation_page(payload: Mapping[str, Any]) -> str:
     """The whole HTML document.
 
-    The tasks stand in it as JSON in which no character can end the element that holds them; scripts put them on the page
-    as text, never as HTML. The page asks for nothing: its policy forbids the browser to fetch, or to run other scripts.
+    The tasks stand in it as JSON in which no character can end the element that holds them; scripts put them on the
+    page as text, never as HTML. The page asks for nothing: its policy forbids the browser to fetch, or to run other
+    scripts.
 
     Args:
         payload: tasks for one annotator, as `Project.payload` makes them.

@@ -17,10 +17,12 @@ from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_text
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.dialogue.records import cut_passages
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
 
 
 @runtime_checkable
@@ -53,6 +55,7 @@ class MakeAnnotationTasks:
         reference: whether people are shown the reference answer, where there is one.
         preannotate: suggests spans, on a random half of the items that one annotator sees alone: on the rest, and on
             overlap and qualification items, never; None suggests nothing.
+        segmenter: cuts passages that are one text into sentences, so that people can point at them.
         seed: of everything random.
     """
 
@@ -69,6 +72,7 @@ class MakeAnnotationTasks:
     random_share: float = 0.3
     reference: bool = True
     preannotate: SpanSuggester | None = None
+    segmenter: str = DEFAULT_SEGMENTER
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -105,10 +109,10 @@ class MakeAnnotationTasks:
         return project
 
     def _chosen(self) -> list[AnnotationItem]:
-        found, empty = [], 0
+        found, empty, segmenter = [], 0, SpacySegmenter(self.segmenter)
         for record in read_outputs(self.outputs):
             if all(text.strip() for text in record.outputs):
-                found.append(self._item(record))
+                found.append(self._item(record, segmenter))
             else:
                 empty += 1
         if not found:
@@ -117,13 +121,12 @@ class MakeAnnotationTasks:
             print(f"{empty} of {len(found) + empty} records left out: an output is empty")
         return choose_items(found, self.count, self.select, self.random_share, self.seed)
 
-    def _item(self, record: OutputRecord) -> AnnotationItem:
+    def _item(self, record: OutputRecord, segmenter: Segmenter) -> AnnotationItem:
         reference = record.references[0] if self.reference and record.references else None
         marks = bool(self.taxonomy.categories or self.taxonomy.missing)
         answers = record.outputs if self.taxonomy.preferences else record.outputs[:1]
-        return AnnotationItem(
-            record.id, record.question, record.passages, answers, reference, marked=0 if marks else None
-        )
+        passages = cut_passages(record.passages, segmenter.sentences)
+        return AnnotationItem(record.id, record.question, passages, answers, reference, marked=0 if marks else None)
 
     def _with_roles(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:
         """The same items, of which a share, drawn from those chosen by chance first, is for everybody."""

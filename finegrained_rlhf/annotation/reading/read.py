@@ -58,20 +58,20 @@ class ReadAnnotations:
             except DataError as error:
                 raise error.at(file=path) from None
         write_annotations(self.output, found.annotations)
-        print(summary(found, self.output))
+        print(import_summary(found, self.output))
         return found
 
     def _files(self) -> Iterator[tuple[str | None, Path]]:
         named = self.exports.items() if isinstance(self.exports, Mapping) else ((None, name) for name in self.exports)
         for annotator, name in named:
             path = Path(name)
-            found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+            found = sorted(path.glob("[!.]*")) if path.is_dir() else [path]
             if not found:
                 raise DataError("there is no file in it", file=path)
             yield from ((annotator, one) for one in found)
 
 
-def summary(found: Imported, output: str) -> str:
+def import_summary(found: Imported, output: str) -> str:
     """What was imported, in lines."""
     done = sum(not one.skipped for one in found.annotations)
     people = len({one.annotator for one in found.annotations})

@@ -9,7 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "FactWorldOracle": "monitor",
         "GoldConfig": "writer",
         "MakeFactWorld": "make",
-        "SimulateAnnotators": "simulate",
+        "SimulateAnnotators": "annotators.simulate",
         "WorldConfig": "world",
         "WriterConfig": "writer",
     },

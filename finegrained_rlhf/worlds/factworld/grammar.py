@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.dialogue.records import Passage, cut_passages
 from finegrained_rlhf.text.segmentation import Segmenter
 from finegrained_rlhf.worlds.factworld.lexicon import auxiliary_to
 
@@ -167,4 +167,4 @@ def parse_source(question: str, passages: Sequence[Passage]) -> FactSource:
 
 def split_passages(passages: Sequence[Passage], segmenter: Segmenter) -> tuple[Passage, ...]:
     """The passages with a sentence a fact: one that came as a single text (as in a prompt file) is cut anew."""
-    return tuple(p.resplit(segmenter.sentences) if len(p.sentences) == 1 else p for p in passages)
+    return cut_passages(passages, segmenter.sentences)

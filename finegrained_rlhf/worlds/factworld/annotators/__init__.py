@@ -1,0 +1,1 @@
+"""Simulated annotators of projects: people who err at known rates."""
