@@ -1,0 +1,122 @@
+"""Votes of three people, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_toy import item, project
+
+from finegrained_rlhf.annotation.adjudication.adjudicate import Adjudicate
+from finegrained_rlhf.annotation.adjudication.join import JoinFeedback
+from finegrained_rlhf.annotation.adjudication.votes import adjudicated, central_correction, voted_preferences
+from finegrained_rlhf.annotation.reading.annotations import Annotation, write_annotations
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import MissingInfo, SpanError
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+
+SEGMENTER = SpacySegmenter("rules")
+TEXT = "The lake is very wide on all of its sides. It is cold in there all the year. Nobody swims."
+ITEM = item("q1", answers=(TEXT, "It is wide.", "It is cold."))
+FIRST, SECOND, THIRD = (
+    "The lake is very wide on all of its sides.",
+    "It is cold in there all the year.",
+    "Nobody swims.",
+)
+
+
+def mark(piece: str, kind: str) -> SpanError:
+    return SpanError(TEXT.index(piece), TEXT.index(piece) + len(piece), kind, "")
+
+
+def said(who: str, *errors: SpanError, **changes: Any) -> Annotation:
+    made = Annotation("q1", who, "page", project([ITEM]).guideline_version, None, 0, (0, 1, 2), errors)
+    return replace(made, **{"correction": TEXT, **changes})
+
+
+def test_a_segment_that_more_than_half_mark_keeps_its_marks_and_the_others_are_put_aside() -> None:
+    people = [
+        said("ann", mark(FIRST, "Irrelevant"), mark(THIRD, "Unverifiable")),
+        said("ben", mark("very wide on all of its sides", "Redundant")),
+        said("cleo", mark(FIRST, "Irrelevant"), mark(SECOND, "Wrong-Grounding")),
+    ]
+    feedback = adjudicated(ITEM, people, QA_FEEDBACK, SEGMENTER, "majority").feedback
+    assert feedback is not None and feedback.annotators == ("ann", "ben", "cleo")
+    (kept,) = feedback.errors
+    assert (TEXT[kept.start : kept.end], kept.error_type) == (FIRST, "Irrelevant")
+    assert set(kept.annotators) == {"ann", "ben", "cleo"}
+    assert {(TEXT[e.start : e.end], e.annotators) for e in feedback.dropped} == {
+        (THIRD, ("ann",)),
+        (SECOND, ("cleo",)),
+    }
+    union = adjudicated(ITEM, people, QA_FEEDBACK, SEGMENTER, "union").feedback
+    assert union is not None and len(union.errors) == 3 and not union.dropped
+    both = adjudicated(ITEM, people, QA_FEEDBACK, SEGMENTER, "intersection").feedback
+    assert both is not None and [e.error_type for e in both.errors] == ["Irrelevant"]
+
+
+def test_missing_sentences_corrections_and_preferences_are_voted_on() -> None:
+    gaps = [MissingInfo("Missing-Answer", 1, (1, 2)), MissingInfo("Missing-Minor-Auxiliary", 1, (2,))]
+    people = [
+        said("ann", missing=(gaps[0],), correction="It is wide and cold.", preferences=(1, 1, 0)),
+        said("ben", missing=(gaps[1],), correction="It is wide.", preferences=(1, 2, None)),
+        said("cleo", correction="It is wide.", preferences=(2, 1, 1)),
+    ]
+    record = adjudicated(ITEM, people, QA_FEEDBACK, SEGMENTER, "majority")
+    assert record.feedback is not None
+    assert record.feedback.missing_info == (MissingInfo("Missing-Answer", 1, (2,), ("ann", "ben")),)
+    assert record.feedback.corrected_prediction == "It is wide."
+    assert record.preferences == (1, 1, None) == voted_preferences(people, 3)
+    assert central_correction([said("ann", correction=None)]) is None
+
+
+def test_one_persons_annotation_is_taken_as_it_is() -> None:
+    across = SpanError(4, TEXT.index("cold"), "Unverifiable", "x", ((1, 1),))
+    record = adjudicated(ITEM, [said("ann", across)], QA_FEEDBACK, SEGMENTER, "majority")
+    assert record.feedback is not None and record.feedback.errors == (replace(across, annotators=("ann",)),)
+
+
+def test_the_job_takes_an_experts_word_and_refuses_what_cannot_be(tmp_path: Path) -> None:
+    of = project([ITEM, item("q0", role="qualification")], ("ann", "ben"))
+    of.write(tmp_path / "tasks")
+    rows = [
+        said("ann", mark(THIRD, "Irrelevant"), preferences=(1, 1, 1)),
+        said("ben", preferences=(2, 2, 2)),
+        replace(said("ben"), item="q0"),
+    ]
+    write_annotations(tmp_path / "a.jsonl", rows)
+    base: dict[str, Any] = {"annotations": str(tmp_path / "a.jsonl"), "tasks": str(tmp_path / "tasks")}
+    base |= {"output": str(tmp_path / "f.json"), "segmenter": "rules"}
+    (record,) = Adjudicate(**base, how="expert", expert="ann").run()
+    assert record.preferences == (1, 1, 1) and len(record.marked[0].errors) == 1
+    (record,) = Adjudicate(**base, how="union", provenance=False).run()
+    assert record.marked[0].annotators == () and record.preferences == (None,) * 3
+    assert read_feedback(tmp_path / "f.json") == [record]
+    for bad in ({"how": "vote"}, {"how": "expert"}, {"expert": "ann"}):
+        with pytest.raises(ConfigError):
+            Adjudicate(**base, **bad)
+    with pytest.raises(ConfigError, match="no annotator 'zoe'"):
+        Adjudicate(**base, how="expert", expert="zoe").run()
+    write_annotations(tmp_path / "a.jsonl", rows[2:])
+    with pytest.raises(DataError, match="no annotation to make a record of"):
+        Adjudicate(**base).run()
+
+
+def test_rounds_are_joined_and_a_question_stays_as_often_as_it_was_annotated(tmp_path: Path) -> None:
+    from feedback_samples import record
+
+    from finegrained_rlhf.feedback.reading import write_feedback
+
+    write_feedback(tmp_path / "1.json", [record("It is cold.", name="a"), record("It is wet.", name="b")])
+    write_feedback(tmp_path / "2.json", [record("It is warm.", name="a")])
+    joined = JoinFeedback([str(tmp_path / "1.json"), str(tmp_path / "2.json")], str(tmp_path / "all.json")).run()
+    assert [(one.id, one.predictions[0]) for one in joined] == [
+        ("a", "It is cold."),
+        ("b", "It is wet."),
+        ("a@2", "It is warm."),
+    ]
+    assert read_feedback(tmp_path / "all.json") == joined
