@@ -23,13 +23,11 @@ DIRECTORIES = {
     **{f"restarted_{number}": f"restarted_{number}" for number in ROUNDS[1:]},
 }
 """Systems, and where their evaluation lies."""
-COLUMNS = (
-    "relevance_error_rate",
-    "factual_error_rate",
-    "completeness",
-    "correct_share",
-    "mean_words",
-    "finished_share",
+RATES = ("relevance_error_rate", "factual_error_rate", "completeness")
+COLUMNS = (*RATES, "correct_share", "mean_words", "finished_share")
+_ROUNDS = (
+    "Agreement: share of the units that both people annotated alike. Accuracy of the reward models against the oracle, "
+    "on the annotated policy's answers to the dev questions (`_f1`: of has error)."
 )
 
 
@@ -49,9 +47,9 @@ class FeedbackLoopTable(CurvesTable):
         "True rates by the oracle, greedy answers to the test questions. `round_1`: the SFT policy's answers to 500 "
         "questions are annotated by two simulated people (noise 0.55 each; 20% of the questions by both), adjudicated, "
         "learnt by three reward models, and PPO goes on from SFT. `round_2` and `round_3`: the same with the policy of "
-        "the round before, whose answers are annotated, the reward models learning from all rounds so far, and PPO going "
-        "on from that policy, which is its reference as well. `restarted_2` and `restarted_3`: the reward models of those "
-        "rounds, with PPO from SFT again. All PPO runs have the settings of `experiment=factworld/fine_grained`, which "
+        "the round before, whose answers are annotated, the reward models learning from all rounds so far, and PPO "
+        "going on from that policy, which is its reference as well. `restarted_2` and `restarted_3`: the reward models "
+        "of those rounds, with PPO from SFT again. All PPO runs have the settings of `experiment=factworld/fine_grained`, which "
         "were chosen for one round."
     )
     claims: ClassVar[tuple[Claim, ...]] = ()
