@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "read_annotations": "read what annotators exported, checked against the tasks",
         "measure_agreement": "measure how far annotators agree, and show where they do not",
         "adjudicate": "make feedback records of annotations",
+        "read_public_feedback": "read public span feedback: RAGTruth, FavaBench, PRM800K, MQM",
         "simulate_annotators": "annotate the tasks of a FactWorld project as people would",
     },
     "Data and indexes": {

@@ -60,6 +60,7 @@ GROUPS = {
     "text_scorer": (),  # of the rewards that `reward` chooses
     "judge": (),
     "mixer": ("generate", "sample_outputs"),
+    "public_feedback": (),  # of what `source` chooses
     "taxonomy": ("train_reward_model", "inspect_feedback", "evaluate_reward_model"),
 }
 NEEDED = {"train_reward_model": ["reward_model=relevance"]}

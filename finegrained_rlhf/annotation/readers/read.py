@@ -1,0 +1,50 @@
+"""Public span feedback as a feedback file: what `scripts/read_public_feedback.py` runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finegrained_rlhf.annotation.readers.base import PublicFeedback, PublicReading
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.records import check_types
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+
+
+@dataclass(frozen=True)
+class ReadPublicFeedback:
+    """Write public span feedback as a feedback file, and say what was left out.
+
+    Attributes:
+        source: the files, in the form in which they were published.
+        output: feedback FILE.
+        taxonomy: what is marked in them.
+    """
+
+    source: PublicFeedback
+    output: str
+    taxonomy: Taxonomy = QA_FEEDBACK
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, PublicFeedback):
+            raise ConfigError(f"source: {type(self.source).__name__} reads no public feedback (read)")
+
+    def run(self) -> PublicReading:
+        """Read, check, write; prints what was left out.
+
+        Raises:
+            DataError: a file is damaged, nothing is left of it, or it has a type that the taxonomy does not have.
+        """
+        found = self.source.read()
+        if not found.records:
+            raise DataError("no record is left: nothing is written", file=self.output)
+        for record in found.records:
+            try:
+                check_types(record, self.taxonomy)
+            except DataError as error:
+                raise error.at(record=record.id) from None
+        write_feedback(self.output, found.records)
+        print(f"{len(found.records)} records -> {self.output}")
+        for reason, count in found.left_out.items():
+            print(f"  left out or repaired: {reason}: {count}")
+        return found
