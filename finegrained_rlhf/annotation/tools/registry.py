@@ -10,7 +10,7 @@ from importlib import import_module
 from finegrained_rlhf.annotation.tools.protocol import AnnotationTool
 from finegrained_rlhf.core.errors import ConfigError
 
-TOOLS = {"page": "own_page.OwnPage"}
+TOOLS = {"page": "own_page.OwnPage", "label_studio": "label_studio.tool.LabelStudio"}
 
 
 def tool_named(name: str) -> AnnotationTool:
@@ -21,6 +21,6 @@ def tool_named(name: str) -> AnnotationTool:
     """
     if name not in TOOLS:
         raise ConfigError(f"tool: expected one of {', '.join(TOOLS)}, got {name!r}")
-    module, _, kind = TOOLS[name].partition(".")
+    module, _, kind = TOOLS[name].rpartition(".")
     made: AnnotationTool = getattr(import_module(f"{__package__}.{module}"), kind)()
     return made
