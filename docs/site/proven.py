@@ -29,6 +29,7 @@ NAMES = {
     "canard": "CONQRR",
     "conqrr": "CONQRR",
     "detox": "detoxification",
+    "annotation": "annotation",
     "dialki": "DIALKI",
     "factworld": "fine-grained RLHF",
     "qa_feedback": "fine-grained RLHF",

@@ -45,7 +45,7 @@ class MakeAnnotationTasks:
         output_dir: directory of the project; made whole or not at all.
         annotators: their names.
         project: name of the project; None takes that of `output_dir`.
-        tool: `page` (a file that works from the disk), `label_studio` or `potato`.
+        tool: `page` (a file that works from the disk) or `label_studio`.
         taxonomy: what is marked.
         overlap: share of the items that everybody annotates, in [0, 1].
         qualification: feedback file of records that everybody annotates first; it is known what is right.
