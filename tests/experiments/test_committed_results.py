@@ -41,6 +41,7 @@ def _output(name: str) -> str:
 
 def test_there_are_results_of_every_system() -> None:
     assert {name.partition("/")[0] for name in committed()} == {
+        "annotation",
         "canard",
         "conqrr",
         "detox",

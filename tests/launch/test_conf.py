@@ -61,9 +61,12 @@ GROUPS = {
     "judge": (),
     "mixer": ("generate", "sample_outputs"),
     "public_feedback": (),  # of what `source` chooses
-    "taxonomy": ("train_reward_model", "inspect_feedback", "evaluate_reward_model"),
+    "taxonomy": ("inspect_feedback", "evaluate_reward_model", "make_annotation_tasks"),  # kinds go with their own
 }
-NEEDED = {"train_reward_model": ["reward_model=relevance"]}
+NEEDED = {
+    "train_reward_model": ["reward_model=relevance"],
+    "read_public_feedback": ["public_feedback@source=mqm"],
+}
 TOGETHER = {("value", "none"): ["algorithm=rloo"], ("reward_model", "segment"): ["reward_model.kind=relevance"]}
 """Options that only another group's option can use."""
 ALONE = ("preset", "reward_model", "value")
@@ -341,7 +344,7 @@ def rlhf_steps() -> list[tuple[str, str]]:
         (pipeline, system)
         for pipeline in PIPELINES
         if pipeline.startswith("factworld/")
-        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|.*models)", pipeline)
+        and not re.fullmatch("factworld/(algorithm.*|.*grid|holes|.*models|annotation)", pipeline)
         for system in RLHF
         if (OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("steps") or {}).get(system, 0) is not None
     ]

@@ -30,6 +30,7 @@ INTENDED = {
     r"reward/judged\.yaml: components\.\w+\.(counts|granularity)": "what each component is",
     r"text_scorer/perspective\.yaml: remote\.(key_variable|items_per_s)": "the service's own",
     r"reward/(fine_grained|judged)\.yaml: settings\.\w+\.empty": "version 0.1 has no such key, and paid 0",
+    r"taxonomy/\w+\.yaml: (correction|preferences)": "what each task asks for",
     r"train_conqrr\.yaml: validation_share": "must be 0 beside validation_data, which a job made in Python names",
 }
 """Pattern of `FILE: KEY` → why the two differ."""
