@@ -7,6 +7,9 @@ __getattr__, __dir__ = lazy_exports(
     {
         "RewardBatchConfig": "training.trainer",
         "CompletenessConfig": "labels.completeness",
+        "DisagreeSelection": "selection.strategies",
+        "DiverseSelection": "selection.strategies",
+        "DriftSelection": "selection.strategies",
         "EvaluateRewardModel": "trust.evaluate",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",
@@ -16,6 +19,8 @@ __getattr__, __dir__ = lazy_exports(
         "RewardModelConfig": "config",
         "SegmentScorer": "scorers",
         "SequenceScorer": "scorers",
+        "SuggestByModels": "selection.suggest",
         "TrainRewardModel": "train",
+        "UncertainSelection": "selection.strategies",
     },
 )

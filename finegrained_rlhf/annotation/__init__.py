@@ -11,5 +11,6 @@ __getattr__, __dir__ = lazy_exports(
         "MeasureAgreement": "agreement.measure",
         "RandomSelection": "project.selection",
         "ReadAnnotations": "reading.read",
+        "SuggestByJudge": "project.suggestions",
     },
 )

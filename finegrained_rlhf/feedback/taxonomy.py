@@ -17,6 +17,8 @@ from finegrained_rlhf.core.errors import ConfigError
 
 Density = Literal["sub_sentence", "sentence", "response", "own"]
 """What gets a label of its own: each sub-sentence, sentence, the whole answer, or each piece between separators."""
+Comparison = Literal["ranking", "pairs"]
+"""How people compare answers: all of them in one order, or each with each."""
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 _PALETTE = (
     "#b45309",
@@ -114,7 +116,8 @@ class Taxonomy:
         categories: `Category` by name, in order of precedence: where two would overlap, the first one's mark stays.
         missing: `MissingType` by name; empty where nobody is asked what an answer leaves out.
         correction: whether people correct the answer.
-        preferences: whether people rank the answers of a question.
+        preferences: whether people compare the answers of a question.
+        comparison: how: by one `ranking` with ties, or answer against answer in `pairs`.
     """
 
     name: str
@@ -122,6 +125,7 @@ class Taxonomy:
     missing: Mapping[str, Any] = field(default_factory=dict)
     correction: bool = True
     preferences: bool = True
+    comparison: Comparison = "ranking"
 
     def __post_init__(self) -> None:
         where = f"taxonomy {self.name}"
@@ -133,6 +137,8 @@ class Taxonomy:
         missing = {name: _built(MissingType, name, value, f"{where}: missing") for name, value in self.missing.items()}
         if not categories and not missing and not self.preferences:
             raise ConfigError(f"{where}: nothing is asked: no category, nothing missing and no preferences")
+        if self.comparison not in get_args(Comparison):
+            raise ConfigError(f"{where}: comparison: expected ranking or pairs, got {self.comparison!r}")
         for category in categories.values():
             _check_category(category, categories, where)
         self._set("categories", categories)

@@ -111,6 +111,21 @@ class RewardModel(EncoderModel):
         hidden = self._hidden(batch, first, self.record.global_attention != "none")
         return self._counted(self.model.classifier(hidden), batch).squeeze(-1)
 
+    def head_states(self, batch: InputBatch) -> Tensor:
+        """The hidden states that the head reads: at the S separators of a batch [S, D], or of its B answers [B, D]."""
+        segments = self.record.labels_segments
+        if self.model.config.model_type == "longformer":
+            everything = self.record.global_attention
+            if segments:
+                hidden = self._hidden(batch, _by_row(batch)[0], everything == "separators")
+                return hidden[batch.rows, batch.columns].float()
+            return self._hidden(batch, torch.zeros_like(batch.ids[:, :1]), everything != "none")[:, 0].float()
+        states: Tensor = self.model.base_model(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
+        if segments:
+            return states[batch.rows, batch.positions].float()
+        at = batch.mask.sum(dim=1) - 1 if self.causal else torch.zeros_like(batch.ids[:, 0])
+        return states[torch.arange(len(at), device=at.device), at].float()
+
     def _counted(self, logits: Tensor, batch: InputBatch) -> Tensor:
         """Logits [S or B, labels] in fp32, with what the batch's counts add to them."""
         if self.counts is None:

@@ -15,10 +15,11 @@ from playwright.sync_api import Browser, Page, expect
 from report_toy import HOSTILE
 
 from finegrained_rlhf.annotation.page.page import annotation_page
-from finegrained_rlhf.annotation.project.items import AnnotationItem, Suggestion
+from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.suggestions import Suggestion
 
 FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
 ITEMS = (

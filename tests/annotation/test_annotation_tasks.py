@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finegrained_rlhf.annotation.project.items import AnnotationItem, Suggestion
+from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
 from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.project.selection import RandomSelection, choose_items
@@ -17,6 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 
 

@@ -60,6 +60,8 @@ GROUPS = {
     "text_scorer": (),  # of the rewards that `reward` chooses
     "judge": (),
     "mixer": ("generate", "sample_outputs"),
+    "select": ("make_annotation_tasks",),
+    "preannotate": ("make_annotation_tasks",),
     "public_feedback": (),  # of what `source` chooses
     "taxonomy": ("inspect_feedback", "evaluate_reward_model", "make_annotation_tasks"),  # kinds go with their own
 }

@@ -325,7 +325,11 @@ OTHERS = [
     ("sweep", (*SMOKE, "output_dir=s", "seed=0,1", "sweep.parallel=two"), "sweep.parallel: expected a whole number"),
     ("sweep", (*SMOKE, "output_dir=a_run", "seed=0,1"), "output_dir: a_run is the directory of a training run"),
     ("sweep", (*SMOKE, "output_dir=good.json", "seed=0,1"), "output_dir: good.json is a file"),
-    ("run_experiment", ("pipeline=dialki/no",), "pipeline=dialki/no does not exist; expected one of canard/smollm2"),
+    (
+        "run_experiment",
+        ("pipeline=dialki/no",),
+        "pipeline=dialki/no does not exist; expected one of annotation/feedback_loop",
+    ),
     (
         "train_dialki",
         ("experiment=dialki/wow", "baseline=null"),

@@ -68,6 +68,8 @@ def _steps(taxonomy: Taxonomy) -> list[str]:
         steps.append(
             "Correct the answer with as few changes as you can; leave it empty where nothing of it can be kept."
         )
-    if taxonomy.preferences:
+    if taxonomy.preferences and taxonomy.comparison == "pairs":
+        steps.append("Say of each pair of answers which is better, all errors weighed, or that they are equally good.")
+    elif taxonomy.preferences:
         steps.append("Rank the answers, all errors weighed; answers that are equally good share a place.")
     return steps

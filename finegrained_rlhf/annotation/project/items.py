@@ -14,28 +14,10 @@ from typing import Any, Literal, get_args
 from finegrained_rlhf.core.checks import as_index, as_list, get_field, require, require_text, text_list
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import passages_of_lists, passages_to_lists
+from finegrained_rlhf.feedback.suggestions import Suggestion
 
 Role = Literal["single", "overlap", "qualification"]
 """Whether one annotator sees an item, all do, or all do first and it has an answer that is known to be right."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A span that a model suggests.
-
-    Attributes:
-        start: character offset in the marked answer.
-        end: after the last character.
-        error_type: of the taxonomy.
-        score: how sure the model is, in [0, 1].
-        model_version: which model.
-    """
-
-    start: int
-    end: int
-    error_type: str
-    score: float
-    model_version: str
 
 
 @dataclass(frozen=True)

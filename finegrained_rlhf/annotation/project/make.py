@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from finegrained_rlhf.annotation.project.guidelines import guidelines_page
-from finegrained_rlhf.annotation.project.items import AnnotationItem, Suggestion
+from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.project.project import Project, assign
 from finegrained_rlhf.annotation.project.selection import ItemSelection, RandomSelection, choose_items
+from finegrained_rlhf.annotation.project.suggestions import SpanSuggester
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_text
@@ -23,15 +23,6 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
-
-
-@runtime_checkable
-class SpanSuggester(Protocol):
-    """Suggests spans before people look."""
-
-    def suggest(self, items: Sequence[AnnotationItem], taxonomy: Taxonomy) -> Sequence[tuple[Suggestion, ...]]:
-        """Spans of each item's marked answer."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +74,8 @@ class MakeAnnotationTasks:
             raise ConfigError(f"overlap: expected 0 to 1, got {self.overlap}")
         if not isinstance(self.select, ItemSelection):
             raise ConfigError(f"select: {type(self.select).__name__} is no selection of items (name, order)")
+        if not isinstance(self.preannotate, SpanSuggester | None):
+            raise ConfigError(f"preannotate: {type(self.preannotate).__name__} suggests no spans (suggest)")
         tool_named(self.tool)
 
     def run(self) -> Project:
@@ -144,7 +137,8 @@ class MakeAnnotationTasks:
         single = [i for i, item in enumerate(items) if item.role == "single" and item.marked is not None]
         generator = np.random.default_rng(stable_hash(self.seed, "suggestions"))
         half = [single[place] for place in generator.permutation(len(single)).tolist()[: len(single) // 2]]
-        found = dict(zip(half, self.preannotate.suggest([items[i] for i in half], self.taxonomy), strict=True))
+        suggested = self.preannotate.suggest([items[i] for i in half], self.taxonomy)
+        found = dict(zip(half, map(tuple, suggested), strict=True))
         return [replace(item, suggestions=found.get(i, ())) for i, item in enumerate(items)]
 
     def _qualification(self, items: Sequence[AnnotationItem]) -> list[AnnotationItem]:

@@ -59,7 +59,10 @@ class Project:
     @property
     def guideline_version(self) -> str:
         """A hash of the taxonomy: annotations under other guidelines are not mixed."""
-        text = json.dumps(asdict(self.taxonomy), ensure_ascii=True)
+        values = asdict(self.taxonomy)
+        if values["comparison"] == "ranking":
+            del values["comparison"]  # projects from before there was another one keep their version
+        text = json.dumps(values, ensure_ascii=True)
         return hashlib.blake2b(text.encode("ascii"), digest_size=4).hexdigest()
 
     def payload(self, annotator: str) -> dict[str, Any]:
@@ -160,6 +163,7 @@ def shown_taxonomy(taxonomy: Taxonomy) -> dict[str, Any]:
         "missing": [asdict(kind) for kind in taxonomy.missing.values()],
         "correction": taxonomy.correction,
         "preferences": taxonomy.preferences,
+        "comparison": taxonomy.comparison,
     }
 
 

@@ -245,11 +245,9 @@ class JudgeScorer:
         return SegmentScores(spans, values)
 
     def _matched(self, text: str, quotes: Sequence[str]) -> list[Span]:
-        found, before = [], Counter[str]()
-        for quote in quotes:
+        found = []
+        for span in spans_of(quotes, text):
             self.quoted += 1
-            span = span_of(quote, text, before[quote])
-            before[quote] += 1
             if span is not None:
                 found.append(span)
                 continue
@@ -261,6 +259,16 @@ class JudgeScorer:
                     self.quoted,
                 )
         return found
+
+
+def spans_of(quotes: Sequence[str], text: str) -> list[Span | None]:
+    """Where quotes lie in a text: the same one for the second time in its second place; None where it is not there."""
+    before = Counter[str]()
+    found = []
+    for quote in quotes:
+        found.append(span_of(quote, text, before[quote]))
+        before[quote] += 1
+    return found
 
 
 def span_of(quote: str, text: str, occurrence: int = 0) -> Span | None:

@@ -129,6 +129,12 @@ const Actions = (() => {
     Store.change({ places });
   };
 
+  const pair = (i, value) => {
+    const pairs = copy(Store.state.pairs);
+    pairs[i] = value;
+    Store.change({ pairs });
+  };
+
   const suggested = (i, accept) => {
     const one = Store.task.suggestions[i], text = textOf();
     if (!accept) { Store.change({ refused: [...Store.state.refused, i] }); return; }
@@ -209,7 +215,7 @@ const Actions = (() => {
     }
   };
 
-  return { mouse, caret, mark, remove, note, evidence, missing, sentence, tick, place, suggested, go, firstUndone, done, skip,
+  return { mouse, caret, mark, remove, note, evidence, missing, sentence, tick, place, pair, suggested, go, firstUndone, done, skip,
     download, open, replace, keep, keys, correction };
 })();
 

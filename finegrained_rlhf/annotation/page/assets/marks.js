@@ -81,14 +81,20 @@ const Marks = (() => {
         && !Object.keys(state.missing).length && !state.nothingMissing) {
       found.push("Mark what is missing, or tick that nothing is.");
     }
-    if (taxonomy.preferences && task.answers.length > 1 && state.places.some((place) => place === null)) {
-      found.push("Give every answer a place.");
+    if (taxonomy.preferences && task.answers.length > 1) {
+      const byPairs = taxonomy.comparison === "pairs";
+      if ((byPairs ? state.pairs : state.places).some((one) => one === null)) {
+        found.push(byPairs ? "Judge every pair of answers." : "Give every answer a place.");
+      }
     }
     return found;
   };
 
+  /* The pairs of n answers, as [earlier, later] shown places. */
+  const pairs = (n) => Array.from({ length: n }, (_, i) => i).flatMap((i) => Array.from({ length: n - i - 1 }, (_, k) => [i, i + k + 1]));
+
   const ranking = (places) => [...new Set(places)].sort((a, b) => a - b)
     .map((place) => places.flatMap((one, i) => (one === place ? [i] : [])));
 
-  return { characters, units, trimmed, borders, words, snapped, rank, typeNamed, add, lacks, ranking };
+  return { characters, units, trimmed, borders, words, snapped, rank, typeNamed, add, lacks, pairs, ranking };
 })();

@@ -18,7 +18,7 @@ const Store = ((payload) => {
   const blank = (task) => ({
     spans: [], noError: false, missing: {}, nothingMissing: false,
     correction: task.marked === null ? "" : task.answers[task.marked],
-    places: task.answers.map(() => null), accepted: [], refused: [],
+    places: task.answers.map(() => null), pairs: Marks.pairs(task.answers.length).map(() => null), accepted: [], refused: [],
     status: "new", seconds: 0,
   });
   let states = payload.tasks.map(blank);
@@ -138,6 +138,7 @@ const Store = ((payload) => {
       byPlace.get(group).sentences.push(sentence);
     }
     const compares = payload.taxonomy.preferences && task.answers.length > 1;
+    const byPairs = payload.taxonomy.comparison === "pairs";
     return {
       item: task.item, hash: task.hash, order: task.order, marked: task.marked, status: state.status,
       seconds: Math.round(state.seconds * 10) / 10,
@@ -149,7 +150,8 @@ const Store = ((payload) => {
       missing: [...byPlace.values()].map((gap) => ({ ...gap, sentences: gap.sentences.sort((a, b) => a - b) })),
       nothing_missing: state.nothingMissing,
       correction: payload.taxonomy.correction && task.marked !== null ? state.correction : null,
-      ranking: compares && state.places.every((place) => place !== null) ? Marks.ranking(state.places) : null,
+      ...(compares && byPairs ? { preferences: state.pairs } : {}),
+      ranking: compares && !byPairs && state.places.every((place) => place !== null) ? Marks.ranking(state.places) : null,
       suggestions: { shown: task.suggestions.length, accepted: state.accepted.length, refused: state.refused.length },
     };
   };
@@ -186,7 +188,7 @@ const Store = ((payload) => {
           type: span.type, evidence: span.evidence, note: span.note })),
         noError: row.no_error, missing, nothingMissing: row.nothing_missing,
         correction: row.correction === null ? made[i].correction : row.correction,
-        places, status: row.status, seconds: row.seconds || 0,
+        places, pairs: row.preferences || made[i].pairs, status: row.status, seconds: row.seconds || 0,
       };
     }
     return made;

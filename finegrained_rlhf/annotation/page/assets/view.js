@@ -122,6 +122,14 @@ const View = (() => {
       h("div", { class: "places" }, ...task.answers.map((_, n) => h("label", { class: "place" },
         h("input", { type: "radio", name: `place-${i}`, value: String(n + 1), checked: state.places[i] === n + 1, on: { change: () => Actions.place(i, n + 1) } }), h("span", {}, String(n + 1))))))));
 
+  const comparisons = (task, state) => h("section", { class: "ranking", "aria-label": "Pairs" },
+    h("h2", {}, "Compare the answers"),
+    ...task.answers.map((answer, i) => h("div", {}, h("h3", {}, `Answer ${i + 1}`),
+      i === task.marked ? h("p", { class: "soft" }, "The answer above.") : h("p", { class: "text", dir: "auto" }, answer))),
+    ...Marks.pairs(task.answers.length).map(([a, b], n) => h("fieldset", {}, h("legend", {}, `Answer ${a + 1} or answer ${b + 1}?`),
+      h("div", { class: "places" }, ...[[1, `${a + 1} is better`], [0, "Equally good"], [2, `${b + 1} is better`]].map(([value, label]) => h("label", { class: "place" },
+        h("input", { type: "radio", name: `pair-${n}`, value: String(value), checked: state.pairs[n] === value, on: { change: () => Actions.pair(n, value) } }), h("span", {}, label)))))));
+
   const guidelines = () => h("details", { class: "guide" }, h("summary", {}, "What the types mean, and keys"),
     h("p", {}, "Marks do not overlap; where two kinds of error fall on the same words, mark the one that stands first."),
     h("dl", {}, ...[...taxonomy.categories.flatMap((one) => one.types), ...taxonomy.missing]
@@ -163,7 +171,7 @@ const View = (() => {
       h("h1", { dir: "auto" }, task.question), guidelines(),
       task.reference ? h("details", {}, h("summary", {}, "A human reference answer"), h("p", { class: "text", dir: "auto" }, task.reference)) : null,
       h("div", { class: "columns" },
-        h("div", {}, task.marked === null ? null : marking(task, state), taxonomy.preferences && task.answers.length > 1 ? ranking(task, state) : null),
+        h("div", {}, task.marked === null ? null : marking(task, state), taxonomy.preferences && task.answers.length > 1 ? (taxonomy.comparison === "pairs" ? comparisons : ranking)(task, state) : null),
         task.passages.length ? passages(task, state) : null),
       h("footer", { class: "row" },
         h("button", { type: "button", id: "done", class: "primary", on: { click: Actions.done } }, "Done, next"),

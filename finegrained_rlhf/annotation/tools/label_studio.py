@@ -17,12 +17,18 @@ from xml.sax.saxutils import quoteattr
 
 from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT
 from finegrained_rlhf.annotation.reading.spans import utf16_offsets
-from finegrained_rlhf.annotation.tools.label_studio.layout import PassageLayout
+from finegrained_rlhf.annotation.tools.forms import (
+    NO_ERROR,
+    NOTHING_MISSING,
+    compared,
+    comparison_controls,
+    evidence_places,
+    missing_rows,
+)
+from finegrained_rlhf.annotation.tools.layout import PassageLayout
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
-
-NO_ERROR, NOTHING_MISSING = "No error, after careful checking", "Nothing is missing"
 
 
 class LabelStudio:
@@ -97,9 +103,14 @@ def label_config(taxonomy: Mapping[str, Any], answers: int) -> str:
         )
     if taxonomy["preferences"] and answers > 1:
         for number in range(1, answers + 1):
+            lines.append(f'  <Header value="Answer {number}"/>')
             lines.append(f'  <Text name="shown_{number}" value="$answer_{number}"/>')
-            lines.append(f'  <Choices name="place_{number}" toName="shown_{number}" choice="single" showInline="true">')
-            lines += [f'    <Choice value="{place}"/>' for place in range(1, answers + 1)]
+        for name, choices in comparison_controls(taxonomy, answers).items():
+            shown = f"shown_{name.split('_')[1]}"
+            title = "Place of answer" if name.startswith("place") else "Answers"
+            lines.append(f'  <Header value="{title} {" and ".join(name.split("_")[1:])}"/>')
+            lines.append(f'  <Choices name="{name}" toName="{shown}" choice="single" showInline="true">')
+            lines += [f"    <Choice value={quoteattr(choice)}/>" for choice in choices]
             lines.append("  </Choices>")
     return "\n".join([*lines, "</View>", ""])
 
@@ -134,9 +145,11 @@ def _task(task: Mapping[str, Any]) -> dict[str, Any]:
     if not task["suggestions"]:
         return {"data": data}
     result = [_suggested(one, text) for one in task["suggestions"]]
-    best = min(one["score"] for one in task["suggestions"])
-    version = task["suggestions"][0]["model_version"]
-    return {"data": data, "predictions": [{"model_version": version, "score": best, "result": result}]}
+    prediction: dict[str, Any] = {"model_version": task["suggestions"][0]["model_version"], "result": result}
+    scores = [one["score"] for one in task["suggestions"]]
+    if None not in scores:
+        prediction["score"] = min(scores)
+    return {"data": data, "predictions": [prediction]}
 
 
 def _suggested(one: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -196,20 +209,18 @@ def _result(result: Sequence[Any], ours: Mapping[str, Any], taxonomy: Mapping[st
                 "end": value.get("end"),
                 "text": value.get("text"),
                 "type": names.get(label, label),
-                "evidence": _places(evidence.get(region, ""), region),
+                "evidence": evidence_places(evidence.get(region, ""), f"region {region}"),
                 "note": notes.get(region, ""),
             }
         )
     corrections = list(_texts(by_name.get("correction", [])).values())
-    places = [_chosen(by_name.get(f"place_{i}", [])) for i in range(1, len(ours["answers"]) + 1)]
-    ranked = taxonomy["preferences"] and len(places) > 1 and all(place is not None for place in places)
     return {
         "spans": spans,
         "no_error": bool(by_name.get("no_error")),
         "missing": _missing(by_name.get("missing", []), ours, names),
         "nothing_missing": bool(by_name.get("nothing_missing")),
         "correction": corrections[0] if corrections else None,
-        "ranking": _groups([int(place or 0) for place in places]) if ranked else None,
+        **compared(taxonomy, len(ours["answers"]), lambda name: _chosen(by_name.get(name, []))),
         "suggestions": {"shown": len(ours["suggestions"]), "accepted": 0, "refused": 0},
     }
 
@@ -229,43 +240,22 @@ def _texts(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def _places(text: str, region: str) -> list[list[int]]:
-    """`1.2, 1.3` as [[1, 2], [1, 3]]."""
-    found = []
-    for part in text.replace(";", ",").split(","):
-        numbers = part.strip().split(".")
-        if numbers == [""]:
-            continue
-        right = len(numbers) == 2 and all(number.strip().isdigit() for number in numbers)
-        require(right, f"expected passage.sentence, got {part.strip()!r}", f"region {region}: evidence")
-        found.append([int(number) for number in numbers])
-    return found
-
-
 def _missing(
     rows: Sequence[Mapping[str, Any]], ours: Mapping[str, Any], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     layout = PassageLayout.of(ours["passages"])
     units = utf16_offsets(layout.text)
-    found: dict[tuple[str, int], list[int]] = {}
+    highlighted = []
     for row in rows:
         value, region = as_object(get_field(row, "value"), "value"), str(row.get("id"))
         label = _label(value, region)
         start, end = (units.get(value.get(key, -1)) for key in ("start", "end"))
         if start is None or end is None:
             raise DataError("is no place in the passages", field=f"region {region}")
-        sentences = layout.sentences(start, end)
-        require(bool(sentences), "touches no sentence", f"region {region}")
-        for passage, sentence in sentences:
-            known = found.setdefault((names.get(label, label), passage), [])
-            known += [] if sentence in known else [sentence]
-    return [{"type": kind, "passage": passage, "sentences": s} for (kind, passage), s in found.items()]
+        highlighted.append((names.get(label, label), start, end, f"region {region}"))
+    return missing_rows(highlighted, layout)
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]]) -> int | None:
+def _chosen(rows: Sequence[Mapping[str, Any]]) -> str | None:
     choices = [c for row in rows for c in as_object(get_field(row, "value"), "value").get("choices", [])]
-    return int(choices[0]) if choices and str(choices[0]).isdigit() else None
-
-
-def _groups(places: Sequence[int]) -> list[list[int]]:
-    return [[i for i, one in enumerate(places) if one == place] for place in sorted(set(places))]
+    return str(choices[0]) if choices else None

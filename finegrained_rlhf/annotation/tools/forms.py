@@ -1,0 +1,102 @@
+"""What forms in other tools have in common: evidence in words, highlighted passages, answers compared by choices.
+
+Knows the form that all tools share, and names of controls. Knows no tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from finegrained_rlhf.annotation.tools.layout import PassageLayout
+from finegrained_rlhf.core.checks import require
+from finegrained_rlhf.feedback.records import FIRST, SECOND, TIE, pair_order
+
+NO_ERROR, NOTHING_MISSING = "No error, after careful checking", "Nothing is missing"
+
+
+def evidence_places(text: str, where: str) -> list[list[int]]:
+    """`1.2, 1.3` as [[1, 2], [1, 3]].
+
+    Raises:
+        DataError: something else.
+    """
+    found = []
+    for part in text.replace(";", ",").split(","):
+        numbers = part.strip().split(".")
+        if numbers == [""]:
+            continue
+        right = len(numbers) == 2 and all(number.strip().isdigit() for number in numbers)
+        require(right, f"expected passage.sentence, got {part.strip()!r}", f"{where}: evidence")
+        found.append([int(number) for number in numbers])
+    return found
+
+
+def missing_rows(highlighted: Iterable[tuple[str, int, int, str]], layout: PassageLayout) -> list[dict[str, Any]]:
+    """What is missing, from what people highlighted in the passages.
+
+    Args:
+        highlighted: type, start, end in characters of the layout's text, and what errors call it.
+        layout: of the passages.
+
+    Raises:
+        DataError: a span touches no sentence.
+    """
+    found: dict[tuple[str, int], list[int]] = {}
+    for kind, start, end, where in highlighted:
+        sentences = layout.sentences(start, end)
+        require(bool(sentences), "touches no sentence", where)
+        for passage, sentence in sentences:
+            known = found.setdefault((kind, passage), [])
+            known += [] if sentence in known else [sentence]
+    return [{"type": kind, "passage": passage, "sentences": s} for (kind, passage), s in found.items()]
+
+
+def comparison_controls(taxonomy: Mapping[str, Any], answers: int) -> dict[str, tuple[str, ...]]:
+    """The controls in which people compare answers, each with its choices.
+
+    Args:
+        taxonomy: as tools are given it.
+        answers: how many there are.
+    """
+    if not taxonomy["preferences"] or answers < 2:
+        return {}
+    if taxonomy["comparison"] == "pairs":
+        return {f"pair_{i + 1}_{j + 1}": tuple(pair_choices(i, j)) for i, j in pair_order(answers)}
+    places = tuple(str(place) for place in range(1, answers + 1))
+    return {f"place_{i + 1}": places for i in range(answers)}
+
+
+def pair_choices(first: int, second: int) -> dict[str, int]:
+    """The choices about a pair of shown answers (from 0), and what each says."""
+    return {
+        f"Answer {first + 1} is better": FIRST,
+        "Equally good": TIE,
+        f"Answer {second + 1} is better": SECOND,
+    }
+
+
+def compared(taxonomy: Mapping[str, Any], answers: int, chosen: Callable[[str], str | None]) -> dict[str, Any]:
+    """`ranking` or `preferences` of a task, from what was chosen in each control; incomplete ones are None.
+
+    Args:
+        taxonomy: as tools are given it.
+        answers: how many there are.
+        chosen: what was chosen in a control, by its name; None where nothing was.
+
+    Raises:
+        DataError: a choice is none of the control's.
+    """
+    controls = comparison_controls(taxonomy, answers)
+    said = {name: chosen(name) for name in controls}
+    for name, value in said.items():
+        known = value is None or value in controls[name]
+        require(known, f"expected one of {', '.join(controls[name])}, got {value!r}", name)
+    if not controls or None in said.values():
+        return {"ranking": None}
+    if taxonomy["comparison"] == "pairs":
+        pairs = pair_order(answers)
+        values = [pair_choices(i, j)[str(said[f"pair_{i + 1}_{j + 1}"])] for i, j in pairs]
+        return {"ranking": None, "preferences": values}
+    places = [int(str(value)) for value in said.values()]
+    return {"ranking": [[i for i, one in enumerate(places) if one == place] for place in sorted(set(places))]}

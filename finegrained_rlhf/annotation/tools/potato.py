@@ -1,0 +1,312 @@
+"""Potato (2.12) as an annotation tool: one configuration and one server an annotator, merged on our item ids.
+
+Potato stores offsets in characters and no words beside them, and takes what looks like an HTML tag out of a text before
+it counts. So people are shown `＜` for `<` and a space for a carriage return, one character for one, and the id of a
+task carries the hash of its text: work on other texts is not taken for work on ours. It has no box for each mark:
+what is said about marks stands in one box, a line a mark, counted from left to right. It shows no suggestions.
+
+Knows its configuration, its tasks and the state that it keeps of a user. Knows no server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT
+from finegrained_rlhf.annotation.tools.forms import (
+    NO_ERROR,
+    NOTHING_MISSING,
+    compared,
+    comparison_controls,
+    evidence_places,
+    missing_rows,
+)
+from finegrained_rlhf.annotation.tools.layout import PassageLayout
+from finegrained_rlhf.core.checks import as_index, as_list, as_object, get_field, require
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, write_json, write_text
+
+_NOTES = (
+    "About your marks, counted from left to right, a line each: '2: what is repeated, or why', '2 evidence: 1.3, 1.4' "
+    "for sentences 3 and 4 of passage 1"
+)
+_SHOWN = str.maketrans({"<": "＜", "\r": " "})
+
+
+class Potato:
+    """See `AnnotationTool`."""
+
+    def write_tasks(self, directory: Path, payload: Mapping[str, Any]) -> list[Path]:
+        """`config.yaml` for `potato start`, and `tasks.json`.
+
+        Raises:
+            ConfigError: spans are suggested, which Potato does not show.
+        """
+        if any(task["suggestions"] for task in payload["tasks"]):
+            raise ConfigError("tool: potato shows no suggestions; set preannotate=null, or take another tool")
+        config, tasks = directory / "config.yaml", directory / "tasks.json"
+        write_text(config, yaml.safe_dump(potato_config(payload), sort_keys=False, allow_unicode=True, width=120))
+        write_json(tasks, [_task(task) for task in payload["tasks"]])
+        return [config, tasks]
+
+    def read_export(self, path: Path, payload: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The `user_state.json` of an annotator.
+
+        Raises:
+            DataError: no annotator is named, the file is no such state, is another user's, or holds tasks that are
+                not ours.
+        """
+        if payload is None:
+            raise DataError("Potato does not name our project: give exports={NAME: FILE}", file=path)
+        state = as_object(read_json(path), "(export)")
+        user, expected = get_field(state, "user_id"), user_of(payload["annotator"])
+        require(user == expected, f"expected {expected!r}, got {user!r}", "user_id")
+        labels, spans, work = (
+            as_object(state.get(f"instance_id_to_{name}") or {}, f"instance_id_to_{name}")
+            for name in ("label_to_value", "span_to_value", "behavioral_data")
+        )
+        tasks = {_id_of(task): task for task in payload["tasks"]}
+        rows = []
+        for name in dict.fromkeys([*labels, *spans]):
+            if name not in tasks:
+                raise DataError(
+                    f"task {name!r} is not among {payload['annotator']}'s, or had another text", record=name
+                )
+            try:
+                row = _annotation(tasks[name], labels.get(name) or [], spans.get(name) or [], payload["taxonomy"])
+            except DataError as error:
+                where = f"project {payload['project']}, task {tasks[name]['item']!r}"
+                raise error.at(record=where) from None
+            spent = as_object(work.get(name) or {}, "instance_id_to_behavioral_data").get("total_time_ms")
+            rows.append({**row, "seconds": None if spent is None else spent / 1000})
+        named = {key: payload[key] for key in ("project", "annotator", "guideline_version")}
+        return {"format": EXPORT_FORMAT, **named, "taxonomy": payload["taxonomy"]["name"], "tasks": rows}
+
+
+def user_of(annotator: str) -> str:
+    """The name under which an annotator logs in."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", annotator)
+
+
+def potato_config(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What `config.yaml` says."""
+    taxonomy = payload["taxonomy"]
+    answers = max(len(task["answers"]) for task in payload["tasks"])
+    marks = any(task["marked"] is not None for task in payload["tasks"])
+    fields = [_field("question", "Question"), _field("passages", "Passages", bool(taxonomy["missing"]))]
+    if any(task["reference"] for task in payload["tasks"]):
+        fields.append(_field("reference", "A human reference answer"))
+    schemes: list[dict[str, Any]] = []
+    if marks:
+        fields.append(_field("answer", "Answer", bool(taxonomy["categories"])))
+        schemes += _marking(taxonomy)
+    controls = comparison_controls(taxonomy, answers)
+    if controls:
+        fields += [_field(f"answer_{i}", f"Answer {i}") for i in range(1, answers + 1)]
+    for name, choices in controls.items():
+        title = "Place of answer " if name.startswith("place") else "Answers "
+        title += " and ".join(name.split("_")[1:])
+        schemes.append({"annotation_type": "radio", "name": name, "description": title, "labels": list(choices)})
+    return {
+        "annotation_task_name": payload["project"],
+        "task_dir": ".",
+        "output_annotation_dir": "annotation_output",
+        "output_annotation_format": "json",
+        "data_files": ["tasks.json"],
+        "item_properties": {"id_key": "id", "text_key": "answer" if marks else "question"},
+        "user_config": {"allow_all_users": False, "users": [user_of(payload["annotator"])]},
+        "require_password": False,
+        "assignment_strategy": "fixed_order",
+        "instance_display": {"fields": fields},
+        "annotation_schemes": schemes,
+    }
+
+
+def _field(key: str, label: str, target: bool = False) -> dict[str, Any]:
+    return {"key": key, "type": "text", "label": label, **({"span_target": True} if target else {})}
+
+
+def _marking(taxonomy: Mapping[str, Any]) -> list[dict[str, Any]]:
+    schemes = []
+    if taxonomy["categories"]:
+        types = [kind for category in taxonomy["categories"] for kind in category["types"]]
+        schemes.append(_spans("errors", "Mark the errors", "answer", types))
+        schemes.append(_tick("no_error", NO_ERROR))
+        schemes.append(_text("notes", _NOTES))
+    if taxonomy["missing"]:
+        schemes.append(_spans("missing", "Highlight in the passages what is missing", "passages", taxonomy["missing"]))
+        schemes.append(_tick("nothing_missing", NOTHING_MISSING))
+    if taxonomy["correction"]:
+        title = "Corrected answer, with as few changes as you can"
+        schemes.append(
+            {"annotation_type": "text_edit", "name": "correction", "description": title, "source_field": "correct_this"}
+        )
+    return schemes
+
+
+def _spans(name: str, title: str, field: str, types: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    labels = [
+        {
+            "name": kind["name"],
+            "displayed_label": kind["label"],
+            "tooltip": kind["description"],
+            "key_value": kind["key"],
+            "color": kind["colour"],
+        }
+        for kind in types
+    ]
+    return {
+        "annotation_type": "span",
+        "name": name,
+        "description": title,
+        "target_field": field,
+        "labels": labels,
+    }
+
+
+def _tick(name: str, title: str) -> dict[str, Any]:
+    label = {"name": name, "displayed_label": title}
+    return {"annotation_type": "multiselect", "name": name, "description": title, "labels": [label]}
+
+
+def _text(name: str, title: str) -> dict[str, Any]:
+    box = {"on": True, "rows": 3}
+    return {"annotation_type": "text", "name": name, "description": title, "textarea": box}
+
+
+def _task(task: Mapping[str, Any]) -> dict[str, Any]:
+    marked = task["marked"]
+    text = "" if marked is None else task["answers"][marked]
+    return {
+        "id": _id_of(task),
+        "question": shown_text(task["question"]),
+        "passages": shown_text(PassageLayout.of(task["passages"]).text or "(none)"),
+        "reference": shown_text(task["reference"] or "(none)"),
+        "answer": shown_text(text),
+        "correct_this": text,
+        **{f"answer_{i}": shown_text(answer) for i, answer in enumerate(task["answers"], start=1)},
+    }
+
+
+def shown_text(text: str) -> str:
+    """A text as Potato shows it: as long, character for character, with nothing that it would take out."""
+    return text.translate(_SHOWN)
+
+
+def _id_of(task: Mapping[str, Any]) -> str:
+    return f"{task['item']} {task['hash']}"
+
+
+def _annotation(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Mapping[str, Any]) -> dict[str, Any]:
+    said = _said(labels)
+    marks = [_mark(row, f"spans[{i}]") for i, row in enumerate(as_list(spans, "spans"))]
+    text = "" if task["marked"] is None else task["answers"][task["marked"]]
+    layout = PassageLayout.of(task["passages"])
+    errors = sorted((mark for mark in marks if mark["schema"] == "errors"), key=lambda one: (one["start"], one["end"]))
+    for mark in marks:
+        known = {"errors": len(text), "missing": len(layout.text)}.get(mark["schema"])
+        require(known is not None, f"a mark of {mark['schema']!r}, which is not asked for", mark["where"])
+        require(mark["end"] <= (known or 0), f"ends at {mark['end']}, behind the text", mark["where"])
+    notes, evidence = _notes(said.get("notes", ""), len(errors))
+    highlighted = [(one["name"], one["start"], one["end"], one["where"]) for one in marks if one["schema"] == "missing"]
+    return {
+        "item": task["item"],
+        "hash": task["hash"],
+        "order": task["order"],
+        "marked": task["marked"],
+        "status": "done",
+        "spans": [
+            {
+                "start": one["start"],
+                "end": one["end"],
+                "text": text[one["start"] : one["end"]],
+                "type": one["name"],
+                "evidence": evidence.get(number, []),
+                "note": notes.get(number, ""),
+            }
+            for number, one in enumerate(errors, start=1)
+        ],
+        "no_error": "no_error" in said,
+        "missing": missing_rows(highlighted, layout),
+        "nothing_missing": "nothing_missing" in said,
+        "correction": _correction(said.get("correction"), text) if taxonomy["correction"] else None,
+        **compared(taxonomy, len(task["answers"]), said.get),
+        "suggestions": {"shown": 0, "accepted": 0, "refused": 0},
+    }
+
+
+def _said(labels: Any) -> dict[str, str]:
+    """What was chosen or written, by the name of its scheme."""
+    found: dict[str, str] = {}
+    for i, row in enumerate(as_list(labels, "labels")):
+        pair = as_list(row, f"labels[{i}]")
+        require(len(pair) == 2, "expected a label and its value", f"labels[{i}]")
+        label, value = as_object(pair[0], f"labels[{i}]"), pair[1]
+        name = str(get_field(label, "schema"))
+        if value in (None, False, "", "false"):
+            continue
+        require(name not in found, "two choices, expected one", name)
+        found[name] = str(value)
+    return found
+
+
+def _mark(row: Any, where: str) -> dict[str, Any]:
+    pair = as_list(row, where)
+    require(bool(pair), "expected a span", where)
+    mark = as_object(pair[0], where)
+    start, end = (as_index(get_field(mark, key, f"{where}."), f"{where}.{key}") for key in ("start", "end"))
+    require(start < end, f"expected start < end, got {start} and {end}", where)
+    return {
+        "schema": get_field(mark, "schema", f"{where}."),
+        "name": str(get_field(mark, "name", f"{where}.")),
+        "start": start,
+        "end": end,
+        "where": where,
+    }
+
+
+def _notes(text: str, marks: int) -> tuple[dict[int, str], dict[int, list[list[int]]]]:
+    """Notes and evidence by the number of the mark; a line without a number goes on with the note above it."""
+    notes: dict[int, str] = {}
+    evidence: dict[int, list[list[int]]] = {}
+    last: int | None = None
+    for line in text.splitlines():
+        match = re.fullmatch(r"\s*(\d+)\s*(evidence)?\s*:\s?(.*)", line, re.IGNORECASE)
+        if match is None:
+            require(last is not None or not line.strip(), f"expected 'NUMBER: note', got {line!r}", "notes")
+            if last is not None:
+                notes[last] += f"\n{line}"
+            continue
+        number = int(match.group(1))
+        require(1 <= number <= marks, f"speaks of mark {number} of {marks}", "notes")
+        known = evidence if match.group(2) else notes
+        require(number not in known, f"speaks of mark {number} twice", "notes")
+        if match.group(2):
+            evidence[number], last = evidence_places(match.group(3), f"mark {number}"), None
+        else:
+            notes[number], last = match.group(3), number
+    return {number: note.rstrip() for number, note in notes.items()}, evidence
+
+
+def _correction(value: str | None, text: str) -> str:
+    """The corrected answer; a box that was left alone says that nothing is to be corrected."""
+    if value is None:
+        return text
+    try:
+        edited = json.loads(value)["edited_text"]
+    except (ValueError, KeyError, TypeError):
+        raise DataError("expected what the box for corrections stores", field="correction") from None
+    require(isinstance(edited, str), "expected a text", "correction")
+    same = _plain(edited) == _plain(text)
+    return text if same else str(edited)
+
+
+def _plain(text: str) -> str:
+    """With line feeds alone, as a text box has them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,1 @@
+"""What reward models say of answers that nobody annotated: which are worth annotating, and which spans to suggest."""
