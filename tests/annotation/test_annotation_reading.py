@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from annotation_tools import label_studio_export, potato_state
 from annotation_toy import ANSWER, OTHER, export, item, items_of, project, record_task, span, task
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from finegrained_rlhf.annotation.reading.annotations import annotations_of, writ
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.annotation.reading.spans import disjoint, located, utf16_offsets
+from finegrained_rlhf.annotation.tools.registry import TOOLS, tool_named
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.reading import read_feedback, write_feedback
@@ -223,28 +225,39 @@ def test_disjoint_spans_cover_what_was_marked(text: str, marks: list[tuple[int, 
     assert all(s.error_type != "Unverifiable" for s in made for c in range(s.start, s.end) if c in first)
 
 
-def test_records_come_back_key_for_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", TOOLS)
+def test_records_come_back_key_for_key(tool: str, tmp_path: Path) -> None:
     from feedback_samples import record
 
     first = "It is cold now and then. It  is wide 🌊 on all sides."
     rows = [
         record(first, [("It  is wide 🌊 on all sides", "Irrelevant"), ("cold", "Unverifiable")], name="a"),
         record("It is wide.", name="b", preferences=(1, 1, 1, 1, 1, 1)),
+        record("It is wide.", name="c", preferences=(1, 2, 1, 1, 1, 0)),  # a cycle, which no ranking says
     ]
     rows = [
         replace(r, feedback=replace(r.feedback, errors=tuple(replace(e, explanation="x") for e in r.feedback.errors)))
         for r in rows
         if r.feedback
     ]
-    round_trip(rows, tmp_path)
+    round_trip(rows, tmp_path, tool)
 
 
-def round_trip(records: list[Any], directory: Path) -> None:
+def round_trip(records: list[Any], directory: Path, tool: str) -> None:
     """Tasks of records, an export that marks exactly them, annotations, and records again: byte for byte."""
-    of = Project("trip", QA_FEEDBACK, {i.id: i for i in items_of(records)}, project(items_of(records)).annotators)
+    taxonomy = QA_FEEDBACK if tool == "page" else replace(QA_FEEDBACK, comparison="pairs")
+    of = Project("trip", taxonomy, {i.id: i for i in items_of(records)}, project(items_of(records)).annotators)
     of.write(directory / "tasks")
-    write_json(directory / "ann.json", export(of, "ann", [record_task(of, "ann", r) for r in records]))
-    ReadAnnotations([str(directory / "ann.json")], str(directory / "tasks"), str(directory / "a.jsonl")).run()
+    payload, done = of.payload("ann"), [record_task(of, "ann", r) for r in records]
+    made = {
+        "page": lambda: export(of, "ann", done),
+        "label_studio": lambda: label_studio_export(payload, done),
+        "potato": lambda: potato_state(payload, done),
+    }
+    tool_named(tool).write_tasks(directory, payload)
+    write_json(directory / "ann.json", made[tool]())
+    files = {"ann": str(directory / "ann.json")}
+    ReadAnnotations(files, str(directory / "tasks"), str(directory / "a.jsonl"), tool=tool).run()
     Adjudicate(
         annotations=str(directory / "a.jsonl"),
         tasks=str(directory / "tasks"),
@@ -259,7 +272,8 @@ def round_trip(records: list[Any], directory: Path) -> None:
     assert read_feedback(directory / "again.json")
 
 
-def test_the_published_records_come_back_key_for_key(shared_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_published_records_come_back_key_for_key(tool: str, shared_data: Path, tmp_path: Path) -> None:
     records = read_feedback(shared_data / "qa_feedback" / "dev_feedback.json")
     assert len(records) == 400
-    round_trip(records, tmp_path)
+    round_trip(records, tmp_path, tool)

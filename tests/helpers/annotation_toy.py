@@ -107,9 +107,9 @@ def record_task(of: Project, annotator: str, record: FeedbackRecord) -> dict[str
         value if a < b or not value else (FIRST if value == SECOND else SECOND)
         for value, (a, b) in zip(shown, _pairs(order), strict=True)
     ]
-    made["ranking"] = ranking_of(turned, 4)
+    made["ranking"] = None if of.taxonomy.comparison == "pairs" else ranking_of(turned, 4)
     if made["ranking"] is None:
-        made["ranking"], made["preferences"] = None, turned
+        made["preferences"] = turned
     return made
 
 

@@ -5,7 +5,8 @@ Knows the form that all tools share, and names of controls. Knows no tool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.annotation.tools.layout import PassageLayout
@@ -32,24 +33,40 @@ def evidence_places(text: str, where: str) -> list[list[int]]:
     return found
 
 
-def missing_rows(highlighted: Iterable[tuple[str, int, int, str]], layout: PassageLayout) -> list[dict[str, Any]]:
-    """What is missing, from what people highlighted in the passages.
+@dataclass(frozen=True)
+class Highlight:
+    """Something missing that people highlighted in the passages.
 
-    Args:
-        highlighted: type, start, end in characters of the layout's text, and what errors call it.
-        layout: of the passages.
+    Attributes:
+        kind: its type.
+        start: in characters of the layout's text.
+        end: after the last one.
+        where: what errors call it.
+        also: further sentences of the same piece of information, each [passage, sentence].
+    """
+
+    kind: str
+    start: int
+    end: int
+    where: str
+    also: Sequence[Sequence[int]] = ()
+
+
+def missing_rows(highlights: Iterable[Highlight], layout: PassageLayout) -> list[dict[str, Any]]:
+    """What is missing: each highlight is one piece of information, in each passage that it touches.
 
     Raises:
-        DataError: a span touches no sentence.
+        DataError: a highlight touches no sentence.
     """
-    found: dict[tuple[str, int], list[int]] = {}
-    for kind, start, end, where in highlighted:
-        sentences = layout.sentences(start, end)
-        require(bool(sentences), "touches no sentence", where)
-        for passage, sentence in sentences:
-            known = found.setdefault((kind, passage), [])
-            known += [] if sentence in known else [sentence]
-    return [{"type": kind, "passage": passage, "sentences": s} for (kind, passage), s in found.items()]
+    rows = []
+    for one in highlights:
+        places = layout.sentences(one.start, one.end)
+        require(bool(places), "touches no sentence", one.where)
+        places += [(passage, sentence) for passage, sentence in one.also]
+        for passage in dict.fromkeys(passage for passage, _ in places):
+            sentences = sorted({sentence for of, sentence in places if of == passage})
+            rows.append({"type": one.kind, "passage": passage, "sentences": sentences})
+    return rows
 
 
 def comparison_controls(taxonomy: Mapping[str, Any], answers: int) -> dict[str, tuple[str, ...]]:

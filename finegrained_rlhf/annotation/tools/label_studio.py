@@ -20,6 +20,7 @@ from finegrained_rlhf.annotation.reading.spans import utf16_offsets
 from finegrained_rlhf.annotation.tools.forms import (
     NO_ERROR,
     NOTHING_MISSING,
+    Highlight,
     compared,
     comparison_controls,
     evidence_places,
@@ -95,6 +96,8 @@ def label_config(taxonomy: Mapping[str, Any], answers: int) -> str:
         lines += _choice("no_error", "answer", NO_ERROR)
     if taxonomy["missing"]:
         lines += _labels("missing", "passages", taxonomy["missing"])
+        also = "Further sentences of the same piece: passage.sentence, …"
+        lines.append(f'  <TextArea name="also" toName="passages" perRegion="true" placeholder="{also}"/>')
         lines += _choice("nothing_missing", "answer", NOTHING_MISSING)
     if taxonomy["correction"]:
         lines.append('  <Header value="Corrected answer, with as few changes as you can"/>')
@@ -217,7 +220,7 @@ def _result(result: Sequence[Any], ours: Mapping[str, Any], taxonomy: Mapping[st
     return {
         "spans": spans,
         "no_error": bool(by_name.get("no_error")),
-        "missing": _missing(by_name.get("missing", []), ours, names),
+        "missing": _missing(by_name.get("missing", []), _texts(by_name.get("also", [])), ours, names),
         "nothing_missing": bool(by_name.get("nothing_missing")),
         "correction": corrections[0] if corrections else None,
         **compared(taxonomy, len(ours["answers"]), lambda name: _chosen(by_name.get(name, []))),
@@ -241,7 +244,7 @@ def _texts(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _missing(
-    rows: Sequence[Mapping[str, Any]], ours: Mapping[str, Any], names: Mapping[str, str]
+    rows: Sequence[Mapping[str, Any]], also: Mapping[str, str], ours: Mapping[str, Any], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     layout = PassageLayout.of(ours["passages"])
     units = utf16_offsets(layout.text)
@@ -252,7 +255,8 @@ def _missing(
         start, end = (units.get(value.get(key, -1)) for key in ("start", "end"))
         if start is None or end is None:
             raise DataError("is no place in the passages", field=f"region {region}")
-        highlighted.append((names.get(label, label), start, end, f"region {region}"))
+        further = evidence_places(also.get(region, ""), f"region {region}")
+        highlighted.append(Highlight(names.get(label, label), start, end, f"region {region}", further))
     return missing_rows(highlighted, layout)
 
 

@@ -22,6 +22,7 @@ from finegrained_rlhf.annotation.project.project import EXPORT_FORMAT
 from finegrained_rlhf.annotation.tools.forms import (
     NO_ERROR,
     NOTHING_MISSING,
+    Highlight,
     compared,
     comparison_controls,
     evidence_places,
@@ -34,8 +35,12 @@ from finegrained_rlhf.core.files import read_json, write_json, write_text
 
 _NOTES = (
     "About your marks, counted from left to right, a line each: '2: what is repeated, or why', '2 evidence: 1.3, 1.4' "
-    "for sentences 3 and 4 of passage 1"
+    "for sentences 3 and 4 of passage 1. About what is missing, counted likewise: 'missing 2 also: 1.6' for a further "
+    "sentence of the same piece"
 )
+_NOTE = re.compile(r"\s*(missing\s+)?(\d+)\s*(?(1)also|(evidence)?)\s*:\s?(.*)", re.IGNORECASE)
+Places = list[list[int]]
+"""Sentences, each [passage, sentence]."""
 _SHOWN = str.maketrans({"<": "＜", "\r": " "})
 
 
@@ -208,13 +213,21 @@ def _annotation(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Mapp
     marks = [_mark(row, f"spans[{i}]") for i, row in enumerate(as_list(spans, "spans"))]
     text = "" if task["marked"] is None else task["answers"][task["marked"]]
     layout = PassageLayout.of(task["passages"])
-    errors = sorted((mark for mark in marks if mark["schema"] == "errors"), key=lambda one: (one["start"], one["end"]))
+    errors, missing = ([mark for mark in marks if mark["schema"] == name] for name in ("errors", "missing"))
+    numbers = {
+        one["where"]: number
+        for found in (errors, missing)
+        for number, one in enumerate(sorted(found, key=lambda one: (one["start"], one["end"])), start=1)
+    }
     for mark in marks:
         known = {"errors": len(text), "missing": len(layout.text)}.get(mark["schema"])
         require(known is not None, f"a mark of {mark['schema']!r}, which is not asked for", mark["where"])
         require(mark["end"] <= (known or 0), f"ends at {mark['end']}, behind the text", mark["where"])
-    notes, evidence = _notes(said.get("notes", ""), len(errors))
-    highlighted = [(one["name"], one["start"], one["end"], one["where"]) for one in marks if one["schema"] == "missing"]
+    notes, evidence, also = _notes(said.get("notes", ""), len(errors), len(missing))
+    highlights = [
+        Highlight(one["name"], one["start"], one["end"], one["where"], also.get(numbers[one["where"]], ()))
+        for one in missing
+    ]
     return {
         "item": task["item"],
         "hash": task["hash"],
@@ -227,13 +240,13 @@ def _annotation(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Mapp
                 "end": one["end"],
                 "text": text[one["start"] : one["end"]],
                 "type": one["name"],
-                "evidence": evidence.get(number, []),
-                "note": notes.get(number, ""),
+                "evidence": evidence.get(numbers[one["where"]], []),
+                "note": notes.get(numbers[one["where"]], ""),
             }
-            for number, one in enumerate(errors, start=1)
+            for one in errors
         ],
         "no_error": "no_error" in said,
-        "missing": missing_rows(highlighted, layout),
+        "missing": missing_rows(highlights, layout),
         "nothing_missing": "nothing_missing" in said,
         "correction": _correction(said.get("correction"), text) if taxonomy["correction"] else None,
         **compared(taxonomy, len(task["answers"]), said.get),
@@ -271,27 +284,33 @@ def _mark(row: Any, where: str) -> dict[str, Any]:
     }
 
 
-def _notes(text: str, marks: int) -> tuple[dict[int, str], dict[int, list[list[int]]]]:
-    """Notes and evidence by the number of the mark; a line without a number goes on with the note above it."""
+def _notes(text: str, marks: int, missing: int) -> tuple[dict[int, str], dict[int, Places], dict[int, Places]]:
+    """Notes and evidence by the number of the mark, and further sentences by the number of what is missing.
+
+    A line that does not begin so goes on with the note above it.
+    """
     notes: dict[int, str] = {}
-    evidence: dict[int, list[list[int]]] = {}
+    evidence: dict[int, Places] = {}
+    also: dict[int, Places] = {}
     last: int | None = None
     for line in text.splitlines():
-        match = re.fullmatch(r"\s*(\d+)\s*(evidence)?\s*:\s?(.*)", line, re.IGNORECASE)
+        match = _NOTE.fullmatch(line)
         if match is None:
             require(last is not None or not line.strip(), f"expected 'NUMBER: note', got {line!r}", "notes")
             if last is not None:
                 notes[last] += f"\n{line}"
             continue
-        number = int(match.group(1))
-        require(1 <= number <= marks, f"speaks of mark {number} of {marks}", "notes")
-        known = evidence if match.group(2) else notes
-        require(number not in known, f"speaks of mark {number} twice", "notes")
-        if match.group(2):
-            evidence[number], last = evidence_places(match.group(3), f"mark {number}"), None
+        gap, digits, of_evidence, said = match.groups()
+        what, number, count = ("missing", int(digits), missing) if gap else ("mark", int(digits), marks)
+        require(1 <= number <= count, f"speaks of {what} {number} of {count}", "notes")
+        known: Mapping[int, Any] = also if gap else evidence if of_evidence else notes
+        require(number not in known, f"speaks of {what} {number} twice", "notes")
+        if gap or of_evidence:
+            (also if gap else evidence)[number] = evidence_places(said, f"{what} {number}")
         else:
-            notes[number], last = match.group(3), number
-    return {number: note.rstrip() for number, note in notes.items()}, evidence
+            notes[number] = said
+        last = None if gap or of_evidence else number
+    return notes, evidence, also
 
 
 def _correction(value: str | None, text: str) -> str:
