@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.suggestions import Suggestion
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
 ITEMS = (
@@ -37,11 +39,15 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, directory: Path, items: Sequence[AnnotationItem] = ITEMS, **options: Any
+    browser: Browser,
+    directory: Path,
+    items: Sequence[AnnotationItem] = ITEMS,
+    taxonomy: Taxonomy = QA_FEEDBACK,
+    **options: Any,
 ) -> Iterator[Opened]:
     file = directory / "tasks.html"
     if not file.exists():
-        file.write_text(annotation_page(project(items).payload("ann")), encoding="utf-8")
+        file.write_text(annotation_page(project(items, taxonomy=taxonomy).payload("ann")), encoding="utf-8")
     with Opened(browser, file, **options) as made:
         yield made
         assert made.requests == [file.as_uri()] * len(made.requests) and made.complaints == []
@@ -245,6 +251,39 @@ def test_ranking_on_a_phone_and_no_width_beyond_it(browser: Browser, tmp_path: P
             page.locator(f'label.place:has(input[name="place-{answer}"][value="{place}"])').tap()
         assert page.evaluate("document.documentElement.scrollWidth") == 375
         assert of(saved(page), "q2")["ranking"] == [[0], [1, 2], [3]]
+
+
+def test_pairs_on_a_phone_are_judged_one_by_one_and_read_back(browser: Browser, tmp_path: Path) -> None:
+    taxonomy = Taxonomy("pairs", {}, correction=False, comparison="pairs")
+    items = (item("p", answers=FOUR[:3], marked=None),)
+    of_project = project(items, taxonomy=taxonomy)
+    with opened(browser, tmp_path, items, taxonomy, **PHONE) as made:
+        page = made.page
+        page.locator("#done").tap()
+        expect(page.locator("#said")).to_contain_text("Judge every pair of answers.")
+        for pair, value in enumerate((1, 2, 1)):  # a cycle, which no ranking says
+            page.locator(f'label.place:has(input[name="pair-{pair}"][value="{value}"])').tap()
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+        page.locator("#done").tap()
+        export = saved(page)
+        page.reload()
+        assert of(saved(page), "p")["preferences"] == of(export, "p")["preferences"] == [1, 2, 1]
+        page.evaluate("Actions.pair(0, 0)")
+        file = tmp_path / "kept.json"
+        file.write_text(json.dumps(export), encoding="utf-8")
+        page.set_input_files("#import", file)
+        page.click("#replace-yes")
+        assert of(saved(page), "p") == of(export, "p")
+        if os.environ.get("WRITE_SCREENSHOTS"):
+            page.screenshot(path=str(tmp_path.parent / "pairs.png"), full_page=True)
+    found = Imported()
+    import_export(export, of_project, "page", True, found)
+    order = of_project.annotators["ann"][0].order
+    wins = {(order[0], order[1]): 1, (order[0], order[2]): 2, (order[1], order[2]): 1}
+    expected = []
+    for pair in ((0, 1), (0, 2), (1, 2)):
+        expected.append(wins[pair] if pair in wins else 3 - wins[pair[::-1]])
+    assert list(found.annotations[0].preferences) == expected
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,9 +93,13 @@ def potato_state(payload: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) 
         task = tasks[one["item"]]
         name = f"{task['item']} {task['hash']}"
         marks = sorted(one["spans"], key=lambda span: (span["start"], span["end"]))
-        found = [mark("errors", span["type"], span["start"], span["end"], "answer") for span in one["spans"]]
+        text = task["answers"][task["marked"]]
+        found = [
+            mark("errors", span["type"], *seen(text, span["start"], span["end"]), "answer") for span in one["spans"]
+        ]
         gaps = highlights(task, one)
-        found += [mark("missing", kind, start, end, "passages") for kind, start, end, _ in gaps]
+        passages = PassageLayout.of(task["passages"]).text
+        found += [mark("missing", kind, *seen(passages, a, b), "passages") for kind, a, b, _ in gaps]
         spans[name] = [[row, 1] for row in found]
         said = [value(key, key, key) for key in ("no_error", "nothing_missing") if one[key]]
         notes = [f"{i}: {span['note']}" for i, span in enumerate(marks, start=1) if span["note"]]
@@ -118,6 +123,14 @@ def potato_state(payload: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) 
         "instance_id_to_span_to_value": spans,
         "instance_id_to_behavioral_data": work,
     }
+
+
+def seen(text: str, start: int, end: int) -> tuple[int, int]:
+    """Where a piece of a text, which begins and ends with a word, lies in what Potato shows of it."""
+    before, whole = (
+        " ".join(re.sub(r"\s*[\r\n]\s*", " ¶ ", text[:place].strip()).split()) for place in (start + 1, end)
+    )
+    return len(before) - 1, len(whole)
 
 
 def mark(schema: str, name: str, start: int, end: int, field: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Potato (2.12) as an annotation tool: one configuration and one server an annotator, merged on our item ids.
 
-Potato stores offsets in characters and no words beside them, and takes what looks like an HTML tag out of a text before
-it counts. So people are shown `＜` for `<` and a space for a carriage return, one character for one, and the id of a
-task carries the hash of its text: work on other texts is not taken for work on ours. It has no box for each mark:
-what is said about marks stands in one box, a line a mark, counted from left to right. It shows no suggestions.
+Potato stores offsets in characters and no words beside them. It counts wrongly where white space stands in runs and
+where lines break, and takes out what looks like an HTML tag. So people are shown a text without any of these
+(`ShownText`), from which places lead back to ours, and the id of a task carries the hash of its text: work on other
+texts is not taken for work on ours. It has no box for each mark: what is said about marks stands in one box, a line a
+mark, counted from left to right. It shows no suggestions.
 
 Knows its configuration, its tasks and the state that it keeps of a user. Knows no server.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,6 @@ _NOTES = (
 _NOTE = re.compile(r"\s*(missing\s+)?(\d+)\s*(?(1)also|(evidence)?)\s*:\s?(.*)", re.IGNORECASE)
 Places = list[list[int]]
 """Sentences, each [passage, sentence]."""
-_SHOWN = str.maketrans({"<": "＜", "\r": " "})
 
 
 class Potato:
@@ -190,18 +191,45 @@ def _task(task: Mapping[str, Any]) -> dict[str, Any]:
     text = "" if marked is None else task["answers"][marked]
     return {
         "id": _id_of(task),
-        "question": shown_text(task["question"]),
-        "passages": shown_text(PassageLayout.of(task["passages"]).text or "(none)"),
-        "reference": shown_text(task["reference"] or "(none)"),
-        "answer": shown_text(text),
+        "question": ShownText.of(task["question"]).text,
+        "passages": ShownText.of(PassageLayout.of(task["passages"]).text or "(none)").text,
+        "reference": ShownText.of(task["reference"] or "(none)").text,
+        "answer": ShownText.of(text).text,
         "correct_this": text,
-        **{f"answer_{i}": shown_text(answer) for i, answer in enumerate(task["answers"], start=1)},
+        **{f"answer_{i}": ShownText.of(answer).text for i, answer in enumerate(task["answers"], start=1)},
     }
 
 
-def shown_text(text: str) -> str:
-    """A text as Potato shows it: as long, character for character, with nothing that it would take out."""
-    return text.translate(_SHOWN)
+@dataclass(frozen=True)
+class ShownText:
+    """A text as Potato shows it: one space for a run of white space, ` ¶ ` where lines break, nothing of it at the
+    ends, and `＜` for `<`.
+
+    Attributes:
+        text: what is shown.
+        places: where each character of it comes from, the first of a run of white space.
+    """
+
+    text: str
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> ShownText:
+        """The shown form of a text."""
+        shown, places = [], []
+        for found in re.finditer(r"\s+|\S", text):
+            piece = found.group()
+            if piece.isspace():
+                if found.start() == 0 or found.end() == len(text):
+                    continue
+                piece = " ¶ " if "\n" in piece or "\r" in piece else " "
+            shown.append("＜" if piece == "<" else piece)
+            places += [found.start()] * len(shown[-1])
+        return cls("".join(shown), tuple(places))
+
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Where a span of the shown text, start < end, lies in the text itself."""
+        return self.places[start], self.places[end - 1] + 1
 
 
 def _id_of(task: Mapping[str, Any]) -> str:
@@ -210,19 +238,16 @@ def _id_of(task: Mapping[str, Any]) -> str:
 
 def _annotation(task: Mapping[str, Any], labels: Any, spans: Any, taxonomy: Mapping[str, Any]) -> dict[str, Any]:
     said = _said(labels)
-    marks = [_mark(row, f"spans[{i}]") for i, row in enumerate(as_list(spans, "spans"))]
     text = "" if task["marked"] is None else task["answers"][task["marked"]]
     layout = PassageLayout.of(task["passages"])
+    shown = {"errors": ShownText.of(text), "missing": ShownText.of(layout.text)}
+    marks = [_mark(row, f"spans[{i}]", shown) for i, row in enumerate(as_list(spans, "spans"))]
     errors, missing = ([mark for mark in marks if mark["schema"] == name] for name in ("errors", "missing"))
     numbers = {
         one["where"]: number
         for found in (errors, missing)
         for number, one in enumerate(sorted(found, key=lambda one: (one["start"], one["end"])), start=1)
     }
-    for mark in marks:
-        known = {"errors": len(text), "missing": len(layout.text)}.get(mark["schema"])
-        require(known is not None, f"a mark of {mark['schema']!r}, which is not asked for", mark["where"])
-        require(mark["end"] <= (known or 0), f"ends at {mark['end']}, behind the text", mark["where"])
     notes, evidence, also = _notes(said.get("notes", ""), len(errors), len(missing))
     highlights = [
         Highlight(one["name"], one["start"], one["end"], one["where"], also.get(numbers[one["where"]], ()))
@@ -269,19 +294,18 @@ def _said(labels: Any) -> dict[str, str]:
     return found
 
 
-def _mark(row: Any, where: str) -> dict[str, Any]:
+def _mark(row: Any, where: str, shown: Mapping[str, ShownText]) -> dict[str, Any]:
     pair = as_list(row, where)
     require(bool(pair), "expected a span", where)
     mark = as_object(pair[0], where)
     start, end = (as_index(get_field(mark, key, f"{where}."), f"{where}.{key}") for key in ("start", "end"))
     require(start < end, f"expected start < end, got {start} and {end}", where)
-    return {
-        "schema": get_field(mark, "schema", f"{where}."),
-        "name": str(get_field(mark, "name", f"{where}.")),
-        "start": start,
-        "end": end,
-        "where": where,
-    }
+    schema = get_field(mark, "schema", f"{where}.")
+    require(schema in shown, f"a mark of {schema!r}, which is not asked for", where)
+    require(end <= len(shown[schema].text), f"ends at {end}, behind the text", where)
+    start, end = shown[schema].original(start, end)
+    name = str(get_field(mark, "name", f"{where}."))
+    return {"schema": schema, "name": name, "start": start, "end": end, "where": where}
 
 
 def _notes(text: str, marks: int, missing: int) -> tuple[dict[int, str], dict[int, Places], dict[int, Places]]:
