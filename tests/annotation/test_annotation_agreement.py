@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from annotation_toy import ANSWER, OTHER, export, item, project, span, task
+from annotation_toy import ANSWER, LAKE, OTHER, export, item, project, span, task
 
 from finegrained_rlhf.annotation.agreement.judged import MISSING, judged_items
 from finegrained_rlhf.annotation.agreement.measure import MeasureAgreement
 from finegrained_rlhf.annotation.project.make import MakeAnnotationTasks
-from finegrained_rlhf.annotation.project.project import Project
 from finegrained_rlhf.annotation.reading.annotations import annotations_of
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
+from finegrained_rlhf.feedback.suggestions import Suggestion
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.worlds.factworld import SimulateAnnotators
 from finegrained_rlhf.worlds.factworld.annotate import SUB_SENTENCE_RATE
@@ -104,13 +108,51 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert ben["spans"] == 0.5 and figures["correction_f1"] < 1.0 < 1.0 + figures["correction_f1_with_answer"]
 
 
-def test_known_answers_and_suggestions_are_reported(tmp_path: Path) -> None:
-    found = Project.read(_written(tmp_path))
-    assert [one.role for one in found.items.values()][:1] == ["qualification"]
-
-
-def _written(directory: Path) -> Path:
-    of = project([item("q0", role="qualification"), item("q1")], PEOPLE)
-    of.write(directory / "tasks")
+def test_known_answers_and_suggestions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ann marks the qualification item as it is known to be, Ben marks the wrong words; suggestions lead Ann alone."""
+    right = span(ANSWER, "stays warm", "Unverifiable")
+    known = FeedbackRecord(
+        id="q0",
+        question="What is the lake like?",
+        passages=(LAKE,),
+        predictions=(ANSWER, OTHER),
+        gold=None,
+        feedback=Feedback((SpanError(right["start"], right["end"], "Unverifiable"),), (), OTHER),
+        preferences=(0,),
+    )
+    write_feedback(tmp_path / "known.json", [known])
+    shown = (Suggestion(0, 8, "Irrelevant", 0.9, "m@1"), Suggestion(20, 30, "Irrelevant", 0.9, "m@1"))
+    items = [item("q0", role="qualification"), item("q1", suggestions=shown), item("q2")]
+    of = project(items, PEOPLE)
+    of.write(tmp_path / "tasks")
     assert all(rows[0].item == "q0" for rows in of.annotators.values())
-    return directory / "tasks"
+    exports = []
+    for name, wrong in (("ann", "stays warm"), ("ben", "The lake")):
+        mark = {"spans": [span(ANSWER, wrong, "Unverifiable")], "no_error": False, "correction": OTHER}
+        done = [task(of, name, "q0", **mark)]
+        for one in of.annotators[name][1:]:
+            told = {"shown": 2, "accepted": 1, "refused": 1} if one.item == "q1" else {}
+            more = {"suggestions": told} if told else {}
+            done.append(task(of, name, one.item, **more))
+        exports.append(str(tmp_path / f"{name}.json"))
+        write_json(exports[-1], export(of, name, done))
+    ReadAnnotations(exports, str(tmp_path / "tasks"), str(tmp_path / "a.jsonl")).run()
+    places = {"annotations": str(tmp_path / "a.jsonl"), "tasks": str(tmp_path / "tasks")}
+    found = MeasureAgreement(
+        **places, output=str(tmp_path / "g.json"), qualification=str(tmp_path / "known.json"), draws=10
+    ).run()
+    ann, ben = found["annotators"]
+    assert ann["factuality_with_known"] == 1.0 and ann["relevance_with_known"] == 1.0
+    assert ben["factuality_with_known"] == pytest.approx(1 / 3)  # of three sentences two are called otherwise
+    assert found["suggestions"] == {
+        "annotations": 1,
+        "accepted_share": 0.5,
+        "spans_with": 0.0,
+        "spans_without": 0.0,
+    }
+    assert "with known answers" in capsys.readouterr().out
+    write_feedback(tmp_path / "known.json", [replace(known, id="q9")])
+    with pytest.raises(DataError, match="q9.*is no marked item of this project"):
+        MeasureAgreement(
+            **places, output=str(tmp_path / "h.json"), qualification=str(tmp_path / "known.json"), draws=10
+        ).run()

@@ -20,6 +20,7 @@ Refused = Callable[..., str]
 SMOKE = ("experiment=smoke",)
 SFT = ("experiment=factworld/sft", "data=good.json", "validation_data=null", "policy.path=folder")
 WORLD = ("output_dir=world",)
+TASKS = ("outputs=outputs.jsonl", "annotators=[ann]", "output_dir=t")
 
 FILES = {
     "good.json": "[]",
@@ -30,6 +31,8 @@ FILES = {
     "text.json": "not JSON",
     "empty.json": "",
     "prompts.jsonl": '{"id": "a", "text": "Who?"}\n',
+    "outputs.jsonl": '{"id": "a", "question": "Who?", "passages": [], "outputs": ["He."]}\n',
+    "silent.jsonl": '{"id": "a", "question": "Who?", "passages": [], "outputs": [" "]}\n',
     "broken_syntax.py": "def f(:\n",
     "broken_import.py": "import no_such_library_of_mine\n",
     "broken_name.py": "x = undefined_name\n",
@@ -320,6 +323,35 @@ OTHERS = [
         ("pipeline=factworld/demo", "output_dir=x", "settings.ppo_steps=2.5"),
         "step preference_rlhf: total_steps: expected a whole number, got 2.5",
     ),
+    ("make_annotation_tasks", (*TASKS, "outputs=gone.jsonl"), "outputs: gone.jsonl: no such file or directory"),
+    ("make_annotation_tasks", (*TASKS, "outputs=lines.json"), "file lines.json, record 0, field "),
+    ("make_annotation_tasks", (*TASKS, "outputs=silent.jsonl"), "every record has an empty output"),
+    ("make_annotation_tasks", (*TASKS, "annotators=[ann,ann]"), "annotators: expected one name or more, each once"),
+    ("make_annotation_tasks", (*TASKS, "overlap=2"), "overlap: expected 0 to 1, got 2"),
+    ("make_annotation_tasks", (*TASKS, "random_share=0.1"), "random_share: expected 0.3 to 1, got 0.1"),
+    ("make_annotation_tasks", (*TASKS, "count=0"), "count: expected at least 1, got 0"),
+    ("make_annotation_tasks", (*TASKS, "tool=paper"), "tool: expected one of page, label_studio, potato, got 'paper'"),
+    ("make_annotation_tasks", (*TASKS, "taxonomy=gone"), "taxonomy=gone does not exist; expected one of"),
+    ("make_annotation_tasks", (*TASKS, "select=best"), "select=best does not exist; expected one of disagree, diverse"),
+    ("make_annotation_tasks", (*TASKS, "select=uncertain"), "give a value for select.models"),
+    ("make_annotation_tasks", (*TASKS, "select=uncertain", "select.models=[gone]"), "select.models: gone: no such"),
+    ("make_annotation_tasks", (*TASKS, "select=uncertain", "select.models=[]"), "models: expected a list of one"),
+    ("make_annotation_tasks", (*TASKS, "preannotate=models", "preannotate.models=[gone]"), "preannotate.models: gone"),
+    ("make_annotation_tasks", (*TASKS, "preannotate=3"), "preannotate=3 does not exist; expected one of judge, models"),
+    ("make_annotation_tasks", (*TASKS, "qualification=gone.json"), "qualification: gone.json: no such file"),
+    ("read_annotations", ("exports=[gone.json]", "tasks=folder", "output=a.jsonl"), "exports: gone.json: no such file"),
+    ("read_annotations", ("exports=[good.json]", "tasks=folder", "output=a.jsonl"), "file folder/manifest.json"),
+    ("read_annotations", ("exports=[]", "tasks=folder", "output=a.jsonl"), "exports: "),
+    (
+        "measure_agreement",
+        ("annotations=gone.jsonl", "tasks=folder", "output=o.json"),
+        "annotations: gone.jsonl: no such",
+    ),
+    ("measure_agreement", ("annotations=lines.json", "tasks=folder", "output=o.json"), "file folder/manifest.json"),
+    ("adjudicate", ("annotations=lines.json", "tasks=folder", "output=o.json", "how=dice"), "how: expected one of"),
+    ("adjudicate", ("annotations=lines.json", "tasks=gone", "output=o.json"), "tasks: gone: no such file or directory"),
+    ("simulate_annotators", ("tasks=folder", "output_dir=e", "noise=9"), "noise must be between 0 and"),
+    ("simulate_annotators", ("tasks=folder", "output_dir=e"), "file folder/manifest.json"),
     ("sweep", (*SMOKE, "output_dir=s", "optimizer.lr=-1", "seed=0,1"), "lr"),
     ("sweep", (*SMOKE, "output_dir=s", "seed=a,b"), "seed: expected a whole number, got 'a'"),
     ("sweep", (*SMOKE, "output_dir=s", "seed=0,1", "sweep.parallel=two"), "sweep.parallel: expected a whole number"),

@@ -163,4 +163,17 @@ def agreement_table(figures: Mapping[str, Any]) -> str:
         for row in figures["annotators"]
     ]
     parts.append(markdown_table(people, list(people[0])))
+    agree = [
+        {
+            "annotator": row["annotator"],
+            "unit": unit,
+            "with others": cell(row[f"{unit}_with_others"]),
+            "with known answers": cell(row[f"{unit}_with_known"]),
+        }
+        for row in figures["annotators"]
+        for unit in figures["labels"]
+        if row[f"{unit}_with_others"] is not None or row[f"{unit}_with_known"] is not None
+    ]
+    if agree:
+        parts.append(markdown_table(agree, list(agree[0])))
     return "\n\n".join(parts)

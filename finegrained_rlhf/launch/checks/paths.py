@@ -21,7 +21,7 @@ from finegrained_rlhf.launch.checks.keys import MISSING
 _READ = frozenset(
     "data validation_data path adapter model index corpus checkpoint outputs input labels validation_labels tokenizer "
     "run encoder documents document dialki seen_in qrels match rewrites ca_file wheels judge_model expert "
-    "anti_expert".split()
+    "anti_expert exports annotations qualification tasks before drift".split()
 )
 _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs")
 _WRITTEN_FILES = ("output", "results", "cache_file")
@@ -102,8 +102,9 @@ def _on_hub(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[tuple[st
 
 def inputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
     """The dotted keys that name what is read, and their paths."""
-    for name, value, where, _ in _texts(config, key):
-        if name in _READ or (name == "resume" and value not in _RESUME_WORDS):
+    for name, value, where, holder in _texts(config, key):
+        model = _annotation(holder, name) == "ModelPath"
+        if name in _READ or model or (name == "resume" and value not in _RESUME_WORDS):
             yield where, value
 
 
