@@ -36,8 +36,8 @@ class _ByModels:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.models, str) or not self.models:
-            raise ConfigError(f"models: expected a list of one reward model or more, got {self.models!r}")
+        if not self.models:
+            raise ConfigError("models: expected one reward model or more")
         self._readers()
 
     def _readers(self) -> list[AnswerReader]:

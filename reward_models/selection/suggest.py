@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.feedback.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 from reward_models.selection.answers import AnsweredQuestion, AnswerReader
 
@@ -38,8 +38,8 @@ class SuggestByModels:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.models, str) or not self.models:
-            raise ConfigError(f"models: expected a list of one reward model or more, got {self.models!r}")
+        if not self.models:
+            raise ConfigError("models: expected one reward model or more")
         if not 0 < self.threshold < 1:
             raise ConfigError(f"threshold: expected more than 0 and less than 1, got {self.threshold}")
 

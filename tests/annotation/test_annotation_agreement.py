@@ -15,10 +15,10 @@ from finegrained_rlhf.annotation.reading.annotations import annotations_of
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord, SpanError
-from finegrained_rlhf.feedback.suggestions import Suggestion
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.worlds.factworld import SimulateAnnotators
 from finegrained_rlhf.worlds.factworld.annotate import SUB_SENTENCE_RATE

@@ -23,7 +23,7 @@ from annotation_toy import ANSWER, OTHER, item, project, span
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.annotation.tools.registry import tool_named
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.feedback.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 
 TOKEN = "0123456789abcdef0123456789abcdef01234567"
 QUIET = {

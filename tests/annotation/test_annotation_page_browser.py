@@ -20,7 +20,7 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
 FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")

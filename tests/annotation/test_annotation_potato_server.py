@@ -22,7 +22,7 @@ from browser import launched
 from playwright.sync_api import Page
 
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
-from finegrained_rlhf.annotation.tools.potato import ShownText
+from finegrained_rlhf.annotation.tools.potato.tasks import ShownText
 from finegrained_rlhf.annotation.tools.registry import tool_named
 
 pytestmark = pytest.mark.slow

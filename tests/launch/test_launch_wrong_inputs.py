@@ -335,7 +335,7 @@ OTHERS = [
     ("make_annotation_tasks", (*TASKS, "select=best"), "select=best does not exist; expected one of disagree, diverse"),
     ("make_annotation_tasks", (*TASKS, "select=uncertain"), "give a value for select.models"),
     ("make_annotation_tasks", (*TASKS, "select=uncertain", "select.models=[gone]"), "select.models: gone: no such"),
-    ("make_annotation_tasks", (*TASKS, "select=uncertain", "select.models=[]"), "models: expected a list of one"),
+    ("make_annotation_tasks", (*TASKS, "select=uncertain", "select.models=[]"), "models: expected one reward model"),
     ("make_annotation_tasks", (*TASKS, "preannotate=models", "preannotate.models=[gone]"), "preannotate.models: gone"),
     ("make_annotation_tasks", (*TASKS, "preannotate=3"), "preannotate=3 does not exist; expected one of judge, models"),
     ("make_annotation_tasks", (*TASKS, "qualification=gone.json"), "qualification: gone.json: no such file"),

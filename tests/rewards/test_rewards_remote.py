@@ -30,7 +30,7 @@ from finegrained_rlhf.rewards import (
     Scorer,
     TextScorer,
 )
-from finegrained_rlhf.rewards.remote.judge import span_of
+from finegrained_rlhf.rewards.remote.quotes import span_of
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.checks import as_index, as_list, get_field, require, require_text, text_list
 from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.outputs import passages_of_lists, passages_to_lists
-from finegrained_rlhf.feedback.suggestions import Suggestion
 
 Role = Literal["single", "overlap", "qualification"]
 """Whether one annotator sees an item, all do, or all do first and it has an answer that is known to be right."""

@@ -13,9 +13,10 @@ from typing import Protocol, runtime_checkable
 from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.feedback.suggestions import Suggestion
+from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
-from finegrained_rlhf.rewards.remote.judge import Judge, spans_of
+from finegrained_rlhf.rewards.remote.judge import Judge
+from finegrained_rlhf.rewards.remote.quotes import spans_of
 from finegrained_rlhf.runtime.remote.client import RemoteConfig
 from finegrained_rlhf.text.templates import task_text
 

@@ -93,7 +93,7 @@ def pair_choices(first: int, second: int) -> dict[str, int]:
     }
 
 
-def compared(taxonomy: Mapping[str, Any], answers: int, chosen: Callable[[str], str | None]) -> dict[str, Any]:
+def compared_answers(taxonomy: Mapping[str, Any], answers: int, chosen: Callable[[str], str | None]) -> dict[str, Any]:
     """`ranking` or `preferences` of a task, from what was chosen in each control; incomplete ones are None.
 
     Args:

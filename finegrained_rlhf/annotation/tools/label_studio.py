@@ -21,7 +21,7 @@ from finegrained_rlhf.annotation.tools.forms import (
     NO_ERROR,
     NOTHING_MISSING,
     Highlight,
-    compared,
+    compared_answers,
     comparison_controls,
     evidence_places,
     missing_rows,
@@ -223,7 +223,7 @@ def _result(result: Sequence[Any], ours: Mapping[str, Any], taxonomy: Mapping[st
         "missing": _missing(by_name.get("missing", []), _texts(by_name.get("also", [])), ours, names),
         "nothing_missing": bool(by_name.get("nothing_missing")),
         "correction": corrections[0] if corrections else None,
-        **compared(taxonomy, len(ours["answers"]), lambda name: _chosen(by_name.get(name, []))),
+        **compared_answers(taxonomy, len(ours["answers"]), lambda name: _chosen(by_name.get(name, []))),
         "suggestions": {"shown": len(ours["suggestions"]), "accepted": 0, "refused": 0},
     }
 

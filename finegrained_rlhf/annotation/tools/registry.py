@@ -10,7 +10,7 @@ from importlib import import_module
 from finegrained_rlhf.annotation.tools.protocol import AnnotationTool
 from finegrained_rlhf.core.errors import ConfigError
 
-TOOLS = {"page": "own_page.OwnPage", "label_studio": "label_studio.LabelStudio", "potato": "potato.Potato"}
+TOOLS = {"page": "own_page.OwnPage", "label_studio": "label_studio.LabelStudio", "potato": "potato.tool.Potato"}
 
 
 def tool_named(name: str) -> AnnotationTool:

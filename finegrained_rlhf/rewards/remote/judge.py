@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -18,6 +16,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.rewards.remote.quotes import spans_of
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer, beginning_of
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
@@ -259,33 +258,6 @@ class JudgeScorer:
                     self.quoted,
                 )
         return found
-
-
-def spans_of(quotes: Sequence[str], text: str) -> list[Span | None]:
-    """Where quotes lie in a text: the same one for the second time in its second place; None where it is not there."""
-    before = Counter[str]()
-    found = []
-    for quote in quotes:
-        found.append(span_of(quote, text, before[quote]))
-        before[quote] += 1
-    return found
-
-
-def span_of(quote: str, text: str, occurrence: int = 0) -> Span | None:
-    """Where a quote lies in a text, in whole words, any white space for any other; None where it does not.
-
-    Args:
-        quote: some words of the text.
-        text: the text.
-        occurrence: which place of several, from 0.
-    """
-    words = quote.split()
-    if not words:
-        return None
-    edges = (r"(?<!\w)" if re.match(r"\w", words[0]) else "", r"(?!\w)" if re.search(r"\w$", words[-1]) else "")
-    pattern = edges[0] + r"\s+".join(map(re.escape, words)) + edges[1]
-    matches = [match.span() for match in re.finditer(pattern, text)]
-    return matches[occurrence] if occurrence < len(matches) else None
 
 
 def _placeholders(template: str) -> set[str]:

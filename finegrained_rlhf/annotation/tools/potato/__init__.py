@@ -1,0 +1,1 @@
+"""Potato as an annotation tool."""
