@@ -5,15 +5,14 @@ Knows the page's assets and how data get into a page without getting out of thei
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.report.elements.html import Html, el, join
+from finegrained_rlhf.report.elements.html import Html, el
+from finegrained_rlhf.report.elements.page import offline_document
 
 _SCRIPTS = ("marks.js", "store.js", "view.js", "main.js")
 
@@ -38,28 +37,9 @@ def annotation_page(payload: Mapping[str, Any]) -> str:
     for character, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         data = data.replace(character, escaped)
     script = "\n".join(_asset(name) for name in _SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("meta", name="referrer", content="no-referrer"),
-        el("title", f"{payload['project']} – {payload['annotator']}"),
-        el("style", Html(_asset("annotate.css"))),
-    )
-    body = el(
-        "body",
-        el("div", id="app"),
-        el("script", Html(data), type="application/json", id="tasks"),
-        el("script", Html(script)),
-    )
-    return join(Html("<!DOCTYPE html>\n"), el("html", head, body, lang="en"), "\n")
+    tasks = el("script", Html(data), type="application/json", id="tasks")
+    title = f"{payload['project']} – {payload['annotator']}"
+    return offline_document(title, _asset("annotate.css"), script, [el("div", id="app"), tasks])
 
 
 def _asset(name: str) -> str:

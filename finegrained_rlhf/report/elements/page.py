@@ -44,7 +44,9 @@ def page(title: str, header: Html, parts: Sequence[PageSection], style: str = ""
     shown = [part for part in parts if part.body is not None]
     nav = el("nav", *(el("a", part.title, href=f"#{part.name}") for part in shown), aria_label="Contents")
     sections = [_section(part) for part in shown]
-    return _document(title, asset("report.css") + style, header, nav, *sections)
+    tip = el("div", id="tip", role="tooltip", hidden=True, dir="auto")
+    body = [el("main", header, nav, *sections), tip]
+    return offline_document(title, asset("report.css") + style, asset("report.js"), body, images=True)
 
 
 def _section(part: PageSection) -> Html:
@@ -52,12 +54,20 @@ def _section(part: PageSection) -> Html:
     return el("section", el("h2", part.title), lead, part.body, id=part.name)
 
 
-def _document(title: str, style: str, *body: Html) -> Html:
-    script = asset("report.js")
+def offline_document(title: str, style: str, script: str, body: Sequence[Html], images: bool = False) -> Html:
+    """A whole HTML document that asks for nothing: the browser may fetch nothing and run no other script.
+
+    Args:
+        title: of the window; plain text.
+        style: its style sheet.
+        script: runs when the body is there.
+        body: elements, in order.
+        images: whether it holds images, inside its own text.
+    """
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        f"{'img-src data:; ' if images else ''}base-uri 'none'; form-action 'none'"
     )
     head = el(
         "head",
@@ -69,9 +79,8 @@ def _document(title: str, style: str, *body: Html) -> Html:
         el("title", title),
         el("style", Html(style)),
     )
-    tip = el("div", id="tip", role="tooltip", hidden=True, dir="auto")
-    main = el("body", el("main", *body), tip, el("script", Html(script)))
-    return join(Html("<!DOCTYPE html>\n"), el("html", head, main, lang="en"), "\n")
+    whole = el("html", head, el("body", *body, el("script", Html(script))), lang="en")
+    return join(Html("<!DOCTYPE html>\n"), whole, "\n")
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1) -> Html:
