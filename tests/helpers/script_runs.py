@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -154,6 +154,31 @@ def start_script(
 def run_script(name: str, *arguments: str, timeout: float = 400.0, **options: Any) -> Done:
     """Run `scripts/NAME.py` to its end; `options` are those of `start_script`."""
     return start_script(name, *arguments, **options).wait(timeout)
+
+
+def run_again_after_a_kill(name: str, *arguments: str, when: Callable[[], bool], timeout: float = 400.0) -> Done:
+    """Run a script, kill it when something holds, and run the same command to its end, which must resume.
+
+    Args:
+        name: of the script.
+        arguments: its command line.
+        when: holds some time before the script would have ended.
+        timeout: seconds until it must hold, and of the second run.
+    """
+    running, deadline = start_script(name, *arguments), time.monotonic() + timeout
+    while not when():
+        assert running.poll(0.002) is None, f"it ended before: {running.printed('stderr')}"
+        assert time.monotonic() < deadline, running.printed("stderr")
+    running.send_signal(signal.SIGKILL)
+    assert running.wait().returncode == -signal.SIGKILL
+    again = run_script(name, *arguments, timeout=timeout)
+    assert again.returncode == 0 and "resuming from" in again.stderr, again.stderr
+    return again
+
+
+def lines_in(path: Path) -> int:
+    """Whole lines of a file that is being written; 0 where there is none."""
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def run_in_two_processes(name: str, *arguments: str, timeout: float = 400.0) -> Done:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import rows, run_in_two_processes, run_script, start_script
+from script_runs import rows, run_again_after_a_kill, run_in_two_processes, run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
@@ -119,12 +118,9 @@ def test_labels_that_count_by_agreement_in_two_processes_and_after_a_kill(
     done(run_in_two_processes("train_reward_model", *weighted(folder, smoke, tmp_path / "two")))
     for name, value in weights(tmp_path / "two").items():
         assert torch.allclose(calm[name], value, atol=1e-4), name
-    process = start_script("train_reward_model", *weighted(folder, smoke, tmp_path / "killed"))
-    while not (tmp_path / "killed" / "checkpoints" / "step_4").exists():
-        assert process.poll(0.01) is None
-    process.send_signal(signal.SIGKILL)
-    assert process.wait().returncode == -signal.SIGKILL
-    again = run_script("train_reward_model", *weighted(folder, smoke, tmp_path / "killed"))
-    assert again.returncode == 0 and "resuming from" in again.stderr, again.stderr
+    killed = tmp_path / "killed"
+    run_again_after_a_kill(
+        "train_reward_model", *weighted(folder, smoke, killed), when=(killed / "checkpoints" / "step_4").exists
+    )
     assert rows(tmp_path / "killed" / "metrics.jsonl") == rows(tmp_path / "calm" / "metrics.jsonl")
     assert all(torch.equal(calm[name], value) for name, value in weights(tmp_path / "killed").items())

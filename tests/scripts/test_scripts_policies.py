@@ -5,8 +5,6 @@ Slow, all of them. What each option does by itself is tested in process (docs/te
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,14 @@ import pytest
 import torch
 from reward_model_samples import cue_records, save_llama
 from safetensors.torch import load_file
-from script_runs import PRELOADED_PYTHON, rows, run_in_two_processes, run_script, start_script
+from script_runs import (
+    PRELOADED_PYTHON,
+    lines_in,
+    rows,
+    run_again_after_a_kill,
+    run_in_two_processes,
+    run_script,
+)
 from seq2seq_toy import seq2seq_config
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -166,15 +171,9 @@ def test_two_processes_give_the_parameters_of_one(case: Case, tmp_path: Path) ->
 
 def test_killed_between_a_checkpoint_and_a_step_the_same_command_ends_alike(case: Case, tmp_path: Path) -> None:
     output = tmp_path / "killed"
-    process, metrics = start_script("train_ppo", *case.command(output)), output / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_bytes().count(b"\n") > EVERY):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait().returncode == -signal.SIGKILL
-    assert not (output / "checkpoints" / f"step_{STEPS}").exists(), "killed too late to tell anything"
-    done = run_script("train_ppo", *case.command(output))
-    assert done.returncode == 0, done.stderr
+    done = run_again_after_a_kill(
+        "train_ppo", *case.command(output), when=lambda: lines_in(output / "metrics.jsonl") > EVERY
+    )
     assert f"step_{EVERY} (step {EVERY} of {STEPS})" in done.stderr
     for step in (0, EVERY, STEPS):
         ours, theirs = weights(output, step), weights(case.whole, step)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import LAUNCH, ROOT, Done, rows, run_in_two_processes, run_process, run_script, start_script
+from script_runs import (
+    LAUNCH,
+    ROOT,
+    Done,
+    lines_in,
+    rows,
+    run_again_after_a_kill,
+    run_in_two_processes,
+    run_process,
+    run_script,
+)
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from finegrained_rlhf.core.files import read_jsonl
@@ -169,18 +177,7 @@ def test_prompts_that_do_not_divide_by_the_processes(smoke_keys: list[str], tmp_
 
 def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tmp_path: Path) -> None:
     output = tmp_path / "killed"
-    process = start_script(*command(output, *smoke_keys))
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        metrics = output / "metrics.jsonl"
-        if metrics.is_file() and metrics.read_bytes().count(b"\n") >= 3:
-            break
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait().returncode == -signal.SIGKILL
-    finished = run_script(*command(output, *smoke_keys))
-    assert finished.returncode == 0, finished.stderr
-    assert "resuming from" in finished.stderr
+    run_again_after_a_kill(*command(output, *smoke_keys), when=lambda: lines_in(output / "metrics.jsonl") >= 3)
     for step in range(5):
         ours, theirs = weights(output, step), weights(smoke, step)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

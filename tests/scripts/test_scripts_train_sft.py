@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import ROOT, rows, run_in_two_processes, run_process, start_script
+from script_runs import ROOT, rows, run_again_after_a_kill, run_in_two_processes, run_process, start_script
 from script_runs import run_script as run
 
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
@@ -93,15 +93,7 @@ def test_two_processes_train_what_one_does(whole: Path, world: Path, tmp_path: P
 @pytest.mark.slow
 def test_killed_and_started_again(whole: Path, world: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    process = start_script(*sft(world, output))
-    deadline = time.monotonic() + 120
-    while not (output / "checkpoints/step_1").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait().returncode == -signal.SIGKILL
-    done = run(*sft(world, output))
-    assert done.returncode == 0, done.stderr
-    assert "resuming from" in done.stderr
+    run_again_after_a_kill(*sft(world, output), when=(output / "checkpoints/step_1").exists)
     for step in (1, 2, 3):
         ours = output / f"checkpoints/step_{step}/policy/model.safetensors"
         assert ours.read_bytes() == (whole / f"checkpoints/step_{step}/policy/model.safetensors").read_bytes()
