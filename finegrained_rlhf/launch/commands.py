@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "doctor": "check a PPO run's configuration, data, models and machine",
         "inspect_feedback": "say what a feedback file holds",
         "inspect_prompts": "say what a file of RealToxicityPrompts holds",
+        "inspect_inscit": "say what a file of INSCIT holds",
     },
     "Many runs": {
         "sweep": "train, evaluate and compare a policy for every combination of values",
@@ -44,6 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_reward_model": "measure a reward model on a feedback file",
         "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
         "evaluate_detox": "measure how toxic, fluent and varied continuations are",
+        "evaluate_inscit": "score predictions for INSCIT, or a baseline",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",

@@ -166,6 +166,15 @@ def _load_pipeline(name: str) -> Language:
     return nlp
 
 
+def english_tokens(text: str) -> list[str]:
+    """Tokens by spaCy's English rules, the same as those of its trained English pipelines.
+
+    Raises:
+        ConfigError: spaCy is not installed.
+    """
+    return [token.text for token in _load_pipeline(RULES).make_doc(text)]
+
+
 def trim(span: Span, text: str) -> Span | None:
     """`span` without the white space at its ends; None when nothing else is in it."""
     start, end = span

@@ -53,7 +53,7 @@ GROUPS = {
     "tracking": ("train_ppo", "train_sft", "train_reward_model", "train_dialki", "train_conqrr"),
     "optimizer": ("train_conqrr",),
     "preset": ("train_ppo",),
-    "baseline": ("train_dialki",),
+    "baseline": ("train_dialki", "evaluate_inscit"),
     "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
     "rewrite_reward": ("train_conqrr",),
     "budget": ("run_experiment",),
@@ -68,7 +68,10 @@ GROUPS = {
 NEEDED = {
     "train_reward_model": ["reward_model=relevance"],
     "read_public_feedback": ["public_feedback@source=mqm"],
+    "evaluate_inscit": ["baseline=last_turn"],
 }
+OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
+"""Options that are one script's, where their group is several scripts'."""
 TOGETHER = {("value", "none"): ["algorithm=rloo"], ("reward_model", "segment"): ["reward_model.kind=relevance"]}
 """Options that only another group's option can use."""
 ALONE = ("preset", "reward_model", "value")
@@ -191,6 +194,7 @@ def options() -> list[tuple[str, str, str]]:
         for group, scripts in GROUPS.items()
         for path in sorted((CONF / group).glob("*.yaml"))
         for script in scripts
+        if OWN.get(path.stem, script) == script
     ]
 
 
@@ -205,7 +209,9 @@ def rows_of_options() -> list[tuple[str, list[str]]]:
     left = {(group, option) for group, option, _ in options()}
     for script in SCRIPTS:
         groups = [group for group, scripts in GROUPS.items() if script in scripts and group not in ALONE]
-        columns = [[(group, path.stem) for path in sorted((CONF / group).glob("*.yaml"))] for group in groups]
+        columns = [
+            [(group, name) for of, name, whose in options() if (of, whose) == (group, script)] for group in groups
+        ]
         for number in range(max(map(len, columns), default=0)):
             chosen = [column[number % len(column)] for column in columns]
             if number and not left & set(chosen):

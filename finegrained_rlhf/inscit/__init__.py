@@ -1,0 +1,11 @@
+"""INSCIT: information seeking with mixed initiative, answers that rest on passages (chapter 5 of the thesis)."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "EvaluateInscit": "evaluation.evaluate",
+        "InspectInscit": "data.inspection",
+    },
+)

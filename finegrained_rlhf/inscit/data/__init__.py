@@ -1,0 +1,1 @@
+"""Conversations of INSCIT: records, files, and what a file holds in numbers."""

@@ -1,0 +1,1 @@
+"""Predictions for INSCIT, and how good they are."""

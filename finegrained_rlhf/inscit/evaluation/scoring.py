@@ -1,0 +1,126 @@
+"""How good predictions are, turn by turn and in all: passages found (PI-F1), responses (BLEU, RG-F1).
+
+After eval/eval.py of the authors' repository. Knows turns and predictions; does not know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.inscit.data.records import InscitTurn
+from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction
+from finegrained_rlhf.metrics.functions import sacre_bleu
+from finegrained_rlhf.text.scores import token_f1
+from finegrained_rlhf.text.segmentation import english_tokens
+
+
+@dataclass(frozen=True)
+class ScoredTurn:
+    """A turn with what a system said, and its scores in [0, 1].
+
+    Attributes:
+        turn: the turn.
+        prediction: of the system.
+        pi_f1: F1 of the passages, best of the labels.
+        rg_f1: F1 of the response's words, best of the labels.
+    """
+
+    turn: InscitTurn
+    prediction: InscitPrediction
+    pi_f1: float
+    rg_f1: float
+
+    @property
+    def references(self) -> list[str]:
+        """The labels' responses as BLEU reads them; of one label, its response twice."""
+        texts = [_plain(label.response) for label in self.turn.labels]
+        return texts * 2 if len(texts) == 1 else texts
+
+    @property
+    def response(self) -> str:
+        """The system's response as BLEU reads it."""
+        return _plain(self.prediction.response)
+
+
+def scored_turn(turn: InscitTurn, prediction: InscitPrediction, empty: float = 0.0) -> ScoredTurn:
+    """Score a turn.
+
+    Args:
+        turn: with its labels.
+        prediction: for it.
+        empty: PI-F1 of an empty prediction where a label's evidence is empty too; 0 as the authors' code has it, so
+            that even the labels themselves stay below 100%.
+    """
+    pi = max(passage_f1(prediction.evidence, label.passages, empty) for label in turn.labels)
+    rg = max(response_f1(prediction.response, label.response) for label in turn.labels)
+    return ScoredTurn(turn, prediction, pi, rg)
+
+
+def passage_f1(predicted: Collection[str], gold: Collection[str], empty: float = 0.0) -> float:
+    """2 |P ∩ G| / (|P| + |G|) of two sets of passages; `empty` where both have none."""
+    ours, theirs = set(predicted), set(gold)
+    return 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours or theirs else empty
+
+
+def response_f1(predicted: str, gold: str) -> float:
+    """F1 of two responses' words, each as often as it occurs: spaCy's tokens, normalised as SQuAD's evaluation does."""
+    return token_f1(_tokenised(_plain(predicted)), _tokenised(_plain(gold)))
+
+
+@lru_cache(maxsize=100_000)
+def _tokenised(text: str) -> str:
+    return " ".join(english_tokens(text))
+
+
+def _plain(text: str) -> str:
+    """In small letters, white space collapsed."""
+    return " ".join(text.lower().split())
+
+
+def mean_percent(values: Sequence[float]) -> float | None:
+    """The mean in percent; None of nothing."""
+    return 100 * sum(values) / len(values) if values else None
+
+
+def responses_bleu(turns: Sequence[ScoredTurn]) -> tuple[float, str]:
+    """BLEU of all responses in [0, 100] and its signature; a turn with one label counts it as both references."""
+    return sacre_bleu([one.response for one in turns], [one.references for one in turns])
+
+
+def bleu_counts(one: ScoredTurn) -> NDArray[np.int64]:
+    """What a turn adds to a corpus's BLEU: matched and all n-grams of 1 to 4 words, both lengths, [10]."""
+    from sacrebleu.metrics import BLEU
+
+    found = BLEU(effective_order=True).sentence_score(one.response, one.references)
+    return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64)
+
+
+def bleu_of_counts(counts: NDArray[np.int64]) -> float:
+    """BLEU in [0, 100] of a corpus whose counts are these, summed."""
+    from sacrebleu.metrics import BLEU
+
+    numbers = counts.tolist()
+    made: Any = BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9], smooth_method="exp")
+    return float(made.score)
+
+
+def retrieval_scores(
+    turns: Sequence[InscitTurn], ranked: Mapping[tuple[str, int], Sequence[str]], cutoffs: Sequence[int]
+) -> dict[str, float | None]:
+    """`hit@k` and `recall@k` in percent, of the passages that any label names; turns without any are left out."""
+    found: dict[str, list[float]] = {f"{name}@{k}": [] for name in ("hit", "recall") for k in cutoffs}
+    for turn in turns:
+        gold = frozenset[str]().union(*(label.passages for label in turn.labels))
+        if not gold:
+            continue
+        for k in cutoffs:
+            share = len(gold.intersection(ranked[turn.key][:k])) / len(gold)
+            found[f"hit@{k}"].append(float(share > 0))
+            found[f"recall@{k}"].append(share)
+    return {name: mean_percent(values) for name, values in found.items()}

@@ -1,0 +1,144 @@
+"""INSCIT's files: read, refused, written, counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inscit_toy import GOAT, conversations, label, passage
+from script_runs import run_script
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.inscit.data.inspection import InspectInscit, inscit_counts
+from finegrained_rlhf.inscit.data.reading import read_inscit, write_inscit
+from finegrained_rlhf.inscit.data.records import turns_of
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_json(tmp_path / "dev.json", conversations())
+    return tmp_path / "dev.json"
+
+
+def test_a_published_file_is_read_and_comes_back_from_our_own_lines(file: Path) -> None:
+    reading = read_inscit(file)
+    assert [one.id for one in reading.conversations] == ["food_level1_dial24", "top3_dial12"]
+    turns = turns_of(reading.conversations)
+    assert [turn.key for turn in turns] == [("food_level1_dial24", n) for n in (1, 2, 3)] + [("top3_dial12", 1)]
+    assert turns[0].labels[0].passages == {"Types of cheese:19"} and len(turns[0].labels[0].evidence) == 2
+    assert turns[0].agreed_type is None and turns[2].agreed_type == "noAnswerNoRelevantInfo"
+    assert reading.conversations[0].continued_by(0) == (1,) and reading.conversations[0].continued_by(2) == ()
+    assert reading.unknown_keys == {"turns.labels.extra": 1}
+    write_inscit(file.with_name("own.jsonl"), reading.conversations)
+    assert read_inscit(file.with_name("own.jsonl")).conversations == reading.conversations
+
+
+def test_evidence_must_be_in_the_corpus_where_one_is_given(file: Path) -> None:
+    known = {"Types of cheese:19", "Goat:2", "Cheese:0"}
+    assert len(read_inscit(file, known).conversations) == 2
+    with pytest.raises(DataError, match=r"'food_level1_dial24', turn 1, field labels\[1\].evidence\[1\].passage_id: "):
+        read_inscit(file, known - {"Goat:2"})
+
+
+def turn(number: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda data: data["food_level1_dial24"]["turns"][number]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: turn(1)(d)["context"].pop(), "turn 2, field context: expected an odd number of utterances"),
+        (lambda d: turn(1)(d)["context"].__setitem__(1, " "), r"turn 2, field context\[1\]: expected some text"),
+        (lambda d: turn(1)(d).update(prevEvidence=[]), "turn 2, field prevEvidence: expected one list for each of 1"),
+        (lambda d: turn(1)(d).update(labels=[]), "turn 2, field labels: expected at least one label"),
+        (lambda d: turn(1)(d)["context"].__setitem__(0, "Why?"), "turn 2, field context: does not continue the turn"),
+        (
+            lambda d: turn(0)(d)["labels"][0].update(responseType="answer"),
+            r"turn 1, field labels\[0\].responseType: expected one of directAnswer, .*, got 'answer'",
+        ),
+        (
+            lambda d: turn(2)(d)["labels"][1].update(evidence=[GOAT]),
+            r"turn 3, field labels\[1\].evidence: a response of type noAnswerNoRelevantInfo rests on nothing",
+        ),
+        (lambda d: turn(0)(d)["labels"][0].pop("response"), r"turn 1, field labels\[0\].response: missing field"),
+        (lambda d: turn(0)(d)["labels"].__setitem__(0, 3), r"turn 1, field labels\[0\].\(label\): expected an object"),
+        (
+            lambda d: turn(0)(d)["labels"][0]["evidence"][0].pop("passage_id"),
+            r"labels\[0\].evidence\[0\].passage_id: missing field",
+        ),
+        (lambda d: d["top3_dial12"].pop("seedArticle"), "conversation 'top3_dial12', field seedArticle: missing"),
+        (lambda d: d["top3_dial12"].update(turns=[]), "conversation 'top3_dial12', field turns: expected at least one"),
+        (lambda d: d.clear(), "expected at least one conversation"),
+    ],
+)
+def test_what_cannot_be_names_conversation_turn_and_field(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], problem: str
+) -> None:
+    data = json.loads(json.dumps(conversations()))
+    change(data)
+    write_json(tmp_path / "bad.json", data)
+    with pytest.raises(DataError, match=problem) as caught:
+        read_inscit(tmp_path / "bad.json")
+    assert str(caught.value).startswith(f"file {tmp_path / 'bad.json'}")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    write_json(tmp_path / "list.json", [])
+    with pytest.raises(DataError, match="expected one object of conversations by id"):
+        read_inscit(tmp_path / "list.json")
+    (tmp_path / "no_id.jsonl").write_text('{"turns": []}\n')
+    with pytest.raises(DataError, match="record 0, field id: expected the id of a conversation"):
+        read_inscit(tmp_path / "no_id.jsonl")
+    (tmp_path / "twice.jsonl").write_text('{"id": "a"}\n{"id": "a"}\n')
+    with pytest.raises(DataError, match="record a: occurs twice"):
+        read_inscit(tmp_path / "twice.jsonl")
+
+
+def test_counts_by_hand(file: Path) -> None:
+    counts = inscit_counts(read_inscit(file))
+    assert (counts["conversations"], counts["turns"], counts["labels"]) == (2, 4, 6)
+    assert counts["turns_with_two_labels"] == 2 and counts["turns_without_gold"] == 1
+    assert counts["turns_per_conversation"] == 2.0 and counts["labels_per_turn"] == 1.5
+    assert counts["user_tokens"] == pytest.approx((6 + 3 + 5 + 5) / 4)  # full stops and question marks are tokens
+    assert counts["passages_per_label"] == 1.0 and counts["distinct_passages_per_label"] == pytest.approx(5 / 6)
+    assert (counts["distinct_passages"], counts["repeated_passages"], counts["outlines"]) == (3, 1, 1)
+    assert counts["ids_with_blanks"] == 1 and counts["evidence_sizes"] == {"0": 2, "1": 3, "2": 1}
+    assert counts["types"]["directAnswer"]["labels"] == 2
+    assert counts["types"]["clarification"] == {"labels": 1, "share": 1 / 6, "tokens": 6.0, "passages": 2.0}
+    two = counts["two_labels"]
+    assert (two["turns"], two["type_differs"], two["evidence_differs_where_type_does"]) == (2, 1, 1)
+    clarifications = counts["clarifications"]
+    assert (clarifications["first_turns"], clarifications["first_turns_share"]) == (1, 1 / 3)
+    assert (clarifications["after_clarification"], clarifications["after_clarification_share"]) == (0, 0.0)
+    assert counts["continued"] == {"label_0": 1, "label_1": 1}
+    assert counts["earlier"] == {
+        "passages_per_turn": 2.0,
+        "turns": 2,
+        "turns_that_reuse": 1,
+        "turns_that_reuse_share": 0.5,
+    }
+    assert counts["unknown_keys"] == {"turns.labels.extra": 1}
+
+
+def test_a_long_passage_and_empty_shares_are_counted(tmp_path: Path) -> None:
+    data = conversations()
+    long = label("directAnswer", "Yes.", passage("Long:1", "word " * 385))
+    data["top3_dial12"]["turns"][0]["labels"] = [long]
+    write_json(tmp_path / "long.json", {"top3_dial12": data["top3_dial12"]})
+    counts = inscit_counts(read_inscit(tmp_path / "long.json"))
+    assert counts["long_passages"] == 1 and counts["two_labels"]["type_differs_share"] is None
+    assert counts["earlier"]["passages_per_turn"] is None
+
+
+def test_the_script_prints_json_of_one_file_and_tables_of_several(file: Path) -> None:
+    done = run_script("inspect_inscit", f"data={file}", "format=json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(inscit_counts(read_inscit(file))))
+    done = run_script("inspect_inscit", f"data=[{file},{file}]")
+    assert done.returncode == 0 and "Table 5.1" in done.stdout and "clarification" in done.stdout
+    with pytest.raises(ConfigError, match="format: expected one of table, json"):
+        InspectInscit("x", format="csv")  # type: ignore[arg-type]
