@@ -176,7 +176,7 @@ def test_settings_that_cannot_be() -> None:
 
 @pytest.mark.slow
 def test_the_published_dev_row_of_the_last_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    """Table 5.6: 10.5 / 4.2 / 14.1. INSCIT names the directory with the authors' dev.json, which is not ours to copy."""
+    """Table 5.6: 10.5 / 4.2 / 14.1. INSCIT names the directory of the authors' dev.json, not ours to copy."""
     directory = os.environ.get("INSCIT")
     if directory is None:
         pytest.skip("INSCIT does not name a directory with dev.json")
