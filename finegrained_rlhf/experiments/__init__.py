@@ -1,4 +1,4 @@
-"""Floor 9: result tables, claims of the papers and figures. May import every room below."""
+"""Floor 10: result tables, claims of the papers and figures. May import every room below."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

@@ -218,7 +218,8 @@ def rows_of_options() -> list[tuple[str, list[str]]]:
                 continue
             needed = [word for option in chosen for word in TOGETHER.get(option, [])]
             decided = {word.partition("=")[0] for word in (*needed, *(NEEDED.get(script, []) if number == 0 else []))}
-            taken = [(group, option) for group, option in chosen if group not in decided]
+            own = NEEDED.get(script, [])
+            taken = [one for one in chosen if one[0] not in decided or "=".join(one) in own]
             left -= set(taken)
             rows.append((script, [*needed, *(f"{group}={option}" for group, option in taken)]))
     alone = [row for row in options() if row[0] in ALONE]

@@ -88,6 +88,15 @@ class SelectionTable(ResultsTable):
             f"## Every run\n\n{markdown_table(rows, ['system', 'seed', *COLUMNS])}"
         )
 
+    def took(self, result: Mapping[str, Any]) -> str:
+        """How long training took, in a sentence or two."""
+        runs = result["seconds"]["table"]
+        minutes = sum(runs.values()) / 60
+        return (
+            f"Training steps and validations of the policy and of {len(runs) - 1} reward models, all seeds together: "
+            f"{minutes:.1f} minutes, one run after the other. SFT, annotation and evaluation are not counted."
+        )
+
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """A panel a measure, a line a strategy, from no annotated answer of the policy to 400.
 
