@@ -71,6 +71,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
         "prepare_models": "make model directories of pretrained weights that packages carry",
+        "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",
         "search": "search an index",
         "label_passages": "label passages for the questions of dialogues",

@@ -25,6 +25,7 @@ from finegrained_rlhf.inscit.evaluation.predictions import (
     last_turn,
     most_frequent,
     read_predictions,
+    read_retrieved,
     write_predictions,
 )
 from finegrained_rlhf.inscit.evaluation.scoring import (
@@ -36,6 +37,7 @@ from finegrained_rlhf.inscit.evaluation.scoring import (
     retrieval_scores,
     scored_turn,
 )
+from finegrained_rlhf.retrieval.protocol import Hit
 
 
 @pytest.fixture
@@ -100,10 +102,31 @@ def test_bleu_is_sacrebleus_of_two_streams_and_adds_up_over_turns(file: Path) ->
 
 def test_hits_and_recall_count_what_any_label_names(file: Path) -> None:
     turns = turns_of(read_inscit(file).conversations)
-    ranked = {turn.key: ("x", "Goat:2", "Types of cheese:19") for turn in turns}
-    found = retrieval_scores(turns, ranked, (1, 2, 3))
-    assert found["hit@1"] == 0.0 and found["hit@2"] == pytest.approx(200 / 3) and found["hit@3"] == found["hit@2"]
+    hits = [Hit("x", 3.0), Hit("Goat:2", 2.0), Hit("Types of cheese:19", 1.0)]
+    found = retrieval_scores(turns, {turn.name: hits for turn in turns}, (1, 2, 3))
+    assert found["turns"] == 3  # one says that there is nothing
+    assert found["hit_rate@1"] == 0.0 and found["hit_rate@2"] == pytest.approx(200 / 3) == found["hit_rate@3"]
     assert found["recall@2"] == pytest.approx(50.0) and found["recall@3"] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda rows: rows.pop(), "no passages were retrieved for conversation 'top3_dial12', turn 1"),
+        (lambda rows: rows.append(rows[0]), "record 4, field turn_id: .* turn 1 is there twice"),
+        (lambda rows: rows[0]["ctxs"][0].update(score="high"), r"field ctxs\[0\].score: expected a number, got 'high'"),
+        (lambda rows: rows[0]["ctxs"][0].pop("id"), r"field ctxs\[0\].id: missing field"),
+    ],
+)
+def test_ranked_passages_that_cannot_be(
+    file: Path, tmp_path: Path, change: Callable[[list[Any]], object], problem: str
+) -> None:
+    turns = turns_of(read_inscit(file).conversations)
+    rows = [{"conv_id": t.key[0], "turn_id": t.key[1], "ctxs": [{"id": "Goat:2", "score": 1}]} for t in turns]
+    change(rows)
+    write_json(tmp_path / "ranked.json", rows)
+    with pytest.raises(DataError, match=problem):
+        read_retrieved(tmp_path / "ranked.json", turns)
 
 
 def test_predictions_come_back_and_are_scored_by_the_script(file: Path, tmp_path: Path) -> None:
@@ -125,7 +148,7 @@ def test_predictions_come_back_and_are_scored_by_the_script(file: Path, tmp_path
     assert found == read_json(tmp_path / "o.json")
     scored = [scored_turn(turn, said[turn.key]) for turn in turns]
     assert found["pi_f1"] == inscit_scores(scored, draws=0)["pi_f1"]
-    assert found["retrieval"]["hit@1"] == pytest.approx(200 / 3)
+    assert found["retrieval"]["hit_rate@1"] == pytest.approx(200 / 3)
     done = run_script("evaluate_inscit", f"data={file}", "baseline=last_turn", f"train={file}")
     assert done.returncode == 0 and "| pi_f1" in done.stdout and "by place" in done.stdout
 

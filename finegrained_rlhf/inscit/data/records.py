@@ -93,6 +93,11 @@ class InscitTurn:
         return self.conversation, self.number
 
     @property
+    def name(self) -> str:
+        """The same in one text, for runs and judgements of retrieval."""
+        return f"{self.conversation}_{self.number}"
+
+    @property
     def agreed_type(self) -> ResponseType | None:
         """The type that all labels have; None where they differ."""
         types = {label.response_type for label in self.labels}

@@ -40,7 +40,7 @@ class EvaluateInscit:
         baseline: `last_turn`, in place of predictions.
         train: of a baseline, the file whose most frequent response and evidence it gives in a first turn, as the thesis
             does; None says that nothing was found, as the authors' published figure does.
-        retrieved: file of ranked passages, for HIT@k and recall@k; None measures none.
+        retrieved: file of ranked passages, for hit rate and recall; None measures none.
         cutoffs: the k.
         empty: PI-F1 of an empty prediction where a label has no evidence either: 0 as published, or 1.
         draws: samples of the conversations for the 95% intervals; 0 makes none.

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, is_number, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, InscitTurn
+from finegrained_rlhf.retrieval.protocol import Hit
 
 NO_INFORMATION = "Sorry, I did not find any useful information."
 """What is said where there is nothing to say (the authors' first-turn baseline)."""
@@ -99,27 +100,39 @@ def turn_number(value: Any) -> int:
     return int(text)
 
 
-def read_retrieved(path: str | Path, turns: Sequence[InscitTurn]) -> dict[tuple[str, int], tuple[str, ...]]:
-    """Read ranked passages, `[{conv_id, turn_id, ctxs: [{id, score}]}]`, for at least these turns.
+def read_retrieved(path: str | Path, turns: Sequence[InscitTurn]) -> dict[str, list[Hit]]:
+    """Read ranked passages, `[{conv_id, turn_id, ctxs: [{id, score}]}]`, of these turns; those of others are not read.
+
+    Returns:
+        A run, by `InscitTurn.name`.
 
     Raises:
         DataError: a turn is missing or there twice, or a field is not as it should be.
     """
-    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    names, found = {turn.key: turn.name for turn in turns}, dict[str, list[Hit]]()
     for number, value in enumerate(as_list_of(path)):
         try:
             row = as_object(value, "(row)")
             key = require_text(get_field(row, "conv_id"), "conv_id"), turn_number(get_field(row, "turn_id"))
-            require(key not in found, f"conversation {key[0]!r}, turn {key[1]} is there twice", "turn_id")
-            passages = [as_object(part, "ctxs") for part in as_list(get_field(row, "ctxs"), "ctxs")]
-            found[key] = tuple(require_text(get_field(part, "id", "ctxs."), "ctxs.id") for part in passages)
+            if key not in names:
+                continue
+            require(names[key] not in found, f"conversation {key[0]!r}, turn {key[1]} is there twice", "turn_id")
+            parts = as_list(get_field(row, "ctxs"), "ctxs")
+            found[names[key]] = [_hit(part, f"ctxs[{i}]") for i, part in enumerate(parts)]
         except DataError as error:
             raise error.at(file=path, record=number) from None
     for turn in turns:
-        if turn.key not in found:
+        if turn.name not in found:
             where = "conversation {!r}, turn {}".format(*turn.key)
             raise DataError(f"no passages were retrieved for {where}", file=path)
     return found
+
+
+def _hit(value: Any, where: str) -> Hit:
+    row = as_object(value, where)
+    score = get_field(row, "score", f"{where}.")
+    require(is_number(score), f"expected a number, got {score!r}", f"{where}.score")
+    return Hit(require_text(get_field(row, "id", f"{where}."), f"{where}.id"), float(score))
 
 
 def write_predictions(path: str | Path, turns: Sequence[InscitTurn], predictions: Predictions) -> None:

@@ -5,7 +5,7 @@ After eval/eval.py of the authors' repository. Knows turns and predictions; does
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from finegrained_rlhf.inscit.data.records import InscitTurn
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction
 from finegrained_rlhf.metrics.functions import sacre_bleu
+from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
+from finegrained_rlhf.retrieval.runs import Run
 from finegrained_rlhf.text.scores import token_f1
 from finegrained_rlhf.text.segmentation import english_tokens
 
@@ -110,17 +112,20 @@ def bleu_of_counts(counts: NDArray[np.int64]) -> float:
     return float(made.score)
 
 
-def retrieval_scores(
-    turns: Sequence[InscitTurn], ranked: Mapping[tuple[str, int], Sequence[str]], cutoffs: Sequence[int]
-) -> dict[str, float | None]:
-    """`hit@k` and `recall@k` in percent, of the passages that any label names; turns without any are left out."""
-    found: dict[str, list[float]] = {f"{name}@{k}": [] for name in ("hit", "recall") for k in cutoffs}
-    for turn in turns:
-        gold = frozenset[str]().union(*(label.passages for label in turn.labels))
-        if not gold:
-            continue
-        for k in cutoffs:
-            share = len(gold.intersection(ranked[turn.key][:k])) / len(gold)
-            found[f"hit@{k}"].append(float(share > 0))
-            found[f"recall@{k}"].append(share)
-    return {name: mean_percent(values) for name, values in found.items()}
+def retrieval_scores(turns: Sequence[InscitTurn], run: Run, cutoffs: Sequence[int]) -> dict[str, float]:
+    """`mrr`, `recall@k` and `hit_rate@k` in percent, of the passages that any label names, and how many `turns` count.
+
+    Turns without such passages are left out. `hit_rate@k` is the thesis's HIT@k.
+
+    Args:
+        turns: all turns of a file.
+        run: what was found, by `InscitTurn.name`.
+        cutoffs: the k.
+
+    Raises:
+        ConfigError: pytrec_eval is not installed.
+    """
+    gold = {turn.name: {name: 1 for label in turn.labels for name in label.passages} for turn in turns}
+    metrics = RankingMetrics(recall_at=tuple(cutoffs), ndcg_at=())
+    found = mean_of_turns(metrics.of_turns(run, gold, [turn.name for turn in turns]))
+    return {name: value if name == "turns" else 100 * value for name, value in found.items()}

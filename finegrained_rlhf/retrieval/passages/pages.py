@@ -1,0 +1,83 @@
+"""Pages of Wikipedia, as INSCIT publishes them, made a corpus.
+
+Knows `[{title, passages: [{id, titles, text}]}]`, a file of many pages each, and the corpus's JSON lines. One page file
+is read at a time; a corpus file is written whole or not at all, so that a run that was killed goes on with the first
+one that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.retrieval.corpus import Corpus
+
+SEPARATOR = " [SEP] "
+"""Between the titles of the article and of the sections around a passage."""
+
+
+@dataclass(frozen=True)
+class MakeCorpus:
+    """Write a corpus of pages, a file for each file of them; the job of `scripts/make_corpus.py`.
+
+    Texts keep their line breaks. A passage without titles, such as an outline, has an empty one.
+
+    Attributes:
+        pages: directory of `.json` files.
+        output_dir: directory of the corpus; files that are there are kept.
+    """
+
+    pages: str
+    output_dir: str
+
+    def run(self) -> int:
+        """Write what is missing, check the whole; prints how many passages there are, and returns it.
+
+        Raises:
+            DataError: there is no page file, one is damaged, or an id occurs twice in the corpus.
+        """
+        files = sorted(Path(self.pages).glob("*.json"))
+        if not files:
+            raise DataError("holds no .json file", file=self.pages)
+        for file in tqdm(files, desc="pages", unit="files", delay=2.0):
+            target = Path(self.output_dir) / f"{file.stem}.jsonl"
+            if not target.exists():
+                write_jsonl(target, list(page_passages(file)))
+        scan = Corpus(self.output_dir).scan()
+        print(f"{scan.passages:,} passages of {len(files)} files -> {self.output_dir}")
+        return scan.passages
+
+
+def page_passages(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The passages of a page file, as rows of a corpus.
+
+    Raises:
+        DataError: naming file, page and field.
+    """
+    try:
+        pages = as_list(read_json(path), "(pages)")
+    except DataError as error:
+        raise error.at(file=path) from None
+    for number, value in enumerate(pages):
+        try:
+            page = as_object(value, "(page)")
+            for i, part in enumerate(as_list(get_field(page, "passages"), "passages")):
+                yield _row(as_object(part, f"passages[{i}]"), f"passages[{i}].")
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+
+
+def _row(passage: Any, where: str) -> dict[str, Any]:
+    titles = text_list(get_field(passage, "titles", where), f"{where}titles")
+    return {
+        "id": require_text(get_field(passage, "id", where), f"{where}id"),
+        "text": require_text(get_field(passage, "text", where), f"{where}text", empty=True),
+        "title": SEPARATOR.join(title.strip() for title in titles),
+    }
