@@ -7,5 +7,8 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateInscit": "evaluation.evaluate",
         "InspectInscit": "data.inspection",
+        "MakeHumanEvaluation": "human.tasks",
+        "ReadHumanEvaluation": "human.tasks",
+        "ScoreHumanEvaluation": "human.score",
     },
 )

@@ -59,6 +59,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "measure_agreement": "measure how far annotators agree, and show where they do not",
         "adjudicate": "make feedback records of annotations",
         "read_public_feedback": "read public span feedback: RAGTruth, FavaBench, PRM800K, MQM",
+        "make_human_evaluation": "make tasks for people who rate INSCIT's systems",
+        "read_human_evaluation": "read what raters of INSCIT's systems exported",
+        "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
         "simulate_annotators": "annotate the tasks of a FactWorld project as people would",
     },
     "Data and indexes": {

@@ -169,9 +169,7 @@ def _annotation(
     accounts: set[Any],
 ) -> dict[str, Any] | None:
     """The one annotation of a task, in the form that all tools share; None where nobody began it."""
-    made = [as_object(one, "annotations") for one in as_list(get_field(task, "annotations"), "annotations")]
-    finished = [one for one in made if not one.get("was_cancelled")]
-    require(len(finished) <= 1, f"{len(finished)} finished annotations, expected one a project", "annotations")
+    made, finished = annotations_of_task(task)
     accounts |= {account_of(one.get("completed_by")) for one in made}
     require(len(accounts) <= 1, f"annotations by {len(accounts)} accounts, expected one a project", "completed_by")
     if not made:
@@ -187,6 +185,18 @@ def _annotation(
         "status": "done",
         **_result(as_list(get_field(one, "result"), "result"), ours, taxonomy),
     }
+
+
+def annotations_of_task(task: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """All annotations of an exported task, and the finished one, if there is one.
+
+    Raises:
+        DataError: several are finished.
+    """
+    made = [as_object(one, "annotations") for one in as_list(get_field(task, "annotations"), "annotations")]
+    finished = [one for one in made if not one.get("was_cancelled")]
+    require(len(finished) <= 1, f"{len(finished)} finished annotations, expected one a project", "annotations")
+    return made, finished
 
 
 def account_of(completed_by: Any) -> Any:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import Any, Literal
 
 from finegrained_rlhf.metrics.detection import share
 
 Labels = Sequence[Hashable]
 """One rater's labels, one a unit; None where the rater did not label the unit."""
+Level = Literal["nominal", "interval"]
+"""How far values are apart: equal or not, or by the square of their difference."""
 
 
 def percent_agreement(first: Labels, second: Labels) -> float | None:
@@ -64,17 +67,19 @@ def cohen_kappa(first: Labels, second: Labels) -> float | None:
     return share(n * agreed - by_chance, n * n - by_chance)
 
 
-def krippendorff_alpha(ratings: Sequence[Labels]) -> float | None:
-    """Krippendorff's α = 1 − D_o / D_e for nominal labels, any number of raters and missing values.
+def krippendorff_alpha(ratings: Sequence[Labels], level: Level = "nominal") -> float | None:
+    """Krippendorff's α = 1 − D_o / D_e for labels or numbers, any number of raters and missing values.
 
     A unit with m_u ≥ 2 labels, n_uc of them c, adds n_uc (n_uc − 1) / (m_u − 1) to the coincidences o_cc. With
     n = Σ_u m_u and n_c the labels c of these units, D_o = 1 − Σ_c o_cc / n and
-    D_e = 1 − Σ_c n_c (n_c − 1) / (n (n − 1)). Units with fewer than two labels do not count.
+    D_e = 1 − Σ_c n_c (n_c − 1) / (n (n − 1)). Units with fewer than two labels do not count. Of `interval` values two
+    that differ by d are apart by d², of `nominal` ones by 1.
 
-    Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability; nominal data, any number of observers.
+    Source: Krippendorff (2011), Computing Krippendorff's alpha-reliability; any number of observers.
 
     Args:
         ratings: one row of labels a rater, [R, U], of the same units in the same order.
+        level: `nominal` labels, or `interval`: numbers.
 
     Returns:
         A number of at most 1: 0 is what chance gives, below 0 is systematic disagreement. None where fewer than two
@@ -88,10 +93,10 @@ def krippendorff_alpha(ratings: Sequence[Labels]) -> float | None:
     for labels, units in _by_unit(ratings).items():
         if len(labels) > 1:
             counts = Counter(labels)
-            apart.append(units * _ordered_pairs_apart(counts) / (len(labels) - 1))
+            apart.append(units * _ordered_pairs_apart(counts, level) / (len(labels) - 1))
             for label, count in counts.items():
                 totals[label] += units * count
-    n, observed, expected = totals.total(), math.fsum(apart), _ordered_pairs_apart(totals)
+    n, observed, expected = totals.total(), math.fsum(apart), _ordered_pairs_apart(totals, level)
     return 1.0 - (n - 1) * observed / expected if expected else None
 
 
@@ -115,8 +120,13 @@ def prevalence(ratings: Sequence[Labels]) -> dict[Hashable, float]:
     return {label: count / counts.total() for label, count in counts.most_common()}
 
 
-def _ordered_pairs_apart(counts: Counter[Hashable]) -> int:
-    """(Σ n_c)² − Σ n_c²: ordered pairs of values with different labels."""
+def _ordered_pairs_apart(counts: Counter[Hashable], level: Level) -> float:
+    """How far all ordered pairs are apart: (Σ n_c)² − Σ n_c² of labels, 2 n Σ n_c c² − 2 (Σ n_c c)² of numbers."""
+    if level == "interval":
+        values: Any = counts
+        first = math.fsum(count * value for value, count in values.items())
+        second = math.fsum(count * value * value for value, count in values.items())
+        return 2 * (counts.total() * second - first * first)
     return counts.total() ** 2 - sum(count * count for count in counts.values())
 
 

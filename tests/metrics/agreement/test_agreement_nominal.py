@@ -69,6 +69,17 @@ def test_high_agreement_may_be_a_modest_kappa() -> None:
     assert cohen_kappa(first, second) == pytest.approx(0.0328 / 0.1128)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_alpha_of_numbers_is_the_librarys(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    table = generator.choice([1.0, 2.0, 11 / 3, 5.0, np.nan], size=(4, 12), p=[0.25, 0.25, 0.2, 0.2, 0.1])
+    rows = [[None if np.isnan(value) else float(value) for value in row] for row in table]
+    expected = krippendorff.alpha(reliability_data=table, level_of_measurement="interval")
+    assert krippendorff_alpha(rows, "interval") == pytest.approx(expected)
+    assert krippendorff_alpha([[1, 5, 2], [1, 5, 2]], "interval") == 1.0
+    assert krippendorff_alpha([[3, 3], [3, 3]], "interval") is None
+
+
 def test_alpha_is_krippendorffs_worked_examples() -> None:
     """Krippendorff (2011), sections A to C: .095 (binary), .692 (nominal), .743 (four observers, missing data)."""
     binary = [[0, 1, 0, 0, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 1, 0, 0, 0, 0]]

@@ -1,0 +1,178 @@
+"""What ratings say of systems: means, who wins, and how far raters agree.
+
+Each turn counts the mean of its raters, and all turns alike; intervals draw whole conversations again. Knows ratings;
+does not know what was rated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.inscit.human.records import MEASURES, NOTHING_TO_RATE, SCALES, TurnRating, points, read_ratings
+from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
+from finegrained_rlhf.text.tables import cell, markdown_table
+
+PrintFormat = Literal["table", "json"]
+Turn = tuple[str, int]
+TurnMeans = Mapping[Turn, Mapping[str, Mapping[str, float]]]
+"""By turn, system and measure, the mean of the raters."""
+
+
+def turn_means(ratings: Sequence[TurnRating]) -> TurnMeans:
+    """Points of evidence, facts and coherence, and the rank of comprehensiveness, of which less is better."""
+    of_turn: dict[Turn, list[TurnRating]] = {}
+    for one in ratings:
+        of_turn.setdefault(one.key, []).append(one)
+    return {
+        turn: {
+            system: {
+                **{scale: fmean(points(scale, one.values[system][scale]) for one in rated) for scale in SCALES},
+                "comprehensiveness": fmean(one.rank(system) for one in rated),
+            }
+            for system in rated[0].values
+        }
+        for turn, rated in of_turn.items()
+    }
+
+
+def compared_turns(means: TurnMeans, first: str, second: str, measure: str, tolerance: float) -> dict[str, int]:
+    """In how many turns the first system wins, ties and loses; a difference of at most `tolerance` is a tie."""
+    found = {"win": 0, "tie": 0, "lose": 0}
+    for systems in means.values():
+        gap = systems[first][measure] - systems[second][measure]
+        ahead = -gap if measure == "comprehensiveness" else gap
+        found["tie" if abs(ahead) <= tolerance + 1e-9 else "win" if ahead > 0 else "lose"] += 1
+    return found
+
+
+def raters_alpha(ratings: Sequence[TurnRating], measure: str) -> float | None:
+    """Krippendorff's α of a measure over turns and systems, of points or ranks as numbers."""
+    raters = list(dict.fromkeys(one.rater for one in ratings))
+    units = list(dict.fromkeys((one.key, system) for one in ratings for system in one.values))
+    said: dict[tuple[str, tuple[Turn, str]], float] = {}
+    for one in ratings:
+        for system, values in one.values.items():
+            number = one.rank(system) if measure == "comprehensiveness" else points(measure, values[measure])
+            said[one.rater, (one.key, system)] = float(number)
+    return krippendorff_alpha([[said.get((rater, unit)) for unit in units] for rater in raters], "interval")
+
+
+def human_scores(
+    ratings: Sequence[TurnRating], tolerance: float = 0.0, draws: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """All figures of ratings, as JSON values that are not rounded.
+
+    Args:
+        ratings: at least one, all of the same systems.
+        tolerance: what counts as a tie.
+        draws: samples of the conversations for 95% intervals; 0 makes none.
+        seed: of the draws.
+    """
+    means, systems = turn_means(ratings), list(ratings[0].values)
+    conversations: dict[str, list[Turn]] = {}
+    for turn in means:
+        conversations.setdefault(turn[0], []).append(turn)
+    return {
+        "conversations": len(conversations),
+        "turns": len(means),
+        "ratings": len(ratings),
+        "raters": sorted({one.rater for one in ratings}),
+        "systems": {
+            system: _system(means, list(conversations.values()), ratings, system, draws, seed) for system in systems
+        },
+        "pairs": {
+            f"{first} against {second}": {
+                measure: compared_turns(means, first, second, measure, tolerance) for measure in MEASURES
+            }
+            for first, second in combinations(systems, 2)
+        },
+        "alpha": {measure: raters_alpha(ratings, measure) for measure in MEASURES},
+    }
+
+
+def _system(
+    means: TurnMeans,
+    conversations: Sequence[Sequence[Turn]],
+    ratings: Sequence[TurnRating],
+    system: str,
+    draws: int,
+    seed: int,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for measure in MEASURES:
+
+        def mean(drawn: Sequence[Sequence[Turn]], measure: str = measure) -> float:
+            return fmean(means[turn][system][measure] for turns in drawn for turn in turns)
+
+        found[measure] = mean(conversations)
+        if draws:
+            made = bootstrap_interval(conversations, mean, draws=draws, seed=seed)
+            found[f"{measure}_interval"] = [made.low, made.high]
+    for scale in ("evidence_utility", "factual_consistency"):
+        nothing = [one.values[system][scale] == NOTHING_TO_RATE for one in ratings]
+        found[f"{scale}_nothing_to_rate"] = sum(nothing) / len(nothing)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreHumanEvaluation:
+    """The job of `scripts/score_human_evaluation.py`.
+
+    Attributes:
+        ratings: JSON-lines file of ratings.
+        tolerance: a difference of mean points, or ranks, of at most so much is a tie.
+        draws: samples of the conversations for 95% intervals; 0 makes none.
+        seed: of the draws.
+        format: `table`, or `json` for one JSON document.
+        output: JSON file for the figures; None writes none.
+    """
+
+    ratings: str
+    tolerance: float = 0.0
+    draws: int = 1000
+    seed: int = 0
+    format: PrintFormat = "table"
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance < 0 or self.draws < 0:
+            raise ConfigError(f"expected a tolerance and draws from 0, got {self.tolerance} and {self.draws}")
+        if self.format not in get_args(PrintFormat):
+            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+
+    def run(self) -> dict[str, Any]:
+        """Read, score, print. Raises DataError where the file is damaged."""
+        found = human_scores(read_ratings(self.ratings), self.tolerance, self.draws, self.seed)
+        if self.output is not None:
+            write_json(self.output, found)
+        print(json.dumps(found, indent=2, ensure_ascii=False) if self.format == "json" else human_tables(found))
+        return found
+
+
+def human_tables(found: Mapping[str, Any]) -> str:
+    """The figures for people."""
+    rows = []
+    for system, values in found["systems"].items():
+        row = {"system": system}
+        for measure in MEASURES:
+            interval = values.get(f"{measure}_interval")
+            between = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval and None not in interval else ""
+            row[measure.replace("_", " ")] = f"{values[measure]:.2f}{between}"
+        rows.append(row)
+    rows.append({"system": "Krippendorff's α", **{m.replace("_", " "): cell(found["alpha"][m]) for m in MEASURES}})
+    pairs = [
+        {"pair": pair, "measure": measure.replace("_", " "), **{key: str(count) for key, count in counts.items()}}
+        for pair, measures in found["pairs"].items()
+        for measure, counts in measures.items()
+    ]
+    head = f"{found['turns']} turns of {found['conversations']} conversations, {len(found['raters'])} raters"
+    told = "Points from 1 to 5; of comprehensiveness the mean rank, of which less is better."
+    parts = [head, markdown_table(rows, list(rows[0])), told]
+    return "\n\n".join([*parts, *([markdown_table(pairs, list(pairs[0]))] if pairs else [])])

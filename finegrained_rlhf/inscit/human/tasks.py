@@ -1,0 +1,252 @@
+"""Tasks for raters in Label Studio: a turn each, the systems in an order of its own for every rater and turn.
+
+Knows turns, predictions, Label Studio's configuration and its JSON export. Raters see `System 1`, `System 2`, …; which
+system stands where is in the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from finegrained_rlhf.annotation.tools.label_studio import annotations_of_task
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import InscitTurn
+from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
+from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
+from finegrained_rlhf.retrieval.corpus import Corpus
+from finegrained_rlhf.retrieval.passages.store import PassageStore
+
+_FORMAT = "finegrained-inscit-human-evaluation/1"
+HUMAN = "human"
+"""The system whose answers are the first labels of the data."""
+QUESTIONS: Mapping[str, str] = {
+    "evidence_utility": "Evidence: how useful are the passages for what the user wants to know?",
+    "factual_consistency": "Facts: does the response say what its passages say?",
+    "coherence": "Coherence: does the response fit the conversation?",
+}
+_NOTHING: Mapping[str, str] = {"evidence_utility": "no evidence", "factual_consistency": "no facts"}
+MOST, LEAST = "Most comprehensive (one or more)", "Least comprehensive (none, one or more)"
+
+
+def scale_choices(scale: str) -> dict[str, int]:
+    """The choices of a scale as raters see them, and their values."""
+    return {_NOTHING.get(scale, "") if value == NOTHING_TO_RATE else f"{value:+d}": value for value in SCALES[scale]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeHumanEvaluation:
+    """Write a Label Studio project for each rater; the job of `scripts/make_human_evaluation.py`.
+
+    Attributes:
+        data: file of conversations.
+        predictions: file of predictions by the name of the system.
+        human: whether the first labels of the data are a system too, `human`.
+        raters: their names; each rates every turn.
+        output_dir: directory of the tasks; made whole or not at all.
+        conversations: how many are drawn; None or more than there are takes all.
+        corpus: of the passages that the data does not hold; None shows their ids alone.
+        store: directory of the corpus's `PassageStore`; needed with `corpus`.
+        seed: of conversations and orders.
+    """
+
+    data: str
+    predictions: Mapping[str, str]
+    human: bool = True
+    raters: Sequence[str]
+    output_dir: str
+    conversations: int | None = 50
+    corpus: str | None = None
+    store: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        names = list(self.raters)
+        if not names or len(set(names)) < len(names) or not all(name.strip() for name in names):
+            raise ConfigError(f"raters: expected one name or more, each once, got {names}")
+        if HUMAN in self.predictions:
+            raise ConfigError(f"predictions: {HUMAN} names the labels of the data, expected another name")
+        if len(self.predictions) + self.human < 2:
+            raise ConfigError("predictions: expected two systems or more, the human included")
+        if self.conversations is not None and self.conversations < 1:
+            raise ConfigError(f"conversations: expected at least 1, got {self.conversations}")
+        if (self.corpus is None) != (self.store is None):
+            raise ConfigError("corpus and store: expected both or none")
+
+    def run(self) -> None:
+        """Read, draw, write; prints one line.
+
+        Raises:
+            DataError: a file is damaged, or predictions are not those of the data.
+        """
+        reading = read_inscit(self.data)
+        everything = [turn for conversation in reading.conversations for turn in conversation.turns]
+        systems: dict[str, Predictions] = {
+            name: read_predictions(file, everything) for name, file in self.predictions.items()
+        }
+        if self.human:
+            systems[HUMAN] = {turn.key: _first_label(turn) for turn in everything}
+        generator = np.random.default_rng(stable_hash(self.seed, "conversations"))
+        order = generator.permutation(len(reading.conversations)).tolist()[: self.conversations]
+        chosen = [turn for i in sorted(order) for turn in reading.conversations[i].turns]
+        texts = self._texts(everything, chosen, systems)
+        with atomic_directory(self.output_dir) as directory:
+            orders = {}
+            for number, rater in enumerate(self.raters, start=1):
+                folder = directory / f"rater_{number}"
+                folder.mkdir()
+                orders[rater] = {_task_name(turn.key): self._order(rater, turn, list(systems)) for turn in chosen}
+                tasks = [_task(turn, orders[rater][_task_name(turn.key)], systems, texts) for turn in chosen]
+                write_json(folder / "tasks.json", tasks)
+                write_text(folder / "label_config.xml", rating_config(len(systems)))
+            turns = {_task_name(turn.key): {"conv_id": turn.conversation, "turn_id": turn.number} for turn in chosen}
+            write_json(directory / "manifest.json", {"format": _FORMAT, "turns": turns, "orders": orders})
+        print(f"{len(chosen)} turns of {len(order)} conversations for {len(self.raters)} raters -> {self.output_dir}")
+
+    def _order(self, rater: str, turn: InscitTurn, systems: Sequence[str]) -> list[str]:
+        generator = np.random.default_rng(stable_hash(self.seed, "order", rater, turn.conversation, turn.number))
+        return [systems[i] for i in generator.permutation(len(systems)).tolist()]
+
+    def _texts(
+        self, everything: Sequence[InscitTurn], chosen: Sequence[InscitTurn], systems: Mapping[str, Predictions]
+    ) -> dict[str, str]:
+        """What is shown of each passage that a system names."""
+        known: dict[str, str] = {}
+        for turn in everything:
+            for part in (*turn.earlier, *(label.evidence for label in turn.labels)):
+                known |= {one.id: f"[{one.id}] {' | '.join(one.titles)}\n{one.text}" for one in part}
+        named = {name for said in systems.values() for turn in chosen for name in said[turn.key].evidence}
+        missing = sorted(named - known.keys())
+        if missing and self.corpus is not None and self.store is not None:
+            found = PassageStore(self.store, Corpus(self.corpus)).find(missing)
+            known |= {name: f"[{name}] {one.title}\n{one.text}" for name, one in found.items()}
+        return {name: known.get(name, f"[{name}]") for name in named}
+
+
+def _first_label(turn: InscitTurn) -> InscitPrediction:
+    label = turn.labels[0]
+    return InscitPrediction(label.response, tuple(dict.fromkeys(one.id for one in label.evidence)), label.response_type)
+
+
+def _task_name(key: tuple[str, int]) -> str:
+    return f"{key[0]} {key[1]}"
+
+
+def _task(
+    turn: InscitTurn, order: Sequence[str], systems: Mapping[str, Predictions], texts: Mapping[str, str]
+) -> dict[str, Any]:
+    said = "\n\n".join(f"{'Agent' if i % 2 else 'User'}: {text}" for i, text in enumerate(turn.context))
+    data = {"task": _task_name(turn.key), "context": said}
+    for place, system in enumerate(order, start=1):
+        one = systems[system][turn.key]
+        data[f"response_{place}"] = one.response or "(nothing)"
+        data[f"evidence_{place}"] = "\n\n".join(texts[name] for name in one.evidence) or "(no evidence)"
+    return {"data": data}
+
+
+def rating_config(systems: int) -> str:
+    """The XML of the labelling interface for so many systems."""
+    lines = ["<View>", '  <Header value="Conversation"/>', '  <Text name="context" value="$context"/>']
+    for place in range(1, systems + 1):
+        lines += [f'  <Header value="System {place}"/>', f'  <Text name="response_{place}" value="$response_{place}"/>']
+        lines += [f'  <Text name="evidence_{place}" value="$evidence_{place}"/>']
+        for scale, question in QUESTIONS.items():
+            head = f'name="{scale}_{place}" toName="response_{place}" choice="single" required="true"'
+            lines += [f'  <Header value={quoteattr(question)} size="5"/>', f'  <Choices {head} showInline="true">']
+            lines += [f"    <Choice value={quoteattr(choice)}/>" for choice in scale_choices(scale)]
+            lines.append("  </Choices>")
+    for name, title in (("most", MOST), ("least", LEAST)):
+        lines += [
+            f"  <Header value={quoteattr(title)}/>",
+            f'  <Choices name="{name}" toName="context" choice="multiple">',
+        ]
+        lines += [f'    <Choice value="System {place}"/>' for place in range(1, systems + 1)]
+        lines.append("  </Choices>")
+    return "\n".join([*lines, "</View>", ""])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadHumanEvaluation:
+    """Read what raters exported; the job of `scripts/read_human_evaluation.py`.
+
+    Attributes:
+        exports: JSON export of a rater's project by his name.
+        tasks: directory that `MakeHumanEvaluation` wrote.
+        output: JSON-lines file of ratings; written whole or not at all.
+    """
+
+    exports: Mapping[str, str]
+    tasks: str
+    output: str
+
+    def run(self) -> list[TurnRating]:
+        """Read everything or nothing; prints one line.
+
+        Raises:
+            DataError: an export is damaged, of other tasks, or a turn is not rated as it should be; the error names
+                file, turn and field.
+        """
+        manifest = read_json(Path(self.tasks) / "manifest.json")
+        if not isinstance(manifest, Mapping) or manifest.get("format") != _FORMAT:
+            raise DataError(f"expected format {_FORMAT!r}", file=Path(self.tasks) / "manifest.json")
+        if not self.exports:
+            raise DataError("exports: expected {NAME: FILE} of one rater or more")
+        found: list[TurnRating] = []
+        for rater, file in self.exports.items():
+            if rater not in manifest["orders"]:
+                raise DataError(f"{rater!r} is none of the raters {', '.join(manifest['orders'])}", file=file)
+            for number, value in enumerate(_export(file)):
+                name: Any = number
+                try:
+                    task = as_object(value, "(task)")
+                    name = get_field(as_object(get_field(task, "data"), "data"), "task")
+                    require(name in manifest["turns"], f"{name!r} is none of the turns", "data.task")
+                    _, finished = annotations_of_task(task)
+                    if finished:
+                        done = as_list(get_field(finished[0], "result"), "result")
+                        at, order = manifest["turns"][name], manifest["orders"][rater][name]
+                        found.append(_rated(done, order, at, rater))
+                except DataError as error:
+                    raise error.at(file=file, record=name) from None
+        write_ratings(self.output, found)
+        print(f"{len(found)} ratings of {len(self.exports)} raters -> {self.output}")
+        return found
+
+
+def _export(file: str) -> list[Any]:
+    try:
+        return as_list(read_json(file), "(export)")
+    except DataError as error:
+        raise error.at(file=file) from None
+
+
+def _rated(result: Sequence[Any], order: Sequence[str], at: Mapping[str, Any], rater: str) -> TurnRating:
+    said: dict[str, list[str]] = {}
+    for i, part in enumerate(result):
+        row = as_object(part, f"result[{i}]")
+        value = as_object(get_field(row, "value"), f"result[{i}].value")
+        said.setdefault(str(get_field(row, "from_name")), []).extend(map(str, value.get("choices", [])))
+    values: dict[str, dict[str, int]] = {}
+    for place, system in enumerate(order, start=1):
+        values[system] = {}
+        for scale in SCALES:
+            name, known = f"{scale}_{place}", scale_choices(scale)
+            chosen = said.get(name, [])
+            right = len(chosen) == 1 and chosen[0] in known
+            require(right, f"expected one of {', '.join(known)}, got {chosen}", name)
+            values[system][scale] = known[chosen[0]]
+    places = {f"System {place}": system for place, system in enumerate(order, start=1)}
+    for name in ("most", "least"):
+        unknown = [choice for choice in said.get(name, []) if choice not in places]
+        require(not unknown, f"expected some of {', '.join(places)}, got {unknown}", name)
+    most, least = (frozenset(places[choice] for choice in said.get(name, [])) for name in ("most", "least"))
+    return TurnRating(at["conv_id"], at["turn_id"], rater, values, most, least)
