@@ -93,9 +93,10 @@ def test_alpha_is_that_of_krippendorffs_library() -> None:
         assert raters_alpha(rows, measure) == pytest.approx(expected)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks of two systems and the human, for two raters."""
+    tmp_path = tmp_path_factory.mktemp("rating")
     write_json(tmp_path / "dev.json", conversations())
     turns = turns_of(read_inscit(tmp_path / "dev.json").conversations)
     said = last_turn(turns)
@@ -156,23 +157,23 @@ def export(made: Path, number: int) -> list[dict[str, Any]]:
     return rows
 
 
-def test_what_raters_said_comes_back_and_is_scored(made: Path) -> None:
-    files = {rater: str(made / f"{rater}.json") for rater in RATERS}
+def test_what_raters_said_comes_back_and_is_scored(made: Path, tmp_path: Path) -> None:
+    files = {rater: str(tmp_path / f"{rater}.json") for rater in RATERS}
     for number, file in enumerate(files.values(), start=1):
         write_json(file, export(made, number))
     told = "{" + ",".join(f"{rater}:{file}" for rater, file in files.items()) + "}"
-    done = run_script("read_human_evaluation", f"exports={told}", f"tasks={made}/tasks", f"output={made}/r.jsonl")
+    done = run_script("read_human_evaluation", f"exports={told}", f"tasks={made}/tasks", f"output={tmp_path}/r.jsonl")
     assert done.returncode == 0 and "8 ratings of 2 raters" in done.stdout, done.stderr
-    done = run_script("score_human_evaluation", f"ratings={made}/r.jsonl", "format=json", "draws=50")
+    done = run_script("score_human_evaluation", f"ratings={tmp_path}/r.jsonl", "format=json", "draws=50")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found == json.loads(json.dumps(human_scores(read_ratings(made / "r.jsonl"), draws=50)))
+    assert found == json.loads(json.dumps(human_scores(read_ratings(tmp_path / "r.jsonl"), draws=50)))
     assert found["systems"]["human"]["coherence"] == 5.0 and found["systems"]["other"]["evidence_utility"] == 1.0
     assert found["systems"]["last"]["comprehensiveness"] == 2.0 and found["alpha"]["coherence"] == 1.0
     pair = next(counts for name, counts in found["pairs"].items() if set(name.split(" against ")) == {"human", "other"})
     assert {pair["coherence"]["win"], pair["coherence"]["lose"]} == {0, 4}
-    done = run_script("score_human_evaluation", f"ratings={made}/r.jsonl", f"output={made}/o.json")
-    assert done.returncode == 0 and "Krippendorff's α" in done.stdout and read_json(made / "o.json")["turns"] == 4
+    done = run_script("score_human_evaluation", f"ratings={tmp_path}/r.jsonl", f"output={tmp_path}/o.json")
+    assert done.returncode == 0 and "Krippendorff's α" in done.stdout and read_json(tmp_path / "o.json")["turns"] == 4
 
 
 def first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,28 +195,32 @@ def first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (lambda rows: rows[0].pop("annotations"), "field annotations: missing field"),
     ],
 )
-def test_exports_that_cannot_be(made: Path, change: Callable[[Any], object], problem: str | None) -> None:
+def test_exports_that_cannot_be(
+    made: Path, tmp_path: Path, change: Callable[[Any], object], problem: str | None
+) -> None:
     rows = export(made, 1)
     change(rows)
-    write_json(made / "ann.json", rows)
-    job = ReadHumanEvaluation(exports={"ann": str(made / "ann.json")}, tasks=f"{made}/tasks", output=f"{made}/r.jsonl")
+    write_json(tmp_path / "ann.json", rows)
+    job = ReadHumanEvaluation(
+        exports={"ann": str(tmp_path / "ann.json")}, tasks=f"{made}/tasks", output=f"{tmp_path}/r.jsonl"
+    )
     if problem is None:
         assert len(job.run()) == 4  # two most comprehensive systems
         return
     with pytest.raises(DataError, match=problem):
         job.run()
-    assert not (made / "r.jsonl").exists()
+    assert not (tmp_path / "r.jsonl").exists()
 
 
-def test_an_unknown_rater_and_a_skipped_task(made: Path) -> None:
-    write_json(made / "x.json", export(made, 1))
+def test_an_unknown_rater_and_a_skipped_task(made: Path, tmp_path: Path) -> None:
+    places = {"tasks": f"{made}/tasks", "output": f"{tmp_path}/r.jsonl"}
+    write_json(tmp_path / "x.json", export(made, 1))
     with pytest.raises(DataError, match="'cleo' is none of the raters ann, ben"):
-        ReadHumanEvaluation(exports={"cleo": f"{made}/x.json"}, tasks=f"{made}/tasks", output=f"{made}/r.jsonl").run()
+        ReadHumanEvaluation(exports={"cleo": f"{tmp_path}/x.json"}, **places).run()
     rows = export(made, 1)
     rows[0]["annotations"][0]["was_cancelled"] = True
-    write_json(made / "x.json", rows)
-    job = ReadHumanEvaluation(exports={"ann": f"{made}/x.json"}, tasks=f"{made}/tasks", output=f"{made}/r.jsonl")
-    assert len(job.run()) == 3
+    write_json(tmp_path / "x.json", rows)
+    assert len(ReadHumanEvaluation(exports={"ann": f"{tmp_path}/x.json"}, **places).run()) == 3
 
 
 def test_rows_of_ratings_that_cannot_be(tmp_path: Path) -> None:
