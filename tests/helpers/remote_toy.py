@@ -119,9 +119,14 @@ class FakeService:
                     self._send(200, fault)
                 else:
                     answer = fake.answer(body)
-                    self._send(*(answer if isinstance(answer, tuple) else (200, answer)))
-                    with fake._lock:
+                    with fake._lock:  # before it is sent: who has read it may look at once
                         fake.asked[_asked(body)] += 1
+                    try:
+                        self._send(*(answer if isinstance(answer, tuple) else (200, answer)))
+                    except OSError:  # the client has gone
+                        with fake._lock:
+                            fake.asked -= Counter([_asked(body)])
+                        raise
 
             def _send(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
                 content = json.dumps(answer).encode()
