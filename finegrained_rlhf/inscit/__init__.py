@@ -6,8 +6,10 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "EvaluateInscit": "evaluation.evaluate",
+        "EvaluateResponseTypes": "types.evaluate",
         "InspectInscit": "data.inspection",
         "MakeHumanEvaluation": "human.tasks",
+        "MakeResponseTypes": "types.instances",
         "ReadHumanEvaluation": "human.tasks",
         "ScoreHumanEvaluation": "human.score",
     },

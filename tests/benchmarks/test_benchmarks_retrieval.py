@@ -58,3 +58,11 @@ def test_a_little_run(tmp_path: Path) -> None:
     assert "rewards_a_second" in done.stdout
     done = run_script(str(ROOT / "benchmarks/retrieval.py"), "passages=many")
     assert done.returncode == 2 and "error: expected whole numbers" in done.stderr
+
+
+def test_the_store_of_passages_end_to_end(tmp_path: Path) -> None:
+    done = run_script(str(ROOT / "benchmarks/passage_store.py"), "passages=300", f"out={tmp_path}/store.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "store.json").read_text())
+    assert found["passages"] == 300 and 16 <= found["store"]["mapped_bytes_a_passage"] < 17.5
+    assert found["store"]["looked_up"] == 10_000 and found["without_a_store"]["looked_up"] == 50

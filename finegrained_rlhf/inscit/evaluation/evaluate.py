@@ -22,6 +22,7 @@ from finegrained_rlhf.inscit.evaluation.scoring import (
     responses_bleu,
     retrieval_scores,
     scored_turn,
+    type_scores,
 )
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
 from finegrained_rlhf.text.tables import cell, markdown_table
@@ -173,23 +174,9 @@ def _ratio(sums: Sequence[Any], drawn: Iterable[int], column: int) -> float:
 
 
 def _response_types(scored: Sequence[ScoredTurn]) -> dict[str, Any]:
-    """Types that the system names, on turns whose labels agree: accuracy, macro F1, and how often which for which."""
+    """How well the types that the system names fit, on turns whose labels agree on theirs."""
     rows = [(one.turn.agreed_type, one.prediction.response_type) for one in scored if one.turn.agreed_type is not None]
-    f1 = []
-    for kind in RESPONSE_TYPES:
-        hits = sum(a == b == kind for a, b in rows)
-        named = sum(a == kind for a, _ in rows) + sum(b == kind for _, b in rows)
-        if named:
-            f1.append(2 * hits / named)
-    return {
-        "turns": len(rows),
-        "accuracy": mean_percent([float(a == b) for a, b in rows]),
-        "macro_f1": mean_percent(f1),
-        "confusion": {
-            gold: {said: sum((a, b) == (gold, said) for a, b in rows) for said in RESPONSE_TYPES}
-            for gold in RESPONSE_TYPES
-        },
-    }
+    return {"turns": len(rows), **type_scores(rows)}
 
 
 def inscit_score_tables(found: Mapping[str, Any]) -> str:

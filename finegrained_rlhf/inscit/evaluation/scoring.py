@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finegrained_rlhf.inscit.data.records import InscitTurn
+from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, InscitTurn
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction
 from finegrained_rlhf.metrics.functions import sacre_bleu
 from finegrained_rlhf.retrieval.ranking import RankingMetrics, mean_of_turns
@@ -129,3 +129,23 @@ def retrieval_scores(turns: Sequence[InscitTurn], run: Run, cutoffs: Sequence[in
     metrics = RankingMetrics(recall_at=tuple(cutoffs), ndcg_at=())
     found = mean_of_turns(metrics.of_turns(run, gold, [turn.name for turn in turns]))
     return {name: value if name == "turns" else 100 * value for name, value in found.items()}
+
+
+def type_scores(rows: Sequence[tuple[str | None, str | None]]) -> dict[str, Any]:
+    """`accuracy` and `macro_f1` in percent, and `confusion` (gold, then said), of (gold, said) types.
+
+    The macro F1 is the mean over the types that occur on either side.
+    """
+    f1 = []
+    for kind in RESPONSE_TYPES:
+        hits = sum(gold == said == kind for gold, said in rows)
+        named = sum(gold == kind for gold, _ in rows) + sum(said == kind for _, said in rows)
+        if named:
+            f1.append(2 * hits / named)
+    return {
+        "accuracy": mean_percent([float(gold == said) for gold, said in rows]),
+        "macro_f1": mean_percent(f1),
+        "confusion": {
+            gold: {said: sum(row == (gold, said) for row in rows) for said in RESPONSE_TYPES} for gold in RESPONSE_TYPES
+        },
+    }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoModelForSequenceClassification
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
@@ -133,7 +134,6 @@ class TextClassifier(EncoderModel):
         limit = input_limit(config, tokenizer, max_length or tokenizer.model_max_length)
         return cls(network.eval(), tokenizer, labels[-1], "softmax", limit, "truncate")
 
-    @torch.no_grad()
     def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """The probability of the label in each text, in order.
 
@@ -144,16 +144,20 @@ class TextClassifier(EncoderModel):
         Raises:
             DataError: a text is too long and `too_long` is `refuse`.
         """
+        found: list[float] = self.label_probabilities(texts, batch_size)[:, self.label_id].tolist()
+        return found
+
+    @torch.no_grad()
+    def label_probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
+        """The probability of every label in each text, [texts, labels], fp64 on the CPU. Raises what the above does."""
         rows = self.encoded(texts)
-        found = torch.zeros(len(rows), dtype=torch.float64)
+        found = torch.zeros(len(rows), self.model.config.num_labels, dtype=torch.float64)
         for chosen in length_groups([len(row) for row in rows], batch_size, batch_overhead(self.device)):
             ids, mask = pad_rows([rows[i] for i in chosen], self.pad_id)
             logits = self.model(input_ids=send(ids, self.device), attention_mask=send(mask, self.device)).logits
             logits = logits.double()
-            found[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1))[
-                :, self.label_id
-            ].cpu()
-        return found.tolist()
+            found[chosen] = (logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)).cpu()
+        return found
 
     def encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as the classifier reads them, special tokens included.

@@ -1,0 +1,1 @@
+"""Types of responses: what a classifier learns to tell from the conversation and the evidence."""

@@ -1,0 +1,83 @@
+"""How well a classifier tells the type of a response: accuracy, macro F1 and confusion, beside the majority's."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
+from finegrained_rlhf.inscit.evaluation.scoring import type_scores
+from finegrained_rlhf.inscit.types.instances import type_instances
+from finegrained_rlhf.models.encoders.classifier import TextClassifier
+from finegrained_rlhf.text.tables import cell, markdown_table
+
+PrintFormat = Literal["table", "json"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateResponseTypes:
+    """The job of `scripts/evaluate_response_types.py`.
+
+    Attributes:
+        path: directory or run of a classifier whose labels are the response types, or a Hub name.
+        data: file of conversations; their evidence is given.
+        batch_size: texts in one forward pass.
+        format: `table`, or `json` for one JSON document.
+        output: JSON file for the scores; None writes none.
+    """
+
+    path: ModelPath
+    data: str
+    batch_size: int = 32
+    format: PrintFormat = "table"
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
+        if self.format not in get_args(PrintFormat):
+            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+
+    def run(self) -> dict[str, Any]:
+        """Classify, score, print.
+
+        Raises:
+            DataError: the file is damaged.
+            ModelError: no classifier, or one that has no label of a type's name.
+        """
+        texts = type_instances(turns_of(read_inscit(self.data).conversations))
+        classifier = TextClassifier.open(self.path, RESPONSE_TYPES[0])
+        classifier.to("cuda" if torch.cuda.is_available() else "cpu")
+        names = [str(classifier.model.config.id2label[i]) for i in range(classifier.model.config.num_labels)]
+        said = classifier.label_probabilities([one.text for one in texts], self.batch_size).argmax(dim=1).tolist()
+        gold = [str(one.label) for one in texts]
+        found = {"instances": len(texts), **response_type_scores(gold, [names[i] for i in said])}
+        if self.output is not None:
+            write_json(self.output, found)
+        print(json.dumps(found, indent=2) if self.format == "json" else response_type_tables(found))
+        return found
+
+
+def response_type_scores(gold: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
+    """`majority` (the share of the most frequent type), `accuracy`, `macro_f1` in percent, and `confusion`."""
+    most = Counter(gold).most_common(1)[0][1]
+    return {"majority": 100 * most / len(gold), **type_scores(list(zip(gold, said, strict=True)))}
+
+
+def response_type_tables(found: Mapping[str, Any]) -> str:
+    """The scores for people."""
+    shown = {name: cell(found[name]) for name in ("instances", "majority", "accuracy", "macro_f1")}
+    rows = [
+        {"type": gold, **{f"said {name}": str(count) for name, count in row.items()}}
+        for gold, row in found["confusion"].items()
+    ]
+    return f"{markdown_table([shown], list(shown))}\n{markdown_table(rows, list(rows[0]))}"

@@ -1,0 +1,59 @@
+"""Turns as texts with the type of their response, for `train_classifier.py`.
+
+A text is the newest utterance, the evidence, then what was said before it, newest first: what a classifier has no room
+for is the oldest. Labels of a turn that rest on the same passages are one instance. Source: thesis, section 5.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.feedback.labelled_texts import LabelledText
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import InscitLabel, InscitTurn, turns_of
+
+
+def type_instances(turns: Sequence[InscitTurn]) -> list[LabelledText]:
+    """An instance for each set of passages that labels of a turn rest on, with the type of the first such label."""
+    found = []
+    for turn in turns:
+        first: dict[frozenset[str], InscitLabel] = {}
+        for label in turn.labels:
+            first.setdefault(label.passages, label)
+        for number, label in enumerate(first.values(), start=1):
+            name = f"{turn.name}_{number}" if len(first) > 1 else turn.name
+            found.append(LabelledText(name, type_text(turn, label), label.response_type))
+    return found
+
+
+def type_text(turn: InscitTurn, label: InscitLabel) -> str:
+    """What a classifier reads of a turn and the evidence of a label."""
+    passages = {one.id: one for one in label.evidence}
+    lines = [f"user: {turn.context[-1]}"]
+    lines += [f"evidence: {' | '.join(one.titles)}: {one.text}" for one in passages.values()]
+    for place in range(len(turn.context) - 2, -1, -1):
+        lines.append(f"{'agent' if place % 2 else 'user'}: {turn.context[place]}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MakeResponseTypes:
+    """Write a file of labelled texts; the job of `scripts/make_response_types.py`.
+
+    Attributes:
+        data: file of conversations.
+        output: JSON-lines file with `id`, `text` and `label`.
+    """
+
+    data: str
+    output: str
+
+    def run(self) -> list[LabelledText]:
+        """Read, write, print one line. Raises DataError where the file is damaged."""
+        turns = turns_of(read_inscit(self.data).conversations)
+        found = type_instances(turns)
+        write_jsonl(self.output, [{"id": one.id, "text": one.text, "label": one.label} for one in found])
+        print(f"{len(found)} instances of {len(turns)} turns -> {self.output}")
+        return found
