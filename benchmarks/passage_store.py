@@ -42,7 +42,7 @@ def build(corpus: str, directory: str) -> dict[str, Any]:
 
 def look_up(corpus: str, directory: str, count: int) -> dict[str, Any]:
     """Look random passages up, one at a time."""
-    before = status("VmRSS")
+    before, own_before = status("VmRSS"), status("RssAnon")
     opened, _ = timed(lambda: PassageStore(directory, Corpus(corpus)))
     store = PassageStore(directory, Corpus(corpus))
     ids = [f"passage_{i}" for i in np.random.default_rng(1).integers(count, size=LOOKED_UP).tolist()]
@@ -60,7 +60,7 @@ def look_up(corpus: str, directory: str, count: int) -> dict[str, Any]:
         "p95_us": 1e6 * float(np.percentile(seconds, 95)),
         "mapped_bytes_a_passage": sum(path.stat().st_size for path in arrays) / count,
         "resident_bytes_a_passage": (status("VmRSS") - before) / count,
-        "anonymous_bytes_a_passage": status("RssAnon") / count,
+        "own_bytes_a_passage": (status("RssAnon") - own_before) / count,
     }
 
 
