@@ -138,7 +138,7 @@ class AnswerReader:
             if len(item.answers) < 2:
                 raise DataError(f"a {self.kind} model compares answers, and there is one", record=item.id)
         return [
-            np.array([1 / (1 + np.exp(second - first)) for first, second in combinations(scores, 2)])
+            np.array([0.5 + 0.5 * np.tanh((first - second) / 2) for first, second in combinations(scores, 2)])
             for scores in self.scores(items)
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class DisagreeSelection(_ByModels):
         """The places of all items, the widest mean range of probabilities first.
 
         Raises:
-            ConfigError: only one model of a kind.
+            ConfigError: only one model of a kind, or models that cut an answer differently.
         """
         kinds: dict[str, list[AnswerReader]] = defaultdict(list)
         for reader in self._readers():
@@ -86,7 +86,11 @@ class DisagreeSelection(_ByModels):
         total = np.zeros(len(items))
         for readers in kinds.values():
             said = [reader.probabilities(items) for reader in readers]
-            total += [_mean(np.ptp(np.stack(of_item), axis=0)) for of_item in zip(*said, strict=True)]
+            for number, of_item in enumerate(zip(*said, strict=True)):
+                if len({len(row) for row in of_item}) > 1:
+                    told = f"the {readers[0].kind} models cut item {items[number].id!r} differently"
+                    raise ConfigError(f"models: {told}; expected models that differ in their seed alone")
+                total[number] += _mean(np.ptp(np.stack(of_item), axis=0))
         return _highest_first(total)
 
 
@@ -116,20 +120,21 @@ class DriftSelection(_ByModels):
             ConfigError: a model is no component of the report, or no model's trust fell.
         """
         known = {record.id: record for record in read_outputs(self.before)}
-        earlier = []
+        earlier: list[_Earlier] = []
+        counts = []
         for item in items:
             if item.id not in known:
                 raise DataError(f"no outputs to the question of item {item.id!r}", file=self.before, field="id")
-            earlier += _Earlier.all_of(known[item.id])
-        owners = [number for number, item in enumerate(items) for _ in _Earlier.all_of(known[item.id])]
-        readers = self._readers()
+            own = _Earlier.all_of(known[item.id])
+            if not own:
+                raise DataError("every output is empty", file=self.before, record=item.id)
+            earlier += own
+            counts.append(len(own))
+        readers, owners = self._readers(), np.repeat(np.arange(len(items)), counts)
         falls = self._falls([reader.kind for reader in readers])
         total = np.zeros(len(items))
         for reader, fall in zip(readers, falls, strict=True):
             if fall > 0:
-                counts = np.bincount(owners, minlength=len(items))
-                if not counts.all():
-                    raise DataError("every earlier output to an item's question is empty", file=self.before)
                 before = np.bincount(owners, weights=reader.rewards(earlier), minlength=len(items)) / counts
                 rise = reader.rewards(items) - before
                 total += fall * rise / (rise.std() or 1.0)
@@ -191,7 +196,7 @@ class _Earlier:
     question: str
     passages: Any
     answers: tuple[str, ...]
-    marked: int | None = field(default=0)
+    marked: int | None = 0
 
     @classmethod
     def all_of(cls, record: OutputRecord) -> list[_Earlier]:

@@ -47,21 +47,22 @@ class SuggestByModels:
         """Spans of each item's marked answer, from left to right.
 
         Raises:
-            ConfigError: a model's kind, or a type, is none of the taxonomy, or a model scores whole answers.
+            ConfigError: a model's kind, or a type, is none of the taxonomy, two models are of one kind, or a model
+                scores whole answers.
         """
-        readers = {reader.kind: reader for path in self.models if (reader := self._reader(path))}
+        made = [AnswerReader(path, self.batch_size, self.device) for path in self.models]
+        readers = {reader.kind: reader for reader in made}
+        if len(readers) < len(made):
+            raise ConfigError("models: expected one model of each kind")
         chosen = {kind: self._type(kind, taxonomy) for kind in readers}
         found: list[list[Suggestion]] = [[] for _ in items]
         for kind in sorted(readers, key=list(taxonomy.categories).index):
             for spans, judged in zip(found, readers[kind].segments(items), strict=True):
-                for (start, end), probability in zip(judged.spans, judged.verdicts.probabilities, strict=False):
+                for (start, end), probability in zip(judged.spans, judged.verdicts.probabilities, strict=True):
                     free = all(end <= one.start or one.end <= start for one in spans)
                     if probability >= self.threshold and free:
                         spans.append(Suggestion(start, end, chosen[kind], probability, readers[kind].version))
         return [tuple(sorted(spans, key=lambda one: one.start)) for spans in found]
-
-    def _reader(self, path: ModelPath) -> AnswerReader:
-        return AnswerReader(path, self.batch_size, self.device)
 
     def _type(self, kind: str, taxonomy: Taxonomy) -> str:
         if kind not in taxonomy.categories:

@@ -7,11 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
-import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +14,7 @@ from typing import Any
 
 import pytest
 from annotation_toy import ANSWER, OTHER, item, project, span
+from servers import free_port, program_named, serving
 
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.annotation.tools.registry import tool_named
@@ -41,31 +37,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
-    if program is None:
-        pytest.skip("no label-studio on the path, and LABEL_STUDIO is not set")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    program, port = program_named("LABEL_STUDIO", "label-studio"), free_port()
     folder = tmp_path_factory.mktemp("label_studio")
     account = ["--username", "ann@example.com", "--password", "secret-1", "--user-token", TOKEN]
     where = ["start", "--no-browser", "--port", str(port), "--internal-host", "127.0.0.1"]
     environment = {**os.environ, **QUIET, "LABEL_STUDIO_BASE_DATA_DIR": str(folder / "data")}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([program, *where, *account], env=environment, stdout=log, stderr=log, cwd=folder)
     address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(240):
-            assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            try:
-                call(address, "GET", "/api/projects")
-                break
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(1)
+    with serving([program, *where, *account], folder, lambda: call(address, "GET", "/api/projects"), 240, environment):
         yield address
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def call(address: str, method: str, path: str, body: Any = None) -> Any:

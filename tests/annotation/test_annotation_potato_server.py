@@ -6,11 +6,6 @@ It is found as `potato` on the path, or by POTATO. Its own environment is no par
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +15,7 @@ import pytest
 from annotation_toy import item, project
 from browser import launched
 from playwright.sync_api import Page
+from servers import free_port, program_named, serving
 
 from finegrained_rlhf.annotation.reading.read import ReadAnnotations
 from finegrained_rlhf.annotation.tools.potato.tasks import ShownText
@@ -58,28 +54,11 @@ SELECT = """([key, piece]) => {
 
 @contextmanager
 def potato(directory: Path) -> Iterator[str]:
-    program = os.environ.get("POTATO") or shutil.which("potato")
-    if program is None:
-        pytest.skip("no potato on the path, and POTATO is not set")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with (directory / "log").open("w") as log:
-        start = [program, "start", "config.yaml", "-p", str(port), "--host", "127.0.0.1"]
-        process = subprocess.Popen(start, stdout=log, stderr=log, cwd=directory)
+    program, port = program_named("POTATO", "potato"), free_port()
     address = f"http://127.0.0.1:{port}/"
-    try:
-        for _ in range(120):
-            assert process.poll() is None, (directory / "log").read_text()[-2000:]
-            try:
-                urllib.request.urlopen(address, timeout=5)
-                break
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.5)
+    start = [program, "start", "config.yaml", "-p", str(port), "--host", "127.0.0.1"]
+    with serving(start, directory, lambda: urllib.request.urlopen(address, timeout=5).close(), 60):
         yield address
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def mark(page: Page, schema: str, label: str, key: str, piece: str) -> None:

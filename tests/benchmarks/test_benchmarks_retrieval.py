@@ -66,3 +66,10 @@ def test_the_store_of_passages_end_to_end(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "store.json").read_text())
     assert found["passages"] == 300 and 16 <= found["store"]["mapped_bytes_a_passage"] < 17.5
     assert found["store"]["looked_up"] == 10_000 and found["without_a_store"]["looked_up"] == 50
+
+
+def test_reading_annotations_end_to_end(tmp_path: Path) -> None:
+    done = run_script(str(ROOT / "benchmarks/annotation_reading.py"), "tasks=20", f"out={tmp_path}/reading.json")
+    assert done.returncode == 0 and "20 annotations of 1 annotators" in done.stdout, done.stderr
+    found = json.loads((tmp_path / "reading.json").read_text())
+    assert found["tasks"] == 20 and found["seconds"] > 0

@@ -125,11 +125,11 @@ def test_tasks_show_every_system_in_an_order_of_its_own(made: Path) -> None:
     assert len({tuple(order) for of in orders.values() for order in of.values()}) > 1
     for number, rater in enumerate(RATERS, start=1):
         tasks = read_json(made / "tasks" / f"rater_{number}" / "tasks.json")
-        data = next(task["data"] for task in tasks if task["data"]["task"] == "food_level1_dial24 1")
-        place = orders[rater]["food_level1_dial24 1"].index("other") + 1
+        data = next(task["data"] for task in tasks if task["data"]["task"] == "food_level1_dial24_1")
+        place = orders[rater]["food_level1_dial24_1"].index("other") + 1
         assert data[f"response_{place}"] == "<b>Milk</b> & more"
         assert data[f"evidence_{place}"] == "[Elsewhere:1] Elsewhere\nA text\nof the corpus."
-        human = orders[rater]["food_level1_dial24 1"].index("human") + 1
+        human = orders[rater]["food_level1_dial24_1"].index("human") + 1
         assert data[f"evidence_{human}"].startswith("[Types of cheese:19] Cheese\nAbout")
         assert "User: What is cheese made from?" in data["context"] and "last" not in json.dumps(data)
     root = ElementTree.fromstring((made / "tasks" / "rater_1" / "label_config.xml").read_text())

@@ -161,6 +161,9 @@ def test_uncertain_wants_the_highest_mean_entropy(fixed: type[Fixed]) -> None:
 def test_disagree_wants_the_widest_range_among_models_of_a_kind(fixed: type[Fixed]) -> None:
     fixed.said = {"a": [[0.1], [0.5], [0.9, 0.1], []], "b": [[0.2], [0.4], [0.1, 0.1], []], "c": [[0.9]] * 4}
     assert DisagreeSelection(models=["a", "b"]).order(ITEMS) == [2, 0, 1, 3]
+    fixed.said["d"] = [[0.1], [0.5, 0.5], [0.9, 0.1], []]
+    with pytest.raises(ConfigError, match="the relevance models cut item 'b' differently"):
+        DisagreeSelection(models=["a", "d"]).order(ITEMS)
     fixed.kinds = {"c": "factuality"}
     with pytest.raises(ConfigError, match="expected two factuality models or more, of different seeds, got 1"):
         DisagreeSelection(models=["a", "b", "c"]).order(ITEMS)
@@ -199,6 +202,9 @@ def test_drift_wants_the_greatest_rise_by_models_that_lost_trust(fixed: type[Fix
     assert DriftSelection(models=["good"], before=earlier, drift=report).order(items) == [0, 1, 2, 3]
     with pytest.raises(ConfigError, match=r"has completeness, not relevance"):
         DriftSelection(models=["bad"], before=earlier, drift=report).order(items)
+    write_outputs(tmp_path / "silent.jsonl", [OutputRecord("0", "Why?", (LAKE,), (), "", (" ",))])
+    with pytest.raises(DataError, match="record 0: every output is empty"):
+        DriftSelection(models=["good"], before=str(tmp_path / "silent.jsonl")).order(items[:1])
     with pytest.raises(DataError, match="no outputs to the question of item 'new'"):
         DriftSelection(models=["good"], before=earlier).order([Item("new", ("x",))])
     (tmp_path / "other.json").write_text('{"components": {"completeness": [{"step": 1}]}}')
@@ -264,6 +270,10 @@ def test_suggestions_are_the_segments_that_the_models_claim(models: dict[str, st
         (
             lambda m: SuggestByModels(models=[m["relevance"]], types={"relevance": "Rude"}).suggest(ITEMS, QA_FEEDBACK),
             "category relevance has the types .*, not 'Rude'",
+        ),
+        (
+            lambda m: SuggestByModels(models=[m["relevance"]] * 2).suggest(ITEMS, QA_FEEDBACK),
+            "expected one model of each kind",
         ),
         (lambda m: AnswerReader(m["completeness"]).segments(ITEMS), "a completeness model scores whole answers"),
         (lambda m: AnswerReader(m["relevance"]).scores(ITEMS), "a relevance model labels segments"),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.detoxification.prompts.reading import read_continuation_prompts
 from finegrained_rlhf.detoxification.prompts.records import ContinuationPrompt
-
-PrintFormat = Literal["table", "json"]
+from finegrained_rlhf.text.tables import PrintFormat, check_print_format
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,7 @@ class InspectPrompts:
     format: PrintFormat = "table"
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(PrintFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+        check_print_format(self.format)
 
     def run(self) -> PromptCounts:
         """Read the file, count, print."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inscit.data.reading import InscitReading, read_inscit
@@ -24,9 +24,8 @@ from finegrained_rlhf.inscit.data.records import (
     turns_of,
 )
 from finegrained_rlhf.text.segmentation import english_tokens
-from finegrained_rlhf.text.tables import cell, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
 
-PrintFormat = Literal["table", "json"]
 LONG_PASSAGE = 384
 """Tokens above which a gold passage counts as long: what one input of the readers holds."""
 
@@ -170,8 +169,7 @@ class InspectInscit:
     format: PrintFormat = "table"
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(PrintFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+        check_print_format(self.format)
         if not self.data:
             raise ConfigError("data: expected a file")
 

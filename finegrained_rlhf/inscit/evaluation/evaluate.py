@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from finegrained_rlhf.inscit.evaluation.scoring import (
     type_scores,
 )
 from finegrained_rlhf.metrics.agreement import bootstrap_interval
-from finegrained_rlhf.text.tables import cell, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
 
-PrintFormat = Literal["table", "json"]
 MEASURES = ("pi_f1", "bleu", "rg_f1")
 
 
@@ -69,8 +68,7 @@ class EvaluateInscit:
             raise ConfigError(f"baseline: expected one of {', '.join(BASELINES)}, got {self.baseline!r}")
         if self.train is not None and self.baseline is None:
             raise ConfigError("train: only a baseline reads it; predictions have their first turns")
-        if self.format not in get_args(PrintFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+        check_print_format(self.format)
         if self.empty not in (0, 1) or self.draws < 0 or any(k < 1 for k in self.cutoffs):
             told = f"{self.empty}, {self.draws} and {list(self.cutoffs)}"
             raise ConfigError(f"expected empty 0 or 1, draws from 0, cutoffs from 1; got {told}")

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.inscit.human.records import MEASURES, NOTHING_TO_RATE, SCALES, TurnRating, points, read_ratings
 from finegrained_rlhf.metrics.agreement import bootstrap_interval, krippendorff_alpha
-from finegrained_rlhf.text.tables import cell, markdown_table
+from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
 
-PrintFormat = Literal["table", "json"]
 Turn = tuple[str, int]
 TurnMeans = Mapping[Turn, Mapping[str, Mapping[str, float]]]
 """By turn, system and measure, the mean of the raters."""
@@ -144,8 +143,7 @@ class ScoreHumanEvaluation:
     def __post_init__(self) -> None:
         if self.tolerance < 0 or self.draws < 0:
             raise ConfigError(f"expected a tolerance and draws from 0, got {self.tolerance} and {self.draws}")
-        if self.format not in get_args(PrintFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+        check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:
         """Read, score, print. Raises DataError where the file is damaged."""

@@ -20,7 +20,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import InscitTurn
+from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
 from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
 from finegrained_rlhf.retrieval.corpus import Corpus
@@ -89,7 +89,7 @@ class MakeHumanEvaluation:
             DataError: a file is damaged, or predictions are not those of the data.
         """
         reading = read_inscit(self.data)
-        everything = [turn for conversation in reading.conversations for turn in conversation.turns]
+        everything = turns_of(reading.conversations)
         systems: dict[str, Predictions] = {
             name: read_predictions(file, everything) for name, file in self.predictions.items()
         }
@@ -104,11 +104,11 @@ class MakeHumanEvaluation:
             for number, rater in enumerate(self.raters, start=1):
                 folder = directory / f"rater_{number}"
                 folder.mkdir()
-                orders[rater] = {_task_name(turn.key): self._order(rater, turn, list(systems)) for turn in chosen}
-                tasks = [_task(turn, orders[rater][_task_name(turn.key)], systems, texts) for turn in chosen]
+                orders[rater] = {turn.name: self._order(rater, turn, list(systems)) for turn in chosen}
+                tasks = [_task(turn, orders[rater][turn.name], systems, texts) for turn in chosen]
                 write_json(folder / "tasks.json", tasks)
                 write_text(folder / "label_config.xml", rating_config(len(systems)))
-            turns = {_task_name(turn.key): {"conv_id": turn.conversation, "turn_id": turn.number} for turn in chosen}
+            turns = {turn.name: {"conv_id": turn.conversation, "turn_id": turn.number} for turn in chosen}
             write_json(directory / "manifest.json", {"format": _FORMAT, "turns": turns, "orders": orders})
         print(f"{len(chosen)} turns of {len(order)} conversations for {len(self.raters)} raters -> {self.output_dir}")
 
@@ -137,15 +137,11 @@ def _first_label(turn: InscitTurn) -> InscitPrediction:
     return InscitPrediction(label.response, tuple(dict.fromkeys(one.id for one in label.evidence)), label.response_type)
 
 
-def _task_name(key: tuple[str, int]) -> str:
-    return f"{key[0]} {key[1]}"
-
-
 def _task(
     turn: InscitTurn, order: Sequence[str], systems: Mapping[str, Predictions], texts: Mapping[str, str]
 ) -> dict[str, Any]:
     said = "\n\n".join(f"{'Agent' if i % 2 else 'User'}: {text}" for i, text in enumerate(turn.context))
-    data = {"task": _task_name(turn.key), "context": said}
+    data = {"task": turn.name, "context": said}
     for place, system in enumerate(order, start=1):
         one = systems[system][turn.key]
         data[f"response_{place}"] = one.response or "(nothing)"

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
@@ -18,9 +18,7 @@ from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
 from finegrained_rlhf.inscit.types.instances import type_instances
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.text.tables import cell, markdown_table
-
-PrintFormat = Literal["table", "json"]
+from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +42,7 @@ class EvaluateResponseTypes:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
-        if self.format not in get_args(PrintFormat):
-            raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {self.format!r}")
+        check_print_format(self.format)
 
     def run(self) -> dict[str, Any]:
         """Classify, score, print.

@@ -1,4 +1,5 @@
-"""Agreement on nominal labels, which are equal or not: percent agreement, Cohen's κ, Krippendorff's α, prevalence.
+"""Agreement on labels, which are equal or not: percent agreement, Cohen's κ, prevalence, and Krippendorff's α, of
+numbers too.
 
 Knows labels by unit (segment) and rater, None where a rater gave none. Does not know what a label means or which units
 belong to one item. Labels are compared as Python compares them: True, 1 and 1.0 are one label.
