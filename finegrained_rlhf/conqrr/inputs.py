@@ -14,7 +14,7 @@ from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inference.prompts import encode_prompts
+from finegrained_rlhf.inference.inputs.prompts import encode_prompts
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.text.plain_text import literal_texts
 from finegrained_rlhf.training.self_critical.rows import Imitation

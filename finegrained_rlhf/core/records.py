@@ -22,10 +22,11 @@ class Prompt:
 
     Attributes:
         id: unique within a data set; sampling noise is derived from it and from `occurrence`.
-        text: the task text exactly as tokenised.
-        input_ids: token ids of `text`, special tokens included.
+        text: the task text exactly as tokenised; of a prompt in pieces, what the pieces were made from.
+        input_ids: token ids of `text`, special tokens included; of a prompt in pieces, of all of them in order.
         metadata: what scorers may need beside the text (`question`, `passages`, `references`).
         occurrence: how often the step has drawn this prompt so far, this draw included; from 1.
+        pieces: tokens of each piece that is encoded alone, in order (fusion-in-decoder); empty: one piece.
     """
 
     id: str
@@ -33,6 +34,11 @@ class Prompt:
     input_ids: tuple[int, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     occurrence: int = 1
+    pieces: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pieces and (min(self.pieces) < 1 or sum(self.pieces) != len(self.input_ids)):
+            raise ValueError(f"prompt {self.id!r} of {len(self.input_ids)} tokens cannot have pieces of {self.pieces}")
 
     @property
     def draw(self) -> str:

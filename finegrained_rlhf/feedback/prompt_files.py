@@ -22,7 +22,7 @@ from finegrained_rlhf.feedback.conversations import Message, answers_of_completi
 from finegrained_rlhf.feedback.outputs import passages_of_lists
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.feedback.records import QAExample, derived_id
-from finegrained_rlhf.text.templates import task_text
+from finegrained_rlhf.text.templates import conversation_task_text, conversation_text, task_text
 
 _PLAIN_KEYS = {"id", "text"}
 
@@ -34,7 +34,8 @@ class PromptInput:
     Attributes:
         id: unique within the source.
         text: exactly as the policy shall read it; of a conversation all that was said, without roles.
-        metadata: `question`, `passages` and `references`, as far as the source has them: what reward models read.
+        metadata: `question`, `passages` and `references`, as far as the source has them: what reward models read;
+            `turns`, what was said in a conversation that passages are to answer.
         messages: of a conversation, without the answer; empty for a text.
     """
 
@@ -178,7 +179,10 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         known["question"] = require_text(row["question"], "question")
         known["passages"] = _passages(get_field(row, "passages"))
     default = f"record-{number}"
-    if talk is not None:
+    if "turns" in row:
+        known = _conversation(row)
+        text = conversation_task_text(known["turns"], known["passages"])
+    elif talk is not None:
         text = talk.text
         known = {"question": talk.question, "passages": (), **known}
     elif row.get("text") or row.get("prompt"):
@@ -196,6 +200,17 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
     return PromptInput(name, text, known, () if talk is None else talk.messages)
 
 
+def _conversation(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a conversation whose last turn passages are to answer."""
+    turns = tuple(text_list(row["turns"], "turns"))
+    odd = f"expected an odd number of utterances, the user's first and last, got {len(turns)}"
+    require(len(turns) % 2 == 1, odd, "turns")
+    for i, said in enumerate(turns):
+        require_text(said, f"turns[{i}]")
+    passages = _passages(row.get("passages", []))
+    return {"turns": turns, "question": conversation_text(turns), "passages": passages}
+
+
 def _text_of(value: Any, key: str) -> str:
     """A text as it stands, or the `text` of an object, as RealToxicityPrompts has its prompts."""
     if isinstance(value, Mapping):
@@ -204,7 +219,9 @@ def _text_of(value: Any, key: str) -> str:
 
 
 def _passages(value: Any) -> tuple[Passage, ...]:
-    """Passages written as `[title, sentence 1, …]` or as `{"wikipage": title, "content": text}`."""
+    """Passages as `[title, sentence 1, …]`, `{"wikipage": title, "content": text}`, or `{"id", "title", "text"}`."""
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "text" in item for item in value):
+        return tuple(_named(item, f"passages[{i}]") for i, item in enumerate(value))
     if isinstance(value, list):
         value = [
             [get_field(item, key, f"passages[{i}].") for key in ("wikipage", "content")]
@@ -213,3 +230,11 @@ def _passages(value: Any) -> tuple[Passage, ...]:
             for i, item in enumerate(value)
         ]
     return passages_of_lists(value)
+
+
+def _named(item: Mapping[str, Any], field: str) -> Passage:
+    """A passage with a name, which answers may give as their evidence."""
+    name, text = (require_text(get_field(item, key, f"{field}."), f"{field}.{key}") for key in ("id", "text"))
+    title = item.get("title", "")
+    require(isinstance(title, str), f"expected a text, got {type(title).__name__}", f"{field}.title")
+    return Passage.uncut(name, text, title)

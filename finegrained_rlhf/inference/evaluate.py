@@ -24,8 +24,8 @@ from finegrained_rlhf.inference.evaluation import (
 )
 from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer

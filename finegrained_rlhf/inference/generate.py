@@ -19,8 +19,8 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextGenerator
-from finegrained_rlhf.inference.prompt_inputs import read_inputs
-from finegrained_rlhf.inference.prompts import TooLong, prompts_for
+from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
+from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig

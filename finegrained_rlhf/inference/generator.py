@@ -18,7 +18,7 @@ import torch
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.prompts import TooLong, prompts_for
+from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.engine import RolloutEngine

@@ -24,6 +24,7 @@ from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states
+from finegrained_rlhf.models.families.pieces import encode_prompts
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
 from finegrained_rlhf.text.chat import PromptConfig
@@ -99,7 +100,7 @@ class Policy(nn.Module, ABC):
         """Encode each prompt once. Gradients flow unless the caller switched them off."""
         ids, mask = self.pad_prompts(prompts)
         with self._recomputing():
-            return PromptMemory(prompts, ids, mask, computed(self.model, self._encode, ids, mask))
+            return PromptMemory(prompts, ids, mask, computed(self.model, partial(self._encode, prompts), ids, mask))
 
     def pad_prompts(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         """Ids and mask of prompts on the model's device, int64 [P, L], right-padded."""
@@ -144,7 +145,7 @@ class Policy(nn.Module, ABC):
                     setattr(layer, name, value)
 
     @abstractmethod
-    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+    def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor | None:
         """Encoder output [P, L, D], or None."""
 
     @abstractmethod
@@ -246,8 +247,8 @@ class Seq2SeqPolicy(Policy):
         """See `Policy.multiple`: on CUDA, T5's attention copies its bias in every layer where it is not aligned."""
         return t5.ALIGNED if self.device.type == "cuda" and t5.is_t5(self.model) else 1
 
-    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return seq2seq.encode(self.model, ids, mask)
+    def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor:
+        return encode_prompts(self.model, prompts, ids, mask, self.multiple)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""
@@ -281,7 +282,7 @@ class CausalPolicy(Policy):
             raise ModelError("a causal policy needs at least one prompt token")
         return super().encode(prompts)
 
-    def _encode(self, ids: Tensor, mask: Tensor) -> None:
+    def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> None:
         return None
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:

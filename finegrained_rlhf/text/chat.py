@@ -34,6 +34,27 @@ class SpokenTurn(Protocol):
 
 
 @dataclass(frozen=True)
+class FusionConfig:
+    """How a prompt with passages is cut into pieces that an encoder–decoder reads one by one (fusion-in-decoder).
+
+    A piece is the question, or the conversation, with one passage. Longer ones than `max_prompt_tokens` lose the end of
+    their passage, down to `passage_tokens`, then the utterances between the first and the newest, oldest first.
+
+    Attributes:
+        passages: at most so many of a prompt, the first ones.
+        passage_tokens: what is left of a passage at least, before the conversation is cut.
+    """
+
+    passages: int = 50
+    passage_tokens: int = 192
+
+    def __post_init__(self) -> None:
+        for name in ("passages", "passage_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"prompt.fusion.{name}: expected at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
 class PromptConfig:
     """How prompts are put to the policy.
 
@@ -43,10 +64,13 @@ class PromptConfig:
             FILE in place of the tokenizer's, for texts too.
         system: system message for conversations that have none; None is that of the policy's training, if any; empty
             text is none.
+        fusion: encode each passage of a prompt alone, with the question; None reads a prompt as one text, unless the
+            policy was trained otherwise and says so.
     """
 
     chat_template: str = "auto"
     system: str | None = None
+    fusion: FusionConfig | None = None
 
     def __post_init__(self) -> None:
         if self.chat_template not in _WORDS and not Path(self.chat_template).is_file():
@@ -54,12 +78,16 @@ class PromptConfig:
             raise ConfigError(f"prompt.chat_template: expected {words} or a Jinja file, got {self.chat_template!r}")
         if self.system and self.chat_template == "off":
             raise ConfigError("prompt.system needs a chat template, and prompt.chat_template is off")
+        if self.fusion is not None and (self.system or self.chat_template not in ("auto", "off")):
+            key = "system" if self.system else "chat_template"
+            raise ConfigError(f"prompt.{key}: prompts that are read in pieces (prompt.fusion) have no chat template")
 
     def over(self, recorded: PromptConfig) -> PromptConfig:
         """These settings, with those of the policy's training where they leave it open (`auto`, no system message)."""
         template = recorded.chat_template if self.chat_template == "auto" else self.chat_template
         system = recorded.system if self.system is None and template != "off" else self.system
-        return PromptConfig(template, system)
+        fusion = recorded.fusion if self.fusion is None else self.fusion
+        return PromptConfig(template, system, fusion)
 
 
 def record_prompt(directory: Path, config: PromptConfig) -> None:
@@ -76,8 +104,12 @@ def recorded_prompt(directory: Path) -> PromptConfig:
     """
     path = directory / PROMPT_RECORD
     try:
-        return PromptConfig(**read_json(path)) if path.is_file() else PromptConfig()
-    except (DataError, ConfigError, TypeError) as error:
+        if not path.is_file():
+            return PromptConfig()
+        settings = dict(read_json(path))
+        fusion = settings.pop("fusion", None)
+        return PromptConfig(**settings, fusion=None if fusion is None else FusionConfig(**fusion))
+    except (DataError, ConfigError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: not a record of how prompts are put ({error})") from None
 
 

@@ -35,6 +35,37 @@ def task_text(question: str, passages: Sequence[PassageText]) -> str:
     return f"question: {question} context: {context_text(passages)}"
 
 
+class NamedPassage(PassageText, Protocol):
+    """A passage that answers can name."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        ...
+
+
+def conversation_text(turns: Sequence[str], kept: Sequence[int] | None = None) -> str:
+    """`question 1: {u} answer 1: {a} question 2: {u}`, oldest first (INSCIT's reader, thesis ch. 5).
+
+    Args:
+        turns: what was said, the user first.
+        kept: which utterances are put, from 0, with the numbers they have in the whole; None puts all.
+    """
+    roles = ("question", "answer")
+    places = range(len(turns)) if kept is None else kept
+    return " ".join(f"{roles[i % 2]} {i // 2 + 1}: {turns[i]}" for i in places)
+
+
+def evidence_text(passage: NamedPassage) -> str:
+    """`evidence: {id} title: {titles} context: {passage}`, as INSCIT's reader has it."""
+    return f"evidence: {passage.id} title: {passage.title} context: {passage.text}"
+
+
+def conversation_task_text(turns: Sequence[str], passages: Sequence[NamedPassage]) -> str:
+    """A conversation and all passages that may answer its last turn, as one text."""
+    return " ".join([conversation_text(turns), *map(evidence_text, passages)])
+
+
 def squeeze(text: str) -> str:
     """`text` with every run of white space as one space and none at the ends.
 

@@ -22,7 +22,7 @@ from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate, SampleOutputs
 from finegrained_rlhf.inference.generator import load_policy
-from finegrained_rlhf.inference.prompts import encode_inputs, encode_prompts, prompts_for, read_prompts
+from finegrained_rlhf.inference.inputs.prompts import encode_inputs, encode_prompts, prompts_for, read_prompts
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, open_policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import RewardConfig

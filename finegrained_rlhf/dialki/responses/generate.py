@@ -27,7 +27,7 @@ from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
 from finegrained_rlhf.inference.generator import DecodingConfig
-from finegrained_rlhf.inference.prompts import TooLong, encode_prompts
+from finegrained_rlhf.inference.inputs.prompts import TooLong, encode_prompts
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1

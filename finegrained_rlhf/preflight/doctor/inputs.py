@@ -13,7 +13,7 @@ from torch import nn
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inference.prompts import read_prompts
+from finegrained_rlhf.inference.inputs.prompts import read_prompts
 from finegrained_rlhf.models.loading import (
     ValueConfig,
     check_vocabulary,
@@ -107,9 +107,10 @@ def prompts(case: Case) -> Iterator[Finding]:
     limit, refuse = int(case.keys["max_prompt_tokens"]), case.keys["prompt_too_long"] == "refuse"
     for key, path in _files(case).items():
         found = case.prompts[key] = read_prompts(path, tokenizer, _NO_LIMIT, prompt=settings)
-        lengths = [len(prompt.input_ids) for prompt in found]
+        lengths = [length for prompt in found for length in prompt.pieces or (len(prompt.input_ids),)]
         cut = sum(length > limit for length in lengths)
-        what = f"{key}: {min(lengths)} to {max(lengths)} tokens, {cut:,} of {len(found):,} longer than {limit}"
+        each = " a passage" if len(lengths) > len(found) else ""
+        what = f"{key}: {min(lengths)} to {max(lengths)} tokens{each}, {cut:,} of {len(lengths):,} longer than {limit}"
         mend = f"max_prompt_tokens={max(lengths)} reads them whole"
         if cut and refuse:
             yield Finding("fail", what, f"{mend}; prompt_too_long=truncate cuts them")

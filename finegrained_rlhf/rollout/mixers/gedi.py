@@ -106,8 +106,8 @@ class _Class:
         limit: int,
         open_stepper: OpenStepper,
     ) -> _Class:
-        bare = [replace(prompt, input_ids=tuple(code)) for prompt in memory.prompts]
-        begun = [replace(prompt, input_ids=(*code, *prompt.input_ids)) for prompt in memory.prompts]
+        bare = [replace(prompt, input_ids=tuple(code), pieces=()) for prompt in memory.prompts]
+        begun = [replace(prompt, input_ids=(*code, *prompt.input_ids), pieces=()) for prompt in memory.prompts]
         ids, mask = pad_rows([prompt.input_ids for prompt in memory.prompts], model.pad_id, model.device)
         index = torch.arange(len(bare), device=model.device)
         scores = model.logprobs(model.encode(bare), index, ids, mask).logprobs.sum(dim=1)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Greedy
+from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.inference.prompts import prompts_for
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy

@@ -16,13 +16,21 @@ from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.conversations import USER, Message
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
-from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.inference.inputs.fusion import fused_prompts
+from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.text.chat import ChatFormat, PromptConfig
 from finegrained_rlhf.text.plain_text import plain_token_ids
 
 logger = logging.getLogger(__name__)
 
 TooLong = Literal["truncate", "refuse"]
+
+
+def _check_limit(max_tokens: int, too_long: str) -> None:
+    if too_long not in get_args(TooLong):
+        raise ConfigError(f"prompt_too_long: expected truncate or refuse, got {too_long!r}")
+    if max_tokens < 2:
+        raise ConfigError(f"max_prompt_tokens: expected at least 2, got {max_tokens}")
 
 
 def encode_prompts(
@@ -46,10 +54,7 @@ def encode_prompts(
         ConfigError: an unknown `too_long`, or a limit below 2.
         DataError: a prompt is too long and `too_long` is `refuse`.
     """
-    if too_long not in get_args(TooLong):
-        raise ConfigError(f"prompt_too_long: expected truncate or refuse, got {too_long!r}")
-    if max_tokens < 2:
-        raise ConfigError(f"max_prompt_tokens: expected at least 2, got {max_tokens}")
+    _check_limit(max_tokens, too_long)
     pairs = list(items)
     if not pairs:
         return []
@@ -88,6 +93,8 @@ def encode_inputs(
 ) -> list[Prompt]:
     """Prompts as the policy reads them: texts by `encode_prompts`, conversations by the chat template.
 
+    With `prompt.fusion` they are read in pieces instead (`inputs/fusion.py`).
+
     What a chat template was put around has the conversation as `messages` in its metadata. Where such a prompt is too
     long, the end of its last message is cut off; what the template writes stays. Without a template a conversation of
     one message is read as that message's text.
@@ -103,6 +110,9 @@ def encode_inputs(
         ConfigError: a chat template is asked for, or needed by a conversation of several messages, and there is none.
         DataError: the template refuses a conversation, or a prompt is too long and not to be cut.
     """
+    if prompt is not None and prompt.fusion is not None:
+        _check_limit(max_tokens, too_long)
+        return fused_prompts(items, tokenizer, max_tokens, too_long == "refuse", prompt.fusion)
     chat = ChatFormat(tokenizer, PromptConfig() if prompt is None else prompt)
     talks = {i: _messages(item, chat) for i, item in enumerate(items) if chat and (item.messages or chat.for_texts)}
     plain = [i for i in range(len(items)) if i not in talks]
@@ -202,6 +212,8 @@ def prompts_for(
         DataError: see `read_prompts`.
     """
     settings = prompt.over(policy.prompt)
+    if settings.fusion is not None and not isinstance(policy, Seq2SeqPolicy):
+        raise ConfigError("prompt.fusion: only encoder-decoders read a prompt in pieces, and this is a causal model")
     if isinstance(source, str):
         found = read_prompts(source, policy.tokenizer, max_tokens, too_long, settings)
     else:
@@ -209,6 +221,6 @@ def prompts_for(
     if any("messages" in item.metadata for item in found):
         policy.end_turns_with(ChatFormat(policy.tokenizer, settings).end_id)
         policy.prompt = PromptConfig("on", settings.system)
-    elif settings.chat_template == "off":
+    elif settings.chat_template == "off" or settings.fusion is not None:
         policy.prompt = settings
     return found

@@ -1,0 +1,1 @@
+"""From what was given to the prompts that a policy reads."""
