@@ -93,7 +93,8 @@ class PromptConfig:
 def record_prompt(directory: Path, config: PromptConfig) -> None:
     """Write beside a policy's weights how its prompts were put in training, where that is not the default."""
     if config != PromptConfig():
-        write_json(directory / PROMPT_RECORD, asdict(config))
+        record = {key: value for key, value in asdict(config).items() if key != "fusion" or value is not None}
+        write_json(directory / PROMPT_RECORD, record)
 
 
 def recorded_prompt(directory: Path) -> PromptConfig:

@@ -57,6 +57,7 @@ PLAN = Plan(
     prompts=4,
     samples=3,
     prompt_tokens=20,
+    piece_tokens=20,
     response_tokens=10,
     prompts_per_batch=4,
     validation_prompts=0,
@@ -95,7 +96,9 @@ def save_models(root: Path) -> Path:
     return root
 
 
-def job_of(models: Path, kind: str, prompts: int = 2, micro: int = 1, **changes: Any) -> OwnPrompts:
+def job_of(
+    models: Path, kind: str, prompts: int = 2, micro: int = 1, pieces: tuple[int, ...] = (), **changes: Any
+) -> OwnPrompts:
     ids = tuple(10 + i for i in range(PROMPT_TOKENS))
     metadata = {"question": "w1 w2", "passages": [Passage("", "w3", (" ".join(WORDS[:150]),))], "references": ("w4",)}
     rewards = {
@@ -113,7 +116,7 @@ def job_of(models: Path, kind: str, prompts: int = 2, micro: int = 1, **changes:
         "optimizer": OptimizerConfig(lr=1e-5),
         "total_steps": 10,
         "processes": ProcessConfig(precision="fp32"),
-        "prompts": tuple(Prompt(f"p{i}", "", ids, metadata) for i in range(prompts)),
+        "prompts": tuple(Prompt(f"p{i}", "", ids, metadata, pieces=pieces) for i in range(prompts)),
     }
     return OwnPrompts(**{**settings, **changes})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,15 @@ def value_model(owner: Policy, kind: str, shared: bool = False, heads: int = 1) 
         return SeparateValueModel(source, owner, heads).eval()
 
 
+def halved(asked: Sequence[Prompt]) -> list[Prompt]:
+    """The same prompts in two pieces each, those of one token in one."""
+    found = []
+    for prompt in asked:
+        half = len(prompt.input_ids) // 2
+        found.append(replace(prompt, pieces=(half, len(prompt.input_ids) - half) if half else ()))
+    return found
+
+
 def make_trainer(
     path: Path,
     kind: str = "t5",
@@ -97,9 +107,12 @@ def make_trainer(
     algorithm: AdvantageEstimator | None = None,
     engine: RolloutEngine | None = None,
     drawn: Mapping[str, Any] | None = None,
+    in_pieces: bool = False,
     **ppo: Any,
 ) -> PPOTrainer:
-    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig."""
+    """A trainer whose every part is small; `ppo` are fields of PPOConfig, `drawn` more of RolloutConfig. With
+    `in_pieces` every prompt is encoded in two parts.
+    """
     owner = policy(kind) if owner is None else owner
     processes = processes or Processes()
     scorers = scorers or {"words": WordScorer(), "length": LengthScorer()}
@@ -120,11 +133,12 @@ def make_trainer(
     heads = 1 if algorithm is None else algorithm.value_heads(list(scorers), config)
     values = value_model(owner, kind, shared, heads) if heads else None
     engine = make_engine(owner, rollout.engine) if engine is None else engine
+    asked = prompts(kind, training_prompts), prompts(kind, validation)
     parts = PPOParts(
         PPOModels(owner, values, optimizer, 100, processes),
         engine,
         RewardComposer(RewardConfig(scorers, weights, settings or {}), processes.sum_),
-        PPOData(prompts(kind, training_prompts), prompts(kind, validation)),
+        PPOData(*(halved(found) if in_pieces else found for found in asked)),
         processes,
         RunDirectory(path).create(),
     )

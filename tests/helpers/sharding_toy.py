@@ -23,6 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "t5": {"kind": "t5", "samples": 2},
     "t5_of_many_micro_batches": {"kind": "t5", "prompts_per_step": 5, "micro_batch_prompts": 1, "checkpointing": True},
     "t5_adapters": {"kind": "t5", "lora": True, "frozen": True, "prompts_per_step": 2},
+    "t5_in_pieces": {"kind": "t5", "in_pieces": True, "prompts_per_step": 3, "micro_batch_prompts": 1},
     "t5_shared_trunk": {"kind": "t5", "shared": True, "prompts_per_step": 1},
     "llama": {"kind": "llama", "samples": 2},
     "llama_adapters_of_one_prompt": {"kind": "llama", "lora": True, "prompts_per_step": 1, "checkpointing": True},

@@ -38,6 +38,7 @@ def lasting(trainer: PPOTrainer) -> int:
 VARIANTS: dict[str, dict[str, Any]] = {
     "full": {"kind": "t5"},
     "adapters": {"kind": "t5", "lora": True, "value": ValueConfig("shared"), "processes": ProcessConfig("bf16")},
+    "pieces": {"kind": "t5", "pieces": (PROMPT_TOKENS // 4,) * 4},
     "causal": {"kind": "gpt2", "micro": 2, "value": ValueConfig("shared")},
 }
 

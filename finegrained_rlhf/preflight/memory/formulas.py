@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from inspect import signature
 
+from finegrained_rlhf.models.families.pieces import PIECE_TOKENS
 from finegrained_rlhf.models.logprobs import token_logprobs
 from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan
@@ -66,11 +67,13 @@ def attention_bytes(plan: Plan, shape: ModelShape, rows: int, length: int) -> in
 
 
 def encoding_bytes(plan: Plan, shape: ModelShape, prompts: int) -> int:
-    """An encoder pass without gradients: output P·L·D·4, position bias P·H·L²·4, and one layer."""
-    length = plan.prompt_tokens
-    lasting = 4 * prompts * (length * shape.width + shape.heads * length**2)
-    layer = pass_bytes(shape, prompts * length, plan.value_bytes)
-    return lasting + max(layer, 8 * prompts * length * shape.width + attention_bytes(plan, shape, prompts, length))
+    """An encoder pass, no gradients: output P·L·D·4, bias R·H·l²·4, one layer over R·l tokens of prompts or pieces."""
+    length, rows = plan.piece_tokens, prompts
+    if length < plan.prompt_tokens:
+        rows = min(-(-prompts * plan.prompt_tokens // length), max(1, PIECE_TOKENS // length))
+    lasting = 4 * (prompts * plan.prompt_tokens * shape.width + rows * shape.heads * length**2)
+    layer = pass_bytes(shape, rows * length, plan.value_bytes)
+    return lasting + max(layer, 8 * rows * length * shape.width + attention_bytes(plan, shape, rows, length))
 
 
 def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""Where a model's configuration says how many layers it has, and copies with other numbers of them.
+"""Where a model's configuration says how many layers it has, copies with other numbers of them, and what a probe reads.
 
 Knows configurations only.
 """
@@ -18,6 +18,23 @@ class Layers:
 
     encoder: int
     decoder: int
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """One prompt with its responses.
+
+    Attributes:
+        samples: N.
+        prompt_tokens: L.
+        response_tokens: T.
+        pieces: tokens of each piece of the prompt that is encoded alone; empty: it is encoded whole.
+    """
+
+    samples: int
+    prompt_tokens: int
+    response_tokens: int
+    pieces: tuple[int, ...] = ()
 
 
 def with_layers(config: Any, layers: Layers | None) -> Any:

@@ -141,6 +141,7 @@ class Plan:
         prompts: P of one step on this process.
         samples: N.
         prompt_tokens: L, the longest prompt.
+        piece_tokens: its longest piece, where its pieces are encoded alone; L where it is encoded whole.
         response_tokens: T.
         prompts_per_batch: prompts decoded at once.
         validation_prompts: prompts answered at once in a validation; 0 for none.
@@ -166,6 +167,7 @@ class Plan:
     prompts: int
     samples: int
     prompt_tokens: int
+    piece_tokens: int
     response_tokens: int
     prompts_per_batch: int
     validation_prompts: int

@@ -22,10 +22,9 @@ from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.frozen import linear_parameters
-from finegrained_rlhf.preflight.memory.layers import Layers
+from finegrained_rlhf.preflight.memory.layers import Layers, ProbeBatch
 from finegrained_rlhf.preflight.memory.plan import Plan, RewardModelShape
 from finegrained_rlhf.preflight.memory.probe import (
-    ProbeBatch,
     config_of_model,
     count,
     feed_forward_copies,
@@ -85,10 +84,11 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     data = data or job.read_data(policy)
     value = value_shell(job.value, policy, heads=job.value_heads)
     own = isinstance(value, SeparateValueModel)
-    longest = max(len(prompt.input_ids) for prompt in (*data.train, *data.validation))
+    most = max((*data.train, *data.validation), key=lambda prompt: len(prompt.input_ids))
+    longest = len(most.input_ids)
     sampling, number = job.rollout, machine.gpus if machine else processes.count
     prompts = -(-sampling.prompts_per_step // number)
-    batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens)
+    batch = ProbeBatch(sampling.samples_per_prompt, longest, sampling.max_new_tokens, most.pieces)
     drawn = batch.samples if job.validation_decoding == "sampling" else 1
     validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number // drawn)
     at_once = sampling.prompts_per_batch
@@ -111,6 +111,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         prompts=prompts,
         samples=batch.samples,
         prompt_tokens=longest,
+        piece_tokens=max(most.pieces, default=longest),
         response_tokens=batch.response_tokens,
         prompts_per_batch=at_once or prompts,
         validation_prompts=min(validation, at_once or validation),

@@ -8,7 +8,6 @@ kernels keep. Layers are alike, so two counts, of one layer and of two, give any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.preflight.memory.blocks import blocks_of, largest_trained
-from finegrained_rlhf.preflight.memory.layers import Layers, decoder_config, layers_of, with_layers
+from finegrained_rlhf.preflight.memory.layers import Layers, ProbeBatch, decoder_config, layers_of, with_layers
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.chat import recorded_prompt
@@ -210,21 +209,6 @@ def saved_bytes(module: nn.Module, run: Callable[[], object]) -> int:
     return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in own)
 
 
-@dataclass(frozen=True)
-class ProbeBatch:
-    """One prompt with its responses.
-
-    Attributes:
-        samples: N.
-        prompt_tokens: L.
-        response_tokens: T.
-    """
-
-    samples: int
-    prompt_tokens: int
-    response_tokens: int
-
-
 def policy_activations(
     policy: Policy, config: PolicyConfig, shared: bool, batch: ProbeBatch, processes: Processes
 ) -> Activations:
@@ -274,7 +258,8 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
 def _inputs(token: int, batch: ProbeBatch, device: torch.device) -> tuple[Prompt, Tensor, Tensor]:
     """A prompt, the prompt of each response, and the responses [N, T]."""
     ids = torch.full((batch.samples, batch.response_tokens), token, device=device)
-    return Prompt("probe", "", (token,) * batch.prompt_tokens), torch.zeros_like(ids[:, 0]), ids
+    prompt = Prompt("probe", "", (token,) * batch.prompt_tokens, pieces=batch.pieces)
+    return prompt, torch.zeros_like(ids[:, 0]), ids
 
 
 def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes: Processes) -> int:
