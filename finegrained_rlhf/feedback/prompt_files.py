@@ -234,7 +234,8 @@ def _passages(value: Any) -> tuple[Passage, ...]:
 
 def _named(item: Mapping[str, Any], field: str) -> Passage:
     """A passage with a name, which answers may give as their evidence."""
-    name, text = (require_text(get_field(item, key, f"{field}."), f"{field}.{key}") for key in ("id", "text"))
+    name = require_text(get_field(item, "id", f"{field}."), f"{field}.id")
+    text = require_text(item["text"], f"{field}.text", empty=True)
     title = item.get("title", "")
     require(isinstance(title, str), f"expected a text, got {type(title).__name__}", f"{field}.title")
     return Passage.uncut(name, text, title)

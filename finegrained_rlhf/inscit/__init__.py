@@ -9,8 +9,10 @@ __getattr__, __dir__ = lazy_exports(
         "EvaluateResponseTypes": "types.evaluate",
         "InspectInscit": "data.inspection",
         "MakeHumanEvaluation": "human.tasks",
+        "MakeReaderInputs": "reader.inputs",
         "MakeResponseTypes": "types.instances",
         "ReadHumanEvaluation": "human.tasks",
+        "ReadReaderOutputs": "reader.outputs",
         "ScoreHumanEvaluation": "human.score",
     },
 )

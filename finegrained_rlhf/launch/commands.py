@@ -72,6 +72,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_rewrite_world": "make a RewriteWorld",
         "make_tone_world": "make a ToneWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
+        "make_reader_inputs": "make the prompts of a reader of INSCIT: conversation and passages",
+        "read_reader_outputs": "read what a reader of INSCIT said as predictions",
         "make_response_types": "make texts of INSCIT's turns with their response type, for a classifier",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",

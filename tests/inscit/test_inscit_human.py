@@ -250,7 +250,7 @@ def test_settings_that_cannot_be() -> None:
         ({"predictions": {}}, "expected two systems or more"),
         ({"predictions": {"human": "f"}}, "human names the labels of the data"),
         ({"conversations": 0}, "conversations: expected at least 1"),
-        ({"corpus": "c"}, "corpus and store: expected both or none"),
+        ({"store": "s"}, "store: expected the corpus"),
     ):
         with pytest.raises(ConfigError, match=problem):
             MakeHumanEvaluation(**{"data": "d", "raters": ["a"], "output_dir": "o", "predictions": {"x": "f"}, **wrong})

@@ -19,12 +19,11 @@ from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
 from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
-from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.store import PassageStore
 
 _FORMAT = "finegrained-inscit-human-evaluation/1"
 HUMAN = "human"
@@ -55,7 +54,7 @@ class MakeHumanEvaluation:
         output_dir: directory of the tasks; made whole or not at all.
         conversations: how many are drawn; None or more than there are takes all.
         corpus: of the passages that the data does not hold; None shows their ids alone.
-        store: directory of the corpus's `PassageStore`; needed with `corpus`.
+        store: directory of the corpus's `PassageStore`; None reads the corpus from its beginning.
         seed: of conversations and orders.
     """
 
@@ -79,8 +78,7 @@ class MakeHumanEvaluation:
             raise ConfigError("predictions: expected two systems or more, the human included")
         if self.conversations is not None and self.conversations < 1:
             raise ConfigError(f"conversations: expected at least 1, got {self.conversations}")
-        if (self.corpus is None) != (self.store is None):
-            raise ConfigError("corpus and store: expected both or none")
+        check_corpus_keys(self.corpus, self.store)
 
     def run(self) -> None:
         """Read, draw, write; prints one line.
@@ -120,16 +118,10 @@ class MakeHumanEvaluation:
         self, everything: Sequence[InscitTurn], chosen: Sequence[InscitTurn], systems: Mapping[str, Predictions]
     ) -> dict[str, str]:
         """What is shown of each passage that a system names."""
-        known: dict[str, str] = {}
-        for turn in everything:
-            for part in (*turn.earlier, *(label.evidence for label in turn.labels)):
-                known |= {one.id: f"[{one.id}] {' | '.join(one.titles)}\n{one.text}" for one in part}
         named = {name for said in systems.values() for turn in chosen for name in said[turn.key].evidence}
-        missing = sorted(named - known.keys())
-        if missing and self.corpus is not None and self.store is not None:
-            found = PassageStore(self.store, Corpus(self.corpus)).find(missing)
-            known |= {name: f"[{name}] {one.title}\n{one.text}" for name, one in found.items()}
-        return {name: known.get(name, f"[{name}]") for name in named}
+        known = passages_by_id(named, everything, self.corpus, self.store)
+        shown = {one.id: f"[{one.id}] {' | '.join(one.titles)}\n{one.text}" for one in known.values()}
+        return {name: shown.get(name, f"[{name}]") for name in named}
 
 
 def _first_label(turn: InscitTurn) -> InscitPrediction:

@@ -1,0 +1,54 @@
+"""The passages of a data set and of its corpus by id.
+
+Knows turns, corpora and stores. A passage that the data holds is taken from there, as people saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
+from finegrained_rlhf.retrieval.corpus import Corpus
+from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
+from finegrained_rlhf.retrieval.passages.store import PassageStore
+
+
+def passages_of_turns(turns: Sequence[InscitTurn]) -> dict[str, EvidencePassage]:
+    """Every passage that a label or an earlier turn of the data rests on."""
+    known: dict[str, EvidencePassage] = {}
+    for turn in turns:
+        for part in (*turn.earlier, *(label.evidence for label in turn.labels)):
+            known |= {one.id: one for one in part}
+    return known
+
+
+def check_corpus_keys(corpus: str | None, store: str | None) -> None:
+    """Raise ConfigError where a store is named without its corpus."""
+    if store is not None and corpus is None:
+        raise ConfigError("store: expected the corpus that it was built of as well")
+
+
+def passages_by_id(
+    ids: Collection[str], turns: Sequence[InscitTurn], corpus: str | None, store: str | None
+) -> dict[str, EvidencePassage]:
+    """The passages with these ids, from the data or, where it lacks them, from the corpus.
+
+    Args:
+        ids: of passages.
+        turns: of the data.
+        corpus: file or directory; None looks up nothing, and leaves out what the data lacks.
+        store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
+
+    Raises:
+        DataError: an id is not in the corpus either.
+    """
+    known = passages_of_turns(turns)
+    missing = sorted(set(ids) - known.keys())
+    if missing and corpus is not None:
+        opened = Corpus(corpus)
+        found = opened.find(missing) if store is None else PassageStore(store, opened).find(missing)
+        for name, one in found.items():
+            titles = tuple(title for title in one.title.split(SEPARATOR) if title)
+            known[name] = EvidencePassage(name, one.text, titles)
+    return {name: known[name] for name in ids if name in known}

@@ -1,0 +1,200 @@
+"""Prompt files for readers: a conversation, the passages that may answer its last turn, and what is to be said.
+
+Knows turns, retrieved passages, predictions and the passages of a corpus. Does not know tokenizers: what is too long is
+cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4; INSCIT's reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from finegrained_rlhf.core.checks import get_field, require
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
+from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
+from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
+
+ReaderLabels = Literal["first", "all"]
+ORACLE = "oracle"
+"""The `types` that are those of the labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeReaderInputs:
+    """Write a prompt file for a reader; the job of `scripts/make_reader_inputs.py`.
+
+    A prompt has the name of its turn, its `turns`, its `passages` and its `answer`s: what each label of the turn would
+    have the reader say.
+
+    Attributes:
+        data: file of conversations.
+        output: JSON-lines file.
+        task: `joint` teaches to name the evidence and to answer; `response` to answer alone.
+        retrieved: file of ranked passages (`[{conv_id, turn_id, ctxs: [{id, score}]}]`); None: none.
+        evidence: `gold`, the evidence of the label, or a file of predictions whose evidence is read; in place of
+            `retrieved`. None: no such.
+        passages: at most so many passages of a turn.
+        earlier: whether the evidence of earlier turns comes before what was retrieved, the newest turn's first.
+        add_gold: put the label's evidence among the passages where it is not, as INSCIT's reader is trained.
+        labels: `first`: a prompt a turn; `all`: a prompt a label, with its target first.
+        types: `oracle`, the type of the label, or a JSON-lines file of `id` and `label` by the name of the turn; told
+            to the reader at the end of the context. None tells none.
+        corpus: of the passages that the data does not hold.
+        store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
+    """
+
+    data: str
+    output: str
+    task: ReaderTask = "joint"
+    retrieved: str | None = None
+    evidence: str | None = None
+    passages: int = 50
+    earlier: bool = True
+    add_gold: bool = False
+    labels: ReaderLabels = "first"
+    types: str | None = None
+    corpus: str | None = None
+    store: str | None = None
+
+    def __post_init__(self) -> None:
+        check_reader_task(self.task)
+        if self.labels not in get_args(ReaderLabels):
+            raise ConfigError(f"labels: expected first or all, got {self.labels!r}")
+        if (self.retrieved is None) == (self.evidence is None):
+            raise ConfigError("retrieved or evidence: expected exactly one of them")
+        if self.evidence is not None and (self.add_gold or self.task == "joint"):
+            key = "add_gold=true" if self.add_gold else "task=joint"
+            raise ConfigError(f"{key}: a reader that is given its evidence answers alone (task=response)")
+        if self.passages < 1:
+            raise ConfigError(f"passages: expected at least 1, got {self.passages}")
+        check_corpus_keys(self.corpus, self.store)
+
+    def run(self) -> int:
+        """Read, choose, write; prints one line, and returns how many prompts there are.
+
+        Raises:
+            DataError: a file is damaged, or lacks a turn, or a passage is nowhere.
+        """
+        turns = turns_of(read_inscit(self.data).conversations)
+        asked = list(_asked(turns, self.labels))
+        ids = self._passages(asked, turns)
+        known = passages_by_id({name for row in ids for name in row}, turns, self.corpus, self.store)
+        types = None if self.types in (None, ORACLE) else read_type_file(self.types, turns)
+        rows = []
+        for one, names in zip(asked, ids, strict=True):
+            missing = [name for name in names if name not in known]
+            if missing:
+                problem = f"passage {missing[0]!r} is not in the data: name the corpus that it was retrieved from"
+                raise DataError(problem, file=self.retrieved or self.evidence, record=one.turn.name, field="corpus")
+            kind = one.label.response_type if types is None else types[one.turn.name]
+            context = one.turn.context if self.types is None else with_type(one.turn.context, kind)
+            rows.append(_row(one, context, [known[name] for name in names], self.task))
+        write_jsonl(self.output, rows)
+        mean = sum(map(len, ids)) / len(ids)
+        print(f"{len(rows)} prompts of {len(turns)} turns, {mean:.1f} passages a prompt -> {self.output}")
+        return len(rows)
+
+    def _passages(self, asked: Sequence[Asked], turns: Sequence[InscitTurn]) -> list[list[str]]:
+        """The ids of the passages of each prompt."""
+        if self.evidence == "gold":
+            return [unique(one.gold)[: self.passages] for one in asked]
+        if self.evidence is not None:
+            said = read_predictions(self.evidence, turns)
+            return [unique(said[one.turn.key].evidence)[: self.passages] for one in asked]
+        assert self.retrieved is not None
+        run = read_retrieved(self.retrieved, turns)
+        found = []
+        for one in asked:
+            before = earlier_ids(one.turn, newest_first=True) if self.earlier else []
+            ids = unique([*before, *(hit.id for hit in run[one.turn.name])])[: self.passages]
+            found.append(with_gold(ids, one.gold, self.passages) if self.add_gold else ids)
+        return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt to be made.
+
+    Attributes:
+        name: of the prompt.
+        turn: that is to be answered.
+        label: what it is to teach.
+    """
+
+    name: str
+    turn: InscitTurn
+    label: InscitLabel
+
+    @property
+    def gold(self) -> list[str]:
+        """The ids of the label's evidence, each once."""
+        return unique(passage.id for passage in self.label.evidence)
+
+
+def _asked(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
+    for turn in turns:
+        chosen = turn.labels if labels == "all" else turn.labels[:1]
+        for number, label in enumerate(chosen, start=1):
+            yield Asked(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Each of them once, in order."""
+    return list(dict.fromkeys(names))
+
+
+def earlier_ids(turn: InscitTurn, newest_first: bool) -> list[str]:
+    """The ids of the evidence of earlier turns, each once."""
+    order = reversed(turn.earlier) if newest_first else turn.earlier
+    return unique(passage.id for part in order for passage in part)
+
+
+def with_gold(ids: Sequence[str], gold: Sequence[str], most: int) -> list[str]:
+    """The ids with all of the gold ones among them, in place of the last others where there is no room."""
+    missing = [name for name in gold if name not in ids][:most]
+    kept, room = list(ids), most - len(missing)
+    for name in reversed(ids):
+        if len(kept) <= room:
+            break
+        if name not in gold:
+            kept.remove(name)
+    return [*kept[:room], *missing]
+
+
+def _row(one: Asked, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask) -> dict[str, Any]:
+    labels = [one.label, *(label for label in one.turn.labels if label is not one.label)]
+    answers = [joint_target(label.response, label.passages) if task == "joint" else label.response for label in labels]
+    return {
+        "id": one.name,
+        "turns": list(context),
+        "passages": [{"id": p.id, "title": "|".join(p.titles), "text": " ".join(p.text.split())} for p in passages],
+        "answer": answers,
+        "conv_id": one.turn.conversation,
+        "turn_id": one.turn.number,
+    }
+
+
+def read_type_file(path: str, turns: Sequence[InscitTurn]) -> Mapping[str, Any]:
+    """The type that a classifier says each turn's response has, by the name of the turn.
+
+    Raises:
+        DataError: a turn is missing or there twice, or a label is no type.
+    """
+    found: dict[str, Any] = {}
+    for number, row in enumerate(read_jsonl(path)):
+        try:
+            name, kind = get_field(row, "id"), get_field(row, "label")
+            require(kind in RESPONSE_TYPES, f"expected one of {', '.join(RESPONSE_TYPES)}, got {kind!r}", "label")
+            require(name not in found, f"turn {name!r} is there twice", "id")
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+        found[name] = kind
+    for turn in turns:
+        if turn.name not in found:
+            raise DataError(f"turn {turn.name!r} has no type", file=path)
+    return found

@@ -1,0 +1,88 @@
+"""From what a reader said to predictions in the published format.
+
+Knows the prompt file that `inputs.py` writes and the answers that `generate.py` writes to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from finegrained_rlhf.core.checks import get_field, require, require_text
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.feedback.prompt_files import read_prompt_file
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.evaluation.predictions import (
+    InscitPrediction,
+    read_predictions,
+    write_predictions,
+)
+from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, check_reader_task, read_joint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadReaderOutputs:
+    """Write predictions; the job of `scripts/read_reader_outputs.py`.
+
+    Attributes:
+        data: file of conversations.
+        inputs: prompt file that the reader answered, a prompt a turn.
+        responses: its answers, JSON lines of `id` and `response`.
+        output: JSON file of predictions.
+        task: `joint`: the answers name their evidence; `response`: their evidence is all that the reader was given.
+    """
+
+    data: str
+    inputs: str
+    responses: str
+    output: str
+    task: ReaderTask = "joint"
+
+    def __post_init__(self) -> None:
+        check_reader_task(self.task)
+
+    def run(self) -> dict[str, int]:
+        """Read, take apart, write, print one line.
+
+        Returns:
+            How many turns there are, how many ids were `unknown` or `repeated`, and how many answers are missing.
+
+        Raises:
+            DataError: a file is damaged, or a turn is missing or there twice.
+        """
+        turns = turns_of(read_inscit(self.data).conversations)
+        given = {
+            item.id: [passage.id for passage in item.metadata.get("passages", ())]
+            for item in read_prompt_file(self.inputs)
+        }
+        said = _responses(self.responses)
+        counts, predictions = Counter[str](), {}
+        for turn in turns:
+            for name, file in ((turn.name in given, self.inputs), (turn.name in said, self.responses)):
+                if not name:
+                    raise DataError(f"has nothing for turn {turn.name!r}", file=file)
+            text, ids = said[turn.name], given[turn.name]
+            one = read_joint(text, ids) if self.task == "joint" else SaidByReader(text.strip(), tuple(ids))
+            counts.update(unknown=one.unknown, repeated=one.repeated, unanswered=not one.answered)
+            predictions[turn.key] = InscitPrediction(one.response, one.evidence)
+        write_predictions(self.output, turns, predictions)
+        read_predictions(self.output, turns)
+        found = {"turns": len(turns), **{name: int(counts[name]) for name in ("unknown", "repeated", "unanswered")}}
+        told = f"{found['unknown']} ids of passages that were not given, {found['repeated']} named again"
+        print(f"{len(turns)} turns, {told}, {found['unanswered']} without an answer -> {self.output}")
+        return found
+
+
+def _responses(path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, row in enumerate(read_jsonl(path)):
+        try:
+            name: Any = require_text(get_field(row, "id"), "id")
+            require(name not in found, f"turn {name!r} is answered twice", "id")
+            found[name] = require_text(get_field(row, "response"), "response", empty=True)
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+    return found

@@ -1,0 +1,91 @@
+"""What a reader is taught to say, and what is read from what it says.
+
+Knows `evidence: id1 | id2 answer: RESPONSE` (thesis, section 5.4; INSCIT's reader). Does not know files or models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.inscit.data.records import CLARIFICATION, DIRECT, NOTHING, RELEVANT, ResponseType
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
+
+ReaderTask = Literal["joint", "response"]
+TYPE_NAMES: dict[ResponseType, str] = {
+    DIRECT: "direct answer",
+    CLARIFICATION: "clarification",
+    RELEVANT: "no answer but relevant information",
+    NOTHING: "no answer and no information",
+}
+"""What a reader is told that the type of its response is to be (thesis, section 5.5)."""
+_SAID = re.compile(r"\s*(?:evidence\s*:(?P<evidence>.*?))?\banswer\s*:(?P<answer>.*)", re.DOTALL)
+_EVIDENCE = re.compile(r"\s*evidence\s*:(?P<evidence>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SaidByReader:
+    """What a reader said, taken apart.
+
+    Attributes:
+        response: its words; `NO_INFORMATION` where it gave no answer.
+        evidence: ids of passages that it was given, each once, in its order.
+        unknown: how many ids it named that it was not given.
+        repeated: how many it named again.
+        answered: whether it gave an answer at all.
+    """
+
+    response: str
+    evidence: tuple[str, ...]
+    unknown: int = 0
+    repeated: int = 0
+    answered: bool = True
+
+
+def check_reader_task(task: str) -> None:
+    """Raise ConfigError where a task is neither `joint` nor `response`."""
+    if task not in get_args(ReaderTask):
+        raise ConfigError(f"task: expected joint or response, got {task!r}")
+
+
+def joint_target(response: str, evidence: Iterable[str]) -> str:
+    """`evidence: id1 | id2 answer: RESPONSE`, the ids sorted and each once."""
+    ids = " | ".join(sorted(set(evidence)))
+    return f"evidence: {ids} answer: {response}" if ids else f"evidence: answer: {response}"
+
+
+def read_joint(text: str, given: Sequence[str]) -> SaidByReader:
+    """What `joint_target` was to teach, read from what was said.
+
+    White space inside of ids does not count: tokenizers may write it otherwise.
+
+    Args:
+        text: that a reader wrote.
+        given: ids of the passages that it read.
+    """
+    whole = _SAID.match(text)
+    part = whole or _EVIDENCE.match(text)
+    named = (part["evidence"] if part else None) or ""
+    known = {_bare(name): name for name in given}
+    found, unknown, repeated = list[str](), 0, 0
+    for name in filter(None, map(_bare, named.split("|"))):
+        if name not in known:
+            unknown += 1
+        elif known[name] in found:
+            repeated += 1
+        else:
+            found.append(known[name])
+    answer = whole["answer"].strip() if whole else ""
+    return SaidByReader(answer or NO_INFORMATION, tuple(found), unknown, repeated, bool(answer))
+
+
+def _bare(name: str) -> str:
+    return "".join(name.split())
+
+
+def with_type(context: Sequence[str], response_type: ResponseType) -> tuple[str, ...]:
+    """A context whose last utterance ends with the type that the response is to have."""
+    return (*context[:-1], f"{context[-1]} response type: {TYPE_NAMES[response_type]}")
