@@ -8,11 +8,13 @@ __getattr__, __dir__ = lazy_exports(
         "EvaluateInscit": "evaluation.evaluate",
         "EvaluateResponseTypes": "types.evaluate",
         "InspectInscit": "data.inspection",
+        "MakeDprData": "search.dense_data",
         "MakeHumanEvaluation": "human.tasks",
         "MakeReaderInputs": "reader.inputs",
         "MakeResponseTypes": "types.instances",
         "ReadHumanEvaluation": "human.tasks",
         "ReadReaderOutputs": "reader.outputs",
+        "RetrieveEvidence": "search.retrieve",
         "ScoreHumanEvaluation": "human.score",
     },
 )

@@ -72,6 +72,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_rewrite_world": "make a RewriteWorld",
         "make_tone_world": "make a ToneWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
+        "retrieve_evidence": "search an index for every turn of INSCIT",
+        "make_dpr_data": "make what a dense retriever learns from, of INSCIT's turns",
         "make_reader_inputs": "make the prompts of a reader of INSCIT: conversation and passages",
         "read_reader_outputs": "read what a reader of INSCIT said as predictions",
         "make_response_types": "make texts of INSCIT's turns with their response type, for a classifier",

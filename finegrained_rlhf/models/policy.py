@@ -24,7 +24,7 @@ from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states
-from finegrained_rlhf.models.families.pieces import encode_prompts
+from finegrained_rlhf.models.families.pieces import encode_in_pieces
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
 from finegrained_rlhf.text.chat import PromptConfig
@@ -248,7 +248,7 @@ class Seq2SeqPolicy(Policy):
         return t5.ALIGNED if self.device.type == "cuda" and t5.is_t5(self.model) else 1
 
     def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor:
-        return encode_prompts(self.model, prompts, ids, mask, self.multiple)
+        return encode_in_pieces(self.model, prompts, ids, mask, self.multiple)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""

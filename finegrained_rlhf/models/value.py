@@ -12,7 +12,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import causal_states
-from finegrained_rlhf.models.families.pieces import encode_prompts
+from finegrained_rlhf.models.families.pieces import encode_in_pieces
 from finegrained_rlhf.models.policy import Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.runtime.sharding.shards import computed
 
@@ -94,7 +94,7 @@ class SeparateValueModel(nn.Module):
             states = computed(self.backbone, partial(causal_states, self.backbone, *inputs))
         else:
             mask = memory.prompt_mask
-            encode = partial(encode_prompts, self.backbone, memory.prompts, multiple=self._multiple(mask.device))
+            encode = partial(encode_in_pieces, self.backbone, memory.prompts, multiple=self._multiple(mask.device))
             encoded = computed(self.backbone, encode, memory.prompt_ids, mask)
             rest = mask, prompt_index, response_ids, self.start_ids
             states = computed(self.backbone, lambda given: seq2seq.decoder_states(self.backbone, given, *rest), encoded)

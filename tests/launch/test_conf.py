@@ -54,7 +54,7 @@ GROUPS = {
     "optimizer": ("train_conqrr",),
     "preset": ("train_ppo",),
     "baseline": ("train_dialki", "evaluate_inscit"),
-    "retriever": ("build_index", "search", "rewrite", "train_conqrr"),
+    "retriever": ("build_index", "search", "rewrite", "train_conqrr", "retrieve_evidence", "make_dpr_data"),
     "rewrite_reward": ("train_conqrr",),
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
@@ -69,9 +69,12 @@ NEEDED = {
     "train_reward_model": ["reward_model=relevance"],
     "read_public_feedback": ["public_feedback@source=mqm"],
     "evaluate_inscit": ["baseline=last_turn"],
+    "make_reader_inputs": ["retrieved=given"],
 }
 OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
 """Options that are one script's, where their group is several scripts'."""
+NOT_OF = {("policy", "fid"): ("train_conqrr",)}
+"""Options that a script of their group cannot use: its prompts have no passages."""
 TOGETHER = {("value", "none"): ["algorithm=rloo"], ("reward_model", "segment"): ["reward_model.kind=relevance"]}
 """Options that only another group's option can use."""
 ALONE = ("preset", "reward_model", "value")
@@ -194,7 +197,7 @@ def options() -> list[tuple[str, str, str]]:
         for group, scripts in GROUPS.items()
         for path in sorted((CONF / group).glob("*.yaml"))
         for script in scripts
-        if OWN.get(path.stem, script) == script
+        if OWN.get(path.stem, script) == script and script not in NOT_OF.get((group, path.stem), ())
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
@@ -29,6 +30,16 @@ def check_corpus_keys(corpus: str | None, store: str | None) -> None:
         raise ConfigError("store: expected the corpus that it was built of as well")
 
 
+def corpus_passages(ids: Collection[str], corpus: str, store: str | None) -> dict[str, Passage]:
+    """The passages of a corpus with these ids, by its store or, without one, by reading it once.
+
+    Raises:
+        DataError: an id is not in the corpus, or the store is of another one.
+    """
+    opened, wanted = Corpus(corpus), sorted(set(ids))
+    return opened.find(wanted) if store is None else PassageStore(store, opened).find(wanted)
+
+
 def passages_by_id(
     ids: Collection[str], turns: Sequence[InscitTurn], corpus: str | None, store: str | None
 ) -> dict[str, EvidencePassage]:
@@ -46,9 +57,7 @@ def passages_by_id(
     known = passages_of_turns(turns)
     missing = sorted(set(ids) - known.keys())
     if missing and corpus is not None:
-        opened = Corpus(corpus)
-        found = opened.find(missing) if store is None else PassageStore(store, opened).find(missing)
-        for name, one in found.items():
+        for name, one in corpus_passages(missing, corpus, store).items():
             titles = tuple(title for title in one.title.split(SEPARATOR) if title)
             known[name] = EvidencePassage(name, one.text, titles)
     return {name: known[name] for name in ids if name in known}

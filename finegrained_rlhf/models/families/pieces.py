@@ -24,7 +24,7 @@ PIECE_TOKENS = 1 << 14
 """Tokens that go through the encoder at once, padding included: a batch of pieces of similar length."""
 
 
-def encode_prompts(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor, multiple: int = 1) -> Tensor:
+def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor, multiple: int = 1) -> Tensor:
     """Encoder output [P, L, D] of prompts, each of which is encoded whole or by pieces.
 
     Args:

@@ -1,0 +1,109 @@
+"""What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
+
+Knows turns, an index and the corpus that it was built of; writes what `train_dpr.py` reads. Every passage has the title
+and the text that the corpus gives it, since that is what an index encodes. Source: thesis, section 5.3; INSCIT's DPR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.inscit.data.passages import corpus_passages
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.search.retrieve import search_all
+from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
+from finegrained_rlhf.retrieval.recorded import RecordedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeDprData:
+    """Write records for a dense retriever; the job of `scripts/make_dpr_data.py`.
+
+    A record has the utterances of a turn; the evidence of all its labels as positives, the first label's first;
+    `hard_negatives`, what BM25 finds with the text of its first piece of evidence; and `negatives`, what it finds with
+    the query. No gold passage of the turn is among them. Turns without evidence are left out.
+
+    Attributes:
+        data: file of conversations.
+        index: directory of a lexical index of the corpus.
+        corpus: file or directory of the passages.
+        output: JSON-lines file.
+        store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
+        query: what is searched for (`evidence_query`).
+        negatives: at most so many of each kind; training draws from them.
+        batch_size: queries that are searched together.
+        retriever: settings that the index must have been built with; by default those that it has.
+    """
+
+    data: str
+    index: str
+    corpus: str
+    output: str
+    store: str | None = None
+    query: EvidenceQuery = "context"
+    negatives: int = 30
+    batch_size: int = 64
+    retriever: RetrieverConfig = field(default_factory=RecordedConfig)
+
+    def __post_init__(self) -> None:
+        check_evidence_query(self.query)
+        for name in ("negatives", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+
+    def run(self) -> int:
+        """Search, look up, write, print one line; returns how many records there are.
+
+        Raises:
+            DataError: the data is damaged, no turn has evidence, there is no finished index, or a passage is not in the
+                corpus.
+        """
+        everything = turns_of(read_inscit(self.data).conversations)
+        turns = [turn for turn in everything if gold_ids(turn)]
+        if not turns:
+            raise DataError("no turn has evidence", file=self.data)
+        retriever = self.retriever.open(Path(self.index))
+        gold = corpus_passages({name for turn in turns for name in gold_ids(turn)}, self.corpus, self.store)
+        room = self.negatives + max(len(gold_ids(turn)) for turn in turns)
+        groundings = [gold[gold_ids(turn)[0]].text for turn in turns]
+        hard = search_all(retriever, groundings, room, self.batch_size)
+        asked = [evidence_query(turn.context, self.query) for turn in turns]
+        other = search_all(retriever, asked, room, self.batch_size)
+        near = [self._without_gold(turn, hits) for turn, hits in zip(turns, hard, strict=True)]
+        far = [self._without_gold(turn, hits) for turn, hits in zip(turns, other, strict=True)]
+        known = gold | corpus_passages({name for names in (*near, *far) for name in names}, self.corpus, self.store)
+        rows = [
+            {
+                "id": turn.name,
+                "turns": list(turn.context),
+                "positives": _rows(gold_ids(turn), known),
+                "hard_negatives": _rows(one, known),
+                "negatives": _rows(two, known),
+            }
+            for turn, one, two in zip(turns, near, far, strict=True)
+        ]
+        write_jsonl(self.output, rows)
+        print(f"{len(rows)} of {len(everything)} turns, the others have no evidence -> {self.output}")
+        return len(rows)
+
+    def _without_gold(self, turn: InscitTurn, hits: Sequence[Hit]) -> list[str]:
+        gold = set(gold_ids(turn))
+        return [hit.id for hit in hits if hit.id not in gold][: self.negatives]
+
+
+def gold_ids(turn: InscitTurn) -> list[str]:
+    """The ids of the evidence of all labels of a turn, each once, the first label's first."""
+    return list(dict.fromkeys(passage.id for label in turn.labels for passage in label.evidence))
+
+
+def _rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, Any]]:
+    found = [known[name] for name in names]
+    return [{"id": one.id, "title": one.title, "text": " ".join(one.text.split())} for one in found]

@@ -1,0 +1,35 @@
+"""What is searched for in a turn. Knows conversations as texts.
+
+The authors publish what BM25 found, not what they searched for: choose on dev, and say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
+
+EvidenceQuery = Literal["last_turn", "context", "first_last", "turns"]
+
+
+def check_evidence_query(query: str) -> None:
+    """Raise ConfigError where it is none."""
+    if query not in get_args(EvidenceQuery):
+        raise ConfigError(f"query: expected {', '.join(get_args(EvidenceQuery))}, got {query!r}")
+
+
+def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
+    """A query.
+
+    Args:
+        context: what was said, the user first and last.
+        query: `last_turn`; `context`, everything; `first_last`, what the user said first and last; `turns`, everything
+            with ` [SEP] ` between the utterances, as dense retrievers read it.
+    """
+    if query == "last_turn":
+        return context[-1]
+    if query == "first_last":
+        return " ".join(dict.fromkeys((context[0], context[-1])))
+    return (SEPARATOR if query == "turns" else " ").join(context)

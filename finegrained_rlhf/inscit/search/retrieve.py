@@ -1,0 +1,87 @@
+"""Ranked passages for every turn of a file.
+
+Knows turns and retrievers by their protocol. Writes what `read_retrieved` reads: `[{conv_id, turn_id, ctxs}]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tqdm import tqdm
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
+from finegrained_rlhf.retrieval.recorded import RecordedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrieveEvidence:
+    """Search an index for every turn; the job of `scripts/retrieve_evidence.py`.
+
+    Attributes:
+        data: file of conversations.
+        index: directory of the index.
+        output: JSON file of ranked passages, `[{conv_id, turn_id, ctxs: [{id, score}]}]`.
+        query: what is searched for (`evidence_query`).
+        k: passages a turn.
+        batch_size: queries that are searched together.
+        retriever: settings that the index must have been built with; by default those that it has.
+    """
+
+    data: str
+    index: str
+    output: str
+    query: EvidenceQuery = "context"
+    k: int = 100
+    batch_size: int = 64
+    retriever: RetrieverConfig = field(default_factory=RecordedConfig)
+
+    def __post_init__(self) -> None:
+        check_evidence_query(self.query)
+        for name in ("k", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+
+    def run(self) -> int:
+        """Search, write, print one line; returns how many turns there are.
+
+        Raises:
+            DataError: the data is damaged, or there is no finished index.
+        """
+        turns = turns_of(read_inscit(self.data).conversations)
+        retriever = self.retriever.open(Path(self.index))
+        queries = [evidence_query(turn.context, self.query) for turn in turns]
+        found = search_all(retriever, queries, self.k, self.batch_size)
+        write_retrieved(self.output, turns, found)
+        print(f"{len(turns)} turns, {self.k} passages at most -> {self.output}")
+        return len(turns)
+
+
+def search_all(retriever: Retriever, queries: Sequence[str], k: int, batch_size: int) -> list[list[Hit]]:
+    """The best passages for each query, searched in batches under a progress bar."""
+    found: list[list[Hit]] = []
+    with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= batch_size) as bar:
+        for start in range(0, len(queries), batch_size):
+            batch = queries[start : start + batch_size]
+            found += retriever.search(batch, k)
+            bar.update(len(batch))
+    return found
+
+
+def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequence[Sequence[Hit]]) -> None:
+    """Write ranked passages of turns as `read_retrieved` reads them."""
+    rows = [
+        {
+            "conv_id": turn.conversation,
+            "turn_id": turn.number,
+            "ctxs": [{"id": hit.id, "score": round(float(hit.score), 6)} for hit in hits],
+        }
+        for turn, hits in zip(turns, found, strict=True)
+    ]
+    write_json(path, rows)
