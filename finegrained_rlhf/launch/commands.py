@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "train_gedi": "train a class-conditional language model, with which GeDi steers a policy",
         "train_reward_model": "train one of the four reward models on span feedback or preferences",
         "train_ppo": "train a policy by PPO on token rewards from reward models",
+        "train_dpr": "train the two towers of dense passage retrieval",
         "train_dialki": "train DIALKI to find the knowledge of a dialogue's next turn",
         "train_conqrr": "train a query rewriter, supervised or by retrieval reward",
     },
