@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_response_types": "make texts of INSCIT's turns with their response type, for a classifier",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
+        "convert_dpr": "make two towers of a checkpoint of Facebook's DPR",
         "prepare_models": "make model directories of pretrained weights that packages carry",
         "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",

@@ -72,8 +72,12 @@ NEEDED = {
 }
 OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
 """Options that are one script's, where their group is several scripts'."""
-TOGETHER = {("value", "none"): ["algorithm=rloo"], ("reward_model", "segment"): ["reward_model.kind=relevance"]}
-"""Options that only another group's option can use."""
+TOGETHER = {
+    ("value", "none"): ["algorithm=rloo"],
+    ("reward_model", "segment"): ["reward_model.kind=relevance"],
+    ("retriever", "dense"): ["retriever.encoder.path=given"],  # or two towers
+}
+"""Options that only another group's option can use, or that need one of several keys."""
 ALONE = ("preset", "reward_model", "value")
 """Groups whose options say something about another group's."""
 

@@ -112,7 +112,8 @@ def test_records_become_token_ids(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "data.jsonl", rows)
     records = read_dpr_records(tmp_path / "data.jsonl")
     assert list(records[1].turns) == dpr_rows(3)[1]["turns"] and len(records[1].positives) == 2
-    towers = TwoTowers.open(*[save_tower(tmp_path / "tower", 0)] * 2, 64, 64)
+    tower = save_tower(tmp_path / "tower", 0)
+    towers = TwoTowers.open(tower, tower, 64, 64)
     data = DprSet.of(records, towers)
     shown = towers.query.tokenizer.decode(data.examples[1].ids)
     assert (

@@ -55,7 +55,8 @@ def weights(trainer: DprTrainer) -> dict[str, Tensor]:
 def test_a_step_is_the_mean_over_its_queries_whatever_the_micro_batches(
     files: Path, tmp_path: Path, freeze: bool
 ) -> None:
-    """The rate is small: keys' biases have no gradient but rounding noise, which Adam divides by its own size."""
+    """The rate is small: what moves all scores of a query alike, such as the last bias of the passage tower, has no
+    gradient but rounding noise, which Adam divides by its own size."""
     found, slow = [], OptimizerConfig(lr=1e-3, eps=1e-4, schedule="constant", max_grad_norm=2.0)
     for size in (1, 3, 8, 64):
         batches = DprBatchConfig(8, size, size)
@@ -116,7 +117,7 @@ def test_the_step_is_torchs_own(files: Path, tmp_path: Path) -> None:
         return 0.0
 
     trainer.optimizer_step = kept_gradients  # type: ignore[method-assign]
-    assert trainer.train_step(1)["loss"] == pytest.approx(float(total), abs=1e-5)
+    assert trainer.train_step(1)["loss"] == pytest.approx(float(total.detach()), abs=1e-5)
     assert caught.keys() == gradients.keys() and len(caught) > 20
     for name, value in caught.items():
         torch.testing.assert_close(value, gradients[name], atol=1e-5, rtol=1e-4)
