@@ -75,8 +75,12 @@ OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": 
 """Options that are one script's, where their group is several scripts'."""
 NOT_OF = {("policy", "fid"): ("train_conqrr",)}
 """Options that a script of their group cannot use: its prompts have no passages."""
-TOGETHER = {("value", "none"): ["algorithm=rloo"], ("reward_model", "segment"): ["reward_model.kind=relevance"]}
-"""Options that only another group's option can use."""
+TOGETHER = {
+    ("value", "none"): ["algorithm=rloo"],
+    ("reward_model", "segment"): ["reward_model.kind=relevance"],
+    ("retriever", "dense"): ["retriever.encoder.path=given"],  # or two towers
+}
+"""Options that only another group's option can use, or that need one of several keys."""
 ALONE = ("preset", "reward_model", "value")
 """Groups whose options say something about another group's."""
 

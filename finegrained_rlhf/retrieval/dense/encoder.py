@@ -1,12 +1,12 @@
 """Frozen sentence encoders: texts to vectors.
 
 Knows two kinds of directories: those of sentence-transformers (`modules.json`), which say themselves how tokens become
-one vector, and plain Hugging Face encoders, whose last hidden states are pooled here. Knows no corpus and no index.
+one vector, and plain Hugging Face encoders, whose last hidden states are pooled here. Two towers, one for queries and
+one for passages, are another encoder behind the same settings (`towers.py`). Knows no corpus and no index.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,25 +22,29 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
+from finegrained_rlhf.retrieval.dense.texts import TextEncoder, TextKind, checked_vectors, encoder_fingerprint, pooled
+from finegrained_rlhf.retrieval.dense.towers import TowerEncoder
 from finegrained_rlhf.text.plain_text import literal_texts
-
-TextKind = Literal["query", "passage"]
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """A frozen encoder and how it reads.
+    """A frozen encoder, or the two towers of dense passage retrieval, and how it reads.
 
     Attributes:
-        path: directory or Hub name of a sentence-transformers model or of a plain Hugging Face encoder.
+        path: directory or Hub name of a sentence-transformers model or of a plain Hugging Face encoder; null for two
+            towers.
+        query: directory, run of `train_dpr.py` or Hub name of a tower for queries, with `passage` instead of `path`.
+        passage: the same of a tower for passages, which reads the pair of title and text.
         pooling: how the hidden states of a plain encoder become one vector: `mean` over the tokens or `cls`, the first
-            one. null: as the sentence-transformers directory says, `mean` for a plain one.
-        similarity: `cosine` (vectors of length 1) or `dot`.
+            one. null: as the sentence-transformers directory says, `mean` for a plain one. Towers have `cls`.
+        similarity: `cosine` (vectors of length 1) or `dot`; null: `cosine`, and `dot` for two towers.
         query_prefix: put before each query. null: the prompt that a sentence-transformers directory has for queries,
-            nothing where it has none.
+            nothing where it has none. Towers take none.
         passage_prefix: put before each passage; null as above.
         max_length: longest text in tokens; the rest is cut off. An encoder that takes less cuts earlier.
         batch_size: texts that are encoded together.
@@ -48,9 +52,11 @@ class EncoderConfig:
         precision: `fp32`, or `bf16` for bf16 autocast; null: bf16 on a GPU. Vectors are fp32 either way.
     """
 
-    path: ModelPath
+    path: ModelPath | None = None
+    query: ModelPath | None = None
+    passage: ModelPath | None = None
     pooling: Literal["mean", "cls"] | None = None
-    similarity: Literal["cosine", "dot"] = "cosine"
+    similarity: Literal["cosine", "dot"] | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
     max_length: int = 384
@@ -61,25 +67,55 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls", None):
             raise ConfigError(f"encoder.pooling: expected mean, cls or null, got {self.pooling!r}")
-        if self.similarity not in ("cosine", "dot"):
-            raise ConfigError(f"encoder.similarity: expected cosine or dot, got {self.similarity!r}")
+        if self.similarity not in ("cosine", "dot", None):
+            raise ConfigError(f"encoder.similarity: expected cosine, dot or null, got {self.similarity!r}")
         if self.precision not in ("fp32", "bf16", None):
             raise ConfigError(f"encoder.precision: expected fp32, bf16 or null, got {self.precision!r}")
         for name in ("max_length", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"encoder.{name}: expected at least 1, got {getattr(self, name)}")
+        self._check_places()
 
-    def load(self) -> SentenceEncoder:
+    def _check_places(self) -> None:
+        """One model, or two towers, which fix how they read."""
+        towers = (self.query is not None, self.passage is not None)
+        if (self.path is not None) == all(towers) or any(towers) != all(towers):
+            raise ConfigError("encoder: expected path, one model, or without it query and passage, two towers")
+        if self.path is not None:
+            return
+        if self.pooling == "mean":
+            raise ConfigError("encoder.pooling: towers are read by their first token, expected cls or null, got 'mean'")
+        for name in ("query_prefix", "passage_prefix"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"encoder.{name}: towers have none, expected null, got {getattr(self, name)!r}")
+
+    @property
+    def compared_by(self) -> Literal["cosine", "dot"]:
+        """The similarity, where null stands for that of the kind of encoder."""
+        return self.similarity or ("dot" if self.path is None else "cosine")
+
+    def load(self) -> TextEncoder:
         """Open the encoder.
 
         Raises:
             ModelError: no readable encoder.
             ConfigError: sentence-transformers is needed and not installed, or the device is not there.
         """
-        directory = place_of_model(self.path)
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("encoder.device: cuda is asked for, but there is no GPU here")
+        if self.path is None:
+            assert self.query is not None and self.passage is not None
+            return TowerEncoder(
+                self.query,
+                self.passage,
+                self.compared_by,
+                max_length=self.max_length,
+                batch_size=self.batch_size,
+                device=device,
+                precision=self.precision or ("bf16" if device.type == "cuda" else "fp32"),
+            )
+        directory = place_of_model(self.path)
         if (directory / "modules.json").is_file():
             if self.pooling is not None:
                 raise ConfigError(f"encoder.pooling: {directory} says itself how it pools, expected null")
@@ -111,12 +147,13 @@ class SentenceEncoder:
     Attributes:
         config: its settings.
         dimension: of the vectors.
+        batch_size: texts that are encoded together.
     """
 
     def __init__(self, config: EncoderConfig, device: torch.device, backend: _Backend) -> None:
         self.config = config
         self._device, self._backend = device, backend
-        self.dimension = backend.dimension
+        self.dimension, self.batch_size = backend.dimension, config.batch_size
         self._literal = literal_texts(backend.tokenizer)
         self._prefixes: dict[TextKind, str] = {
             "query": backend.prompts.get("query", "") if config.query_prefix is None else config.query_prefix,
@@ -147,35 +184,29 @@ class SentenceEncoder:
             return np.zeros((0, self.dimension), dtype=np.float32)
         with torch.inference_mode(), self._autocast:
             encoded = self._backend.encode(list(map(self._literal, places)), self._prefixes[kind])
-        vectors = encoded.float().cpu()
-        if not bool(torch.isfinite(vectors).all()):
-            raise ModelError(f"{self.config.path}: gives vectors with NaN or infinite numbers")
-        if self.config.similarity == "cosine":
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return vectors.numpy()[[places[text] for text in texts]]
+        vectors = checked_vectors(encoded, self.config.compared_by, str(self.config.path))
+        return vectors[[places[text] for text in texts]]
+
+    def parts(self, passage: Passage) -> tuple[str, ...]:
+        """Title and text as one."""
+        return (passage.contents,)
+
+    def encode_parts(self, passages: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
+        """Vectors of passages by their `parts`, fp32 [N, dimension]."""
+        return self.encode([contents for (contents,) in passages], "passage")
 
     @property
     def identity(self) -> dict[str, Any]:
         """All that the vectors of passages depend on but precision and device, as JSON, with a hash of the weights."""
+        assert self.config.path is not None
         return {
             "weights": encoder_fingerprint(place_of_model(self.config.path)),
             "pooling": self.config.pooling or "mean",
-            "similarity": self.config.similarity,
+            "similarity": self.config.compared_by,
             "passage_prefix": self._prefixes["passage"],
             "max_length": self._backend.max_length,
             "dimension": self.dimension,
         }
-
-
-def encoder_fingerprint(directory: Path) -> str:
-    """A hash of a model directory's weights, tokenizer and configuration, the same wherever the directory lies."""
-    whole = hashlib.sha256()
-    kinds = (".safetensors", ".json", ".txt", ".model")
-    for file in sorted(file for file in directory.rglob("*") if file.is_file() and file.suffix in kinds):
-        with open(file, "rb") as stream:
-            whole.update(file.relative_to(directory).as_posix().encode() + b"\0")
-            whole.update(hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()[:16]
 
 
 class _PlainEncoder:
@@ -200,24 +231,6 @@ class _PlainEncoder:
             hidden = self._model(send(padded["input_ids"], self._device), attention_mask=mask).last_hidden_state
             vectors[places] = pooled(hidden.float(), mask, self._pooling).cpu()
         return vectors
-
-
-def pooled(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector a text from the last hidden states of its tokens.
-
-    Args:
-        hidden: [B, T, D].
-        mask: [B, T], 1 = real token; a text without a real token gives zeros.
-        pooling: `mean` over the real tokens, or `cls` for the first token.
-
-    Returns:
-        [B, D].
-    """
-    assert hidden.dim() == 3 and mask.shape == hidden.shape[:2], "expected hidden [B, T, D] and mask [B, T]"
-    if pooling == "cls":
-        return hidden[:, 0] * mask[:, :1]
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 class _SentenceTransformer:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig, SentenceEncoder
+from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
 from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, IvfPqSearch, Nearest, build_ivf_pq
+from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, encode_corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
@@ -112,11 +113,11 @@ class DenseConfig:
             search = IvfPqSearch(store, self.ivf_pq, self.ivf_pq.file(directory, len(store)))
         return DenseRetriever(encoder, store, search, self.query_batch)
 
-    def _settings(self, encoder: SentenceEncoder) -> dict[str, Any]:
+    def _settings(self, encoder: TextEncoder) -> dict[str, Any]:
         """What the cached vectors depend on. The size of shards is among it, because a build goes on by shards."""
         return {**encoder.identity, "storage": self.storage, "shard_size": self.shard_size}
 
-    def _store(self, directory: Path, encoder: SentenceEncoder) -> VectorStore:
+    def _store(self, directory: Path, encoder: TextEncoder) -> VectorStore:
         record = open_record(directory, _KIND, self._settings(encoder))
         return VectorStore(directory, int(record.statistics["shards"]), encoder.dimension)
 
@@ -149,7 +150,7 @@ class DenseRetriever:
         query_batch: queries that are searched together.
     """
 
-    def __init__(self, encoder: SentenceEncoder, store: VectorStore, search: Nearest, query_batch: int = 256) -> None:
+    def __init__(self, encoder: TextEncoder, store: VectorStore, search: Nearest, query_batch: int = 256) -> None:
         self._encoder, self._store, self._search, self._query_batch = encoder, store, search, query_batch
 
     def score_pool(self, queries: Sequence[str], ids: Sequence[str]) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arrays, string_arrays
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
-from finegrained_rlhf.retrieval.dense.encoder import SentenceEncoder
+from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
 _PIECE = 32  # batches between two steps of the progress bar
 
@@ -32,7 +32,7 @@ def _shard(directory: Path, number: int) -> Path:
 
 def encode_corpus(
     corpus: Corpus,
-    encoder: SentenceEncoder,
+    encoder: TextEncoder,
     directory: Path,
     *,
     passages: int,
@@ -76,21 +76,21 @@ def encode_corpus(
     return number
 
 
-def _encode(block: Sequence[Passage], encoder: SentenceEncoder, dtype: str, bar: Any) -> NDArray[Any]:
+def _encode(block: Sequence[Passage], encoder: TextEncoder, dtype: str, bar: Any) -> NDArray[Any]:
     """The vectors of passages, [n, dimension]; texts of similar length are encoded together, equal ones once.
 
     A vector's last bits may depend on the batch that it is computed in; equal passages of a block still tie exactly.
     """
-    rows: dict[str, list[int]] = {}
+    rows: dict[tuple[str, ...], list[int]] = {}
     for row, passage in enumerate(block):
-        rows.setdefault(passage.contents, []).append(row)
+        rows.setdefault(encoder.parts(passage), []).append(row)
     texts = list(rows)
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
+    order = sorted(range(len(texts)), key=lambda i: sum(map(len, texts[i])), reverse=True)
     vectors = np.empty((len(block), encoder.dimension), dtype=dtype)
-    size = _PIECE * encoder.config.batch_size
+    size = _PIECE * encoder.batch_size
     for start in range(0, len(order), size):
         places = order[start : start + size]
-        for i, vector in zip(places, encoder.encode([texts[i] for i in places], "passage"), strict=True):
+        for i, vector in zip(places, encoder.encode_parts([texts[i] for i in places]), strict=True):
             vectors[rows[texts[i]]] = vector
             bar.update(len(rows[texts[i]]))
     return vectors
