@@ -71,6 +71,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_dialogue_world": "make a DialogueWorld",
         "make_rewrite_world": "make a RewriteWorld",
         "make_tone_world": "make a ToneWorld",
+        "make_inscit_world": "make an InscitWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "make_response_types": "make texts of INSCIT's turns with their response type, for a classifier",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
