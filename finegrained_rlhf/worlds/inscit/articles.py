@@ -175,7 +175,9 @@ def _draw_article(
                 name = f"{entity.title}:{len(parts) + 2}"
                 parts.append(WorldPassage(name, (entity.title, section, heading), text, tuple(here)))
     repeated = rng.sample(facts, min(config.lead_facts, len(facts)))
-    lead = " ".join([f"{entity.name} is a {entity.kind}.", *(_sentence(one, entity.name, rng) for one in repeated)])
+    lead = " ".join(
+        [f"{entity.name} is a {entity.kind}.", *(_sentence(one, f"the {one.kind}", rng) for one in repeated)]
+    )
     passages = (
         WorldPassage(f"{entity.title}:0", (), "\n".join(outline), topics),
         WorldPassage(f"{entity.title}:1", (entity.title,), lead, tuple(repeated)),
@@ -203,9 +205,8 @@ def _draw_facts(
 
 
 def _section_text(facts: Sequence[Statement], section: str, rng: random.Random, config: ArticleConfig) -> str:
-    """The first sentence names the entity with its kind."""
-    first = f"the {facts[0].entity}"
-    sentences = [_sentence(one, first if one is facts[0] else one.name, rng) for one in facts]
+    """The first sentence names the entity with its kind, the others say only the kind."""
+    sentences = [_sentence(one, f"the {one.entity if one is facts[0] else one.kind}", rng) for one in facts]
     told = {fact.attribute for fact in facts}
     untold = [attribute for attribute in lexicon.SECTIONS[section] if attribute not in told]
     if untold and rng.random() < config.fillers:

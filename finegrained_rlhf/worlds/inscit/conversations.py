@@ -39,7 +39,7 @@ class ConversationConfig:
 
     turns: tuple[int, int] = (4, 8)
     cases: Mapping[str, float] = field(
-        default_factory=lambda: {"one": 0.325, "two": 0.29, "many": 0.22, "relaxable": 0.14, "nothing": 0.025}
+        default_factory=lambda: {"one": 0.355, "two": 0.26, "many": 0.22, "relaxable": 0.14, "nothing": 0.025}
     )
     forms: Mapping[str, float] = field(
         default_factory=lambda: {
