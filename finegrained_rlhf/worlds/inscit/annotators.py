@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.inscit.data.records import (
@@ -126,6 +126,8 @@ def _tells(
 
 def _asks(question: InscitQuestion, rng: random.Random, habits: AnnotatorHabits) -> WorldAnswer:
     evidence = _passages(question, question.asked, rng, habits)
+    if len(evidence) == 1:  # the lead tells all of it
+        evidence = _passages(question, question.asked, rng, replace(habits, uses_lead=0.0))
     return WorldAnswer(CLARIFICATION, offered(question.options), question.options, evidence)
 
 

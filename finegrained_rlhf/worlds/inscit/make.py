@@ -6,7 +6,7 @@ Knows file names, split sizes and whose articles a split's conversations speak o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -122,23 +122,23 @@ class MakeInscitWorld(World[DrawnConversation]):
             name, kind = f"{first} {lexicon.LAST_NAMES[number % len(lexicon.LAST_NAMES)]}", kinds[number % len(kinds)]
             texts += [f"{name} is a {kind}.", f"{name} ({kind})", f"Topics of the {kind} {name}", f"{name}:{number}"]
         name = f"{names[0]} {lexicon.LAST_NAMES[0]}"
-        for attribute, period in product(lexicon.USER_WORDS, periods):
-            fact = Statement(kinds[0], name, attribute, period, "")
-            texts.append(offered([fact, Statement(kinds[1], name, attribute, period)]))
+        for attribute, words in lexicon.USER_WORDS.items():
+            values = lexicon.VALUES.get(attribute, [f"{kind} {name}" for kind in kinds])
+            for number, value in enumerate(values):
+                period, entity = periods[number % len(periods)], f"the {kinds[0]} {name}"
+                fact = Statement(kinds[0], name, attribute, period, value)
+                texts += [told([fact]), related(f"the {period} period", [fact]), related(f"the {attribute}", [fact])]
+                texts.append(offered([fact.option, replace(fact.option, kind=kinds[1]), replace(fact, period="late")]))
+                sentence = PASSAGE_SENTENCES[number % len(PASSAGE_SENTENCES)]
+                texts.append(sentence.format(attribute=attribute, entity=entity, period=period, value=value))
             texts.append(lexicon.UNKNOWN_FILLER.format(attribute=attribute))
-            linked = [f"{kind} {name}" for kind in kinds]
-            for value in lexicon.VALUES.get(attribute, linked):
-                stated = Statement(kinds[0], name, attribute, period, value)
-                texts += [related(f"the {period} period", [stated]), related(f"the {attribute}", [stated])]
-                texts += [
-                    sentence.format(attribute=attribute, entity=f"the {kinds[0]} {name}", period=period, value=value)
-                    for sentence in PASSAGE_SENTENCES
-                ]
-            for word, kind, forms in product(lexicon.USER_WORDS[attribute], kinds, lexicon.QUESTION_FORMS.values()):
-                texts += [lexicon.question_text(form, word, name, kind, period) for form in forms]
-        texts += [
-            f"- {section}\n- - {period.capitalize()} period" for section in lexicon.SECTIONS for period in periods
-        ]
+            templates = [template for group in lexicon.QUESTION_FORMS.values() for template in group]
+            for word, (number, template) in product(words, enumerate(templates)):
+                kind, period = kinds[number % len(kinds)], periods[number % len(periods)]
+                asked = f"the {lexicon.ENTITY_KINDS[kind]} {name}"
+                texts.append(lexicon.question_text(template, word, asked, kind, period))
+        for section, period in product(lexicon.SECTIONS, periods):
+            texts.append(f"- {section}\n- - {period.capitalize()} period")
         topics = [Statement(kinds[0], name, lexicon.TOPICS, "", section.lower()) for section in lexicon.SECTIONS]
         return list(dict.fromkeys([*texts, told(topics), offered([one.option for one in topics[:1]])]))
 
