@@ -32,6 +32,7 @@ class ConversationConfig:
         forms: how often a user asks in each way where it can be asked so (any weights).
         says_kind: how often a user who names one of two entities of a name says which kind is meant.
         asks_period: how often a question that can name a period does.
+        linked_weight: how often a question is about the linked attribute, where another attribute has 1.
         picks: how often a user picks an option that was offered, instead of asking something else.
         second_label: share of turns that two annotators answer.
         continues_first: how often a conversation goes on with the first of two answers.
@@ -43,17 +44,18 @@ class ConversationConfig:
     )
     forms: Mapping[str, float] = field(
         default_factory=lambda: {
-            "named": 0.2,
+            "named": 0.12,
             "pronoun": 0.28,
             "ellipsis": 0.16,
             "period": 0.1,
-            "shift": 0.1,
-            "linked": 0.5,
+            "shift": 0.08,
+            "linked": 1.0,
             "topics": 0.01,
         }
     )
     says_kind: float = 0.3
     asks_period: float = 0.5
+    linked_weight: float = 3.0
     picks: float = 0.8
     second_label: float = 0.7
     continues_first: float = 0.69
@@ -68,6 +70,8 @@ class ConversationConfig:
                 raise ConfigError(f"conversations.{name} needs {told}, got {dict(weights)}")
         if not self.forms["named"]:
             raise ConfigError("conversations.forms.named must be above 0: a conversation begins so")
+        if self.linked_weight < 0:
+            raise ConfigError(f"conversations.linked_weight must be 0 or more, got {self.linked_weight}")
         for name in ("says_kind", "asks_period", "picks", "second_label", "continues_first"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"conversations.{name} must be a share from 0 to 1, got {getattr(self, name)}")
@@ -181,7 +185,8 @@ class _User:
         """A question in a drawn form; None where the form does not go on from what was said."""
         forms = {name: weight for name, weight in self._config.forms.items() if before or name in _FIRST}
         form = self._rng.choices(list(forms), list(forms.values()))[0]
-        attribute = self._rng.choice(list(lexicon.USER_WORDS))
+        weights = [self._config.linked_weight if one == lexicon.LINKED else 1.0 for one in lexicon.USER_WORDS]
+        attribute = self._rng.choices(list(lexicon.USER_WORDS), weights)[0]
         period = self._rng.choice(list(lexicon.PERIODS)) if self._rng.random() < self._config.asks_period else ""
         if form in ("named", "topics"):
             articles = self._new_name(before)
