@@ -72,6 +72,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_dialogue_world": "make a DialogueWorld",
         "make_rewrite_world": "make a RewriteWorld",
         "make_tone_world": "make a ToneWorld",
+        "make_inscit_world": "make an InscitWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "retrieve_evidence": "search an index for every turn of INSCIT",
         "make_dpr_data": "make what a dense retriever learns from, of INSCIT's turns",

@@ -13,7 +13,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitConversation, InscitLabel, InscitTurn
 
 _CONVERSATION = {"id", "seedArticle", "turns"}
@@ -58,8 +58,12 @@ def read_inscit(path: str | Path, known_passages: Collection[str] | None = None)
 
 
 def write_inscit(path: str | Path, conversations: Iterable[InscitConversation]) -> None:
-    """Write JSON lines that `read_inscit` reads."""
-    write_jsonl(path, [_row(conversation) for conversation in conversations])
+    """Write what `read_inscit` reads: JSON lines to a `.jsonl` file, the published layout to any other."""
+    rows = [_row(conversation) for conversation in conversations]
+    if Path(path).suffix == ".jsonl":
+        write_jsonl(path, rows)
+    else:
+        write_json(path, {row.pop("id"): row for row in rows})
 
 
 def _rows(path: Path) -> list[tuple[str, Any]]:

@@ -1,0 +1,14 @@
+"""InscitWorld: articles, conversations that seek what is in them, and the truth about any answer."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "AnnotatorHabits": "annotators",
+        "ArticleConfig": "articles",
+        "ConversationConfig": "conversations",
+        "InscitOracle": "oracle",
+        "MakeInscitWorld": "make",
+    },
+)
