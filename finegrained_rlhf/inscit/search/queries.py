@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
 
-EvidenceQuery = Literal["last_turn", "context", "first_last", "turns"]
+EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns"]
 
 
 def check_evidence_query(query: str) -> None:
@@ -25,11 +25,13 @@ def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
 
     Args:
         context: what was said, the user first and last.
-        query: `last_turn`; `context`, everything; `first_last`, what the user said first and last; `turns`, everything
-            with ` [SEP] ` between the utterances, as dense retrievers read it.
+        query: `last_turn`; `recent`, the last three utterances; `context`, everything; `first_last`, what the user said
+            first and last; `turns`, everything with ` [SEP] ` between the utterances, as dense retrievers read it.
     """
     if query == "last_turn":
         return context[-1]
+    if query == "recent":
+        return " ".join(context[-3:])
     if query == "first_last":
         return " ".join(dict.fromkeys((context[0], context[-1])))
     return (SEPARATOR if query == "turns" else " ").join(context)

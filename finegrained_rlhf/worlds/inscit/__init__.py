@@ -7,8 +7,13 @@ __getattr__, __dir__ = lazy_exports(
     {
         "AnnotatorHabits": "annotators",
         "ArticleConfig": "articles",
+        "AskedFacts": "answers.rewards",
         "ConversationConfig": "conversations",
+        "GroundedSentences": "answers.rewards",
         "InscitOracle": "oracle",
+        "InscitWorldMonitor": "answers.rewards",
+        "JudgePredictions": "answers.judge",
         "MakeInscitWorld": "make",
+        "UsedEvidence": "answers.rewards",
     },
 )

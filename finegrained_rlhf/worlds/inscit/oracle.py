@@ -136,6 +136,10 @@ class InscitOracle:
             comprehensiveness=self._coverage(truth.asked, statements, offers=True) if truth.asked else None,
         )
 
+    def supports(self, statement: Statement, evidence: Collection[str]) -> bool:
+        """Whether one of these passages states it; a passage that does not exist states nothing."""
+        return any(_states(self._passages.get(name, ()), statement.folded) for name in evidence)
+
     def _holds(self, statement: Statement) -> bool:
         if statement not in self._known:
             self._known[statement] = _states(self._world, statement)
