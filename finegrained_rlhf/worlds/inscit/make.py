@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.reading import write_inscit
+from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES
+from finegrained_rlhf.inscit.reader.targets import joint_target, with_type
 from finegrained_rlhf.retrieval.passages.pages import page_passages
+from finegrained_rlhf.text.templates import conversation_text, evidence_text
 from finegrained_rlhf.worlds.base import World
 from finegrained_rlhf.worlds.inscit import lexicon
 from finegrained_rlhf.worlds.inscit.annotators import AnnotatorHabits
@@ -115,7 +119,9 @@ class MakeInscitWorld(World[DrawnConversation]):
         }
 
     def vocabulary(self) -> list[str]:
-        """Texts in which every word of the world occurs in every form that passages, users and annotators use."""
+        """Texts in which every word of the world occurs in every form that passages, users, annotators and prompts of
+        readers use.
+        """
         kinds, periods, names = list(lexicon.ENTITY_KINDS), list(lexicon.PERIODS), lexicon.FIRST_NAMES
         texts = [NO_INFORMATION]
         for number, first in enumerate(names):
@@ -139,6 +145,12 @@ class MakeInscitWorld(World[DrawnConversation]):
                 texts.append(lexicon.question_text(template, word, asked, kind, period))
         for section, period in product(lexicon.SECTIONS, periods):
             texts.append(f"- {section}\n- - {period.capitalize()} period")
+            titles = "|".join((name, section, f"{period.capitalize()} period"))
+            texts.append(evidence_text(Passage.uncut(f"{name}:0", texts[0], titles)))
+        texts.append(conversation_text(["of"] * 41))
+        for kind in RESPONSE_TYPES:
+            texts += with_type(["of"], kind)
+        texts.append(joint_target(NO_INFORMATION, [f"{name}:0", f"{name}:1"]))
         topics = [Statement(kinds[0], name, lexicon.TOPICS, "", section.lower()) for section in lexicon.SECTIONS]
         return list(dict.fromkeys([*texts, told(topics), offered([one.option for one in topics[:1]])]))
 
