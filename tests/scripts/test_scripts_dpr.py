@@ -16,7 +16,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 pytestmark = pytest.mark.scripts
 STEPS = ("total_steps=4", "validate_every=2", "dropout=0", "sampling.positives=all")
 SLOW = ("optimizer.lr=1e-3", "optimizer.eps=1e-3", "optimizer.schedule=constant")
-"""The passage tower's last bias moves all scores of a query alike: its gradient is rounding noise (5e-7 was seen), which
+"""The passage tower's last bias moves all scores of a query alike: its gradient is rounding noise (5e-7 was seen) that
 Adam would divide by its own size."""
 QUICK = ("processes.precision=fp32", "processes.threads=1")
 
