@@ -56,9 +56,11 @@ def same_towers(left: Path, right: Path) -> None:
 @pytest.mark.parametrize(
     ("processes", "more"),
     [
-        (2, ("freeze_passages=true", "batches.batch_size=5")),
+        pytest.param(2, ("freeze_passages=true", "batches.batch_size=5"), marks=pytest.mark.slow),
         (2, ("freeze_passages=false", "batches.batch_size=7", "batches.micro_batch_size=2")),
-        (3, ("freeze_passages=false", "batches.batch_size=2")),  # one process has no query
+        pytest.param(  # one process has no query
+            3, ("freeze_passages=false", "batches.batch_size=2"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_several_processes_train_what_one_does(
@@ -70,6 +72,7 @@ def test_several_processes_train_what_one_does(
     assert rows(tmp_path / "several/metrics.jsonl")[0]["processes"] == processes
 
 
+@pytest.mark.slow
 def test_shared_gradients_train_what_one_process_does(folder: Path, tmp_path: Path) -> None:
     more = ("freeze_passages=false", "batches.batch_size=7", "batches.micro_batch_size=2")
     done(run_script(*train(folder, tmp_path / "one", *more)))

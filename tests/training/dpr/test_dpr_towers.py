@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from dpr_toy import dpr_files, dpr_rows, save_tower
-from transformers import AutoModel, BertConfig, BertModel
+from transformers import AutoModel, BertConfig, BertModel, BertTokenizerFast
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -72,6 +72,19 @@ def test_what_a_tower_reads(files: Path) -> None:
     assert tower.passage_ids([(long, "lark iron")])[0] == (start, *[big] * 7, end, lark, iron, end)
     halves = tower.passage_ids([(long, long)])[0]
     assert len(halves) == 12 and halves[5] == end and unknown not in halves
+
+
+def test_berts_own_tokenizer_gives_the_same_ids(tmp_path: Path) -> None:
+    """The joined text and the pair (title, text), as DPR's code gives them to the tokenizer."""
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] who built it the light ##house yes ? . , ann low".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    config = BertConfig(vocab_size=len(words), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    tower = TextTower(BertModel(config), tokenizer, 64)
+    turns = ["Who built it?", "The lighthouse?", "Yes."]
+    assert list(tower.query_ids([turns])[0]) == tokenizer(" [SEP] ".join(turns))["input_ids"]
+    title, text = "Light [SEP] House, Ann", "Ann Low built it."
+    assert list(tower.passage_ids([(title, text)])[0]) == tokenizer(title, text_pair=text)["input_ids"]
 
 
 def test_a_vector_is_the_first_hidden_state_whatever_stands_beside_it(files: Path) -> None:
