@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
@@ -31,6 +31,8 @@ class EvaluateResponseTypes:
         batch_size: texts in one forward pass.
         format: `table`, or `json` for one JSON document.
         output: JSON file for the scores; None writes none.
+        predicted: JSON-lines file of `id`, the name of a turn, and `label`, the type by the evidence of its first
+            label, as `make_reader_inputs.py types=FILE` reads it; None writes none.
     """
 
     path: ModelPath
@@ -38,6 +40,7 @@ class EvaluateResponseTypes:
     batch_size: int = 32
     format: PrintFormat = "table"
     output: str | None = None
+    predicted: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -51,7 +54,8 @@ class EvaluateResponseTypes:
             DataError: the file is damaged.
             ModelError: no classifier, or one that has no label of a type's name.
         """
-        texts = type_instances(turns_of(read_inscit(self.data).conversations))
+        turns = turns_of(read_inscit(self.data).conversations)
+        texts = type_instances(turns)
         classifier = TextClassifier.open(self.path, RESPONSE_TYPES[0])
         classifier.to("cuda" if torch.cuda.is_available() else "cpu")
         names = [str(classifier.model.config.id2label[i]) for i in range(classifier.model.config.num_labels)]
@@ -60,6 +64,10 @@ class EvaluateResponseTypes:
         found = {"instances": len(texts), **response_type_scores(gold, [names[i] for i in said])}
         if self.output is not None:
             write_json(self.output, found)
+        if self.predicted is not None:
+            labels = {one.id: names[i] for one, i in zip(texts, said, strict=True)}
+            first = {turn.name: labels.get(turn.name, labels.get(f"{turn.name}_1")) for turn in turns}
+            write_jsonl(self.predicted, [{"id": name, "label": label} for name, label in first.items()])
         print(json.dumps(found, indent=2) if self.format == "json" else response_type_tables(found))
         return found
 

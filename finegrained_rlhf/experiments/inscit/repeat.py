@@ -1,0 +1,29 @@
+"""The baseline that repeats the turn before, as a file of predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatLastTurn:
+    """Write the predictions of `last_turn`; a step of `pipeline=inscit/world`.
+
+    Attributes:
+        data: file of conversations.
+        output: JSON file of predictions.
+    """
+
+    data: str
+    output: str
+
+    def run(self) -> int:
+        """Read, write, print one line; returns how many turns there are."""
+        turns = turns_of(read_inscit(self.data).conversations)
+        write_predictions(self.output, turns, last_turn(turns))
+        print(f"{len(turns)} turns repeat the one before -> {self.output}")
+        return len(turns)
