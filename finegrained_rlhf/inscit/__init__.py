@@ -7,8 +7,10 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateInscit": "evaluation.evaluate",
         "EvaluateResponseTypes": "types.evaluate",
+        "IdentifyEvidence": "identifier.identify",
         "InspectInscit": "data.inspection",
         "MakeHumanEvaluation": "human.tasks",
+        "MakeIdentifierData": "identifier.data",
         "MakeReaderInputs": "reader.inputs",
         "MakeResponseTypes": "types.instances",
         "ReadHumanEvaluation": "human.tasks",
