@@ -70,8 +70,8 @@ class MakeIdentifierData:
         """Read, choose, write, print how much of the evidence is among the candidates.
 
         Returns:
-            `candidate_recall` of the candidates with the evidence of earlier turns (`earlier_and_retrieved`) and without
-            it (`retrieved`), before gold is added.
+            `candidate_recall`, before gold is added, of the candidates with the evidence of earlier turns
+            (`earlier_and_retrieved`) and without it (`retrieved`).
 
         Raises:
             DataError: a file is damaged, lacks a turn, or a passage is nowhere.
