@@ -131,7 +131,8 @@ def test_a_loss_of_every_passage_by_itself() -> None:
     zeros = torch.zeros(2, 3, 1)
     entries = torch.tensor([[[0, 0, 0], [2, 0, 0]], [[1, 0, 0], [NO_LABEL] * 3]])
     none = torch.full((2, 1), NO_LABEL)
-    labels = Targets(*torch.zeros(3, 2, dtype=torch.int64), none, none, none, entries)
+    zero = torch.zeros(2, dtype=torch.int64)
+    labels = Targets(zero, zero, zero, none, none, none, entries)
     loss = binary_loss(NextScores(logits, zeros, zeros, mask, mask[:, :, None]), labels)
 
     def log_sigmoid(x: float) -> float:
