@@ -132,7 +132,7 @@ class PlainDialki:
             embeddings = embeddings + noise
         hidden = self.model.encoder(inputs_embeds=embeddings).last_hidden_state[0]
         whole, turns, spans = hidden[0], hidden[given.turns], hidden[given.spans]
-        assert heads.contextualize is not None
+        assert heads.contextualize is not None and heads.span_head is not None
         seen = [
             self._contextual(heads.contextualize["user"], spans, whole, turns, given.users[:2]),
             self._contextual(heads.contextualize["agent"], spans, whole, turns, given.agents),

@@ -39,6 +39,7 @@ class DialogueExample(Dialogue):
         source: where the record comes from (file or document), for reports and error messages.
         references: the texts that an answer is compared with, where the data set's own scoring does not compare it with
             the words of the gold entries (Doc2Dial). Empty = it does.
+        also_right: passages that are right as well, though the example does not teach them: never drawn as wrong ones.
 
     Raises:
         DataError: naming the record and the field.
@@ -50,6 +51,7 @@ class DialogueExample(Dialogue):
     no_passage: bool = False
     source: str = ""
     references: tuple[str, ...] = ()
+    also_right: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -62,6 +64,9 @@ class DialogueExample(Dialogue):
             for i, knowledge in enumerate(self.gold):
                 check_knowledge(knowledge, self.passages, f"gold[{i}]")
             require(len(set(self.gold)) == len(self.gold), "one place is named twice", "gold")
+            for i, number in enumerate(self.also_right):
+                there = f"passage {number} does not exist, expected 0 to {len(self.passages) - 1}"
+                require(0 <= number < len(self.passages), there, f"also_right[{i}]")
             for i, reference in enumerate(self.references):
                 require_text(reference, f"references[{i}]")
             require(not self.references or bool(self.gold), "expected none where there is no gold", "references")

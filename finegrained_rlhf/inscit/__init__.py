@@ -7,9 +7,11 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateInscit": "evaluation.evaluate",
         "EvaluateResponseTypes": "types.evaluate",
+        "IdentifyEvidence": "identifier.identify",
         "InspectInscit": "data.inspection",
         "MakeDprData": "search.dense_data",
         "MakeHumanEvaluation": "human.tasks",
+        "MakeIdentifierData": "identifier.data",
         "MakeReaderInputs": "reader.inputs",
         "MakeResponseTypes": "types.instances",
         "ReadHumanEvaluation": "human.tasks",

@@ -59,6 +59,8 @@ class BertQaConfig(DialkiConfig):
         self.windows.check(self.inputs)
         if self.contextualize or self.units != "passages":
             raise ConfigError("dialki: BERTQA needs dialki.contextualize=false and dialki.units=passages")
+        if self.search.select_by != "probabilities":
+            raise ConfigError("dialki.search.select_by: BERTQA has no logits of passages, expected probabilities")
         if self.search.score_by == "joint":
             raise ConfigError(
                 "dialki.search.score_by: BERTQA compares the answers of all windows by logits or probabilities; joint "

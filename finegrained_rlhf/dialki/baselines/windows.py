@@ -14,7 +14,8 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialki.baselines.config import WindowConfig
-from finegrained_rlhf.dialki.inputs.examples import Ids, InputConfig, InputEncoder, PassageTokens, in_parts
+from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder, in_parts
+from finegrained_rlhf.dialki.inputs.passage_tokens import Ids, PassageTokens
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage

@@ -5,22 +5,23 @@ Knows a trained model and its records. Does not know gold labels or metrics.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
 import torch
 
-from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.dialki.finding.coverage import Searched
 from finegrained_rlhf.dialki.inputs.batches import Chosen, DialkiBatch, collate, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import NextScores, Vectors
 from finegrained_rlhf.dialki.model.model import DialkiModel, M, load_dialki
-from finegrained_rlhf.dialki.model.search import BestSpans, best_jointly, best_spans, passages_above
+from finegrained_rlhf.dialki.model.search import BestSpans, SelectBy, best_jointly, best_spans, passages_above
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.processes import Processes
@@ -44,6 +45,7 @@ class Found:
         searched: the passages that were searched.
         probabilities: of each of them; they add up to 1 over these, whatever the others hold.
         coverage: how much of the dialogue's passages that is.
+        logits: of each of them, that of its best part; empty where a system has none (BERTQA).
     """
 
     id: str
@@ -57,6 +59,19 @@ class Found:
     searched: tuple[int, ...]
     probabilities: tuple[float, ...]
     coverage: Searched
+    logits: tuple[float, ...] = ()
+
+    def scores(self, select_by: SelectBy) -> tuple[float, ...]:
+        """What γ is compared with, of each passage that was searched: `logits` or what is made of them.
+
+        Raises:
+            ConfigError: the system has no logits of passages.
+        """
+        if select_by == "probabilities":
+            return self.probabilities
+        if not self.logits:
+            raise ConfigError(f"select_by: BERTQA has no logits of passages, expected probabilities, got {select_by}")
+        return self.logits if select_by == "logits" else tuple(torch.tensor(self.logits).double().sigmoid().tolist())
 
     def to_json(self, example: DialogueExample) -> dict[str, Any]:
         """One JSON object: the answer with the names of its passages, numbers to six digits."""
@@ -191,45 +206,48 @@ class KnowledgeFinder(Finder[DialkiModel]):
             found = best_spans(*parts, mask, config.max_spans)
         if not bool(torch.isfinite(passages).all() & torch.isfinite(found.score).all()):
             raise ModelError("the model's scores are not finite; its weights are damaged or its precision is too low")
-        return self._records(chosen, passages, best, found, begin[rows, found.begin], end[rows, found.end])
+        ends = begin[rows, found.begin], end[rows, found.end]
+        return self._records(chosen, of_passages, passages, best, found, *ends)
 
     def _records(
         self,
         chosen: Sequence[Chosen],
+        logits: torch.Tensor,
         passages: torch.Tensor,
         best: torch.Tensor,
         found: BestSpans,
         begin: torch.Tensor,
         end: torch.Tensor,
     ) -> list[Found]:
-        columns = (passages, best, found.begin, found.end, found.score, begin, end)
-        config = self.model.config
+        columns = (logits, passages, best, found.begin, found.end, found.score, begin, end)
+        search, threshold = self.model.config.search, self.model.config.threshold
         answers = []
-        for item, (row, place, first, last, score, of_first, of_last) in zip(
+        for item, (of_passages, row, place, first, last, score, of_first, of_last) in zip(
             chosen, zip(*(column.tolist() for column in columns), strict=True), strict=True
         ):
             whole, known = item.example.whole, Knowledge(item.passages[place], first, last)
             known = known if whole is None else whole.back(known)
-            best_of: dict[int, float] = {}  # of each passage of the record: that of its best part
-            for passage, probability in zip(item.passages, row, strict=False):
+            best_of: dict[int, tuple[float, float]] = {}  # of each passage of the record: those of its best part
+            for passage, *pair in zip(item.passages, of_passages, row, strict=False):
                 owner = item.example.owner(passage)
-                best_of[owner] = max(probability, best_of.get(owner, 0.0))
-            searched, probabilities = tuple(best_of), tuple(best_of.values())
-            answers.append(
-                Found(
-                    id=item.example.example.id,
-                    knowledge=known,
-                    text=item.example.record.text_of(known),
-                    probability=row[place],
-                    begin=of_first,
-                    end=of_last,
-                    score=score,
-                    passages=passages_above(probabilities, config.threshold, config.search.most, searched),
-                    searched=searched,
-                    probabilities=probabilities,
-                    coverage=_coverage(item, len(searched)),
-                )
+                best_of[owner] = max((pair[0], pair[1]), best_of.get(owner, (-math.inf, 0.0)))
+            searched = tuple(best_of)
+            answer = Found(
+                id=item.example.example.id,
+                knowledge=known,
+                text=item.example.record.text_of(known),
+                probability=row[place],
+                begin=of_first,
+                end=of_last,
+                score=score,
+                passages=(),
+                searched=searched,
+                probabilities=tuple(probability for _, probability in best_of.values()),
+                coverage=_coverage(item, len(searched)),
+                logits=tuple(logit for logit, _ in best_of.values()),
             )
+            above = passages_above(answer.scores(search.select_by), threshold, search.most, searched)
+            answers.append(replace(answer, passages=above))
         return answers
 
 
@@ -239,6 +257,6 @@ def _coverage(chosen: Chosen, passages: int) -> Searched:
     return Searched(
         passages=passages,
         total_passages=len(record.passages),
-        spans=sum(chosen.example.candidates[passage] for passage in chosen.passages),
+        spans=sum(chosen.example.spans_searched(passage) for passage in chosen.passages),
         total_spans=sum(len(passage.spans) for passage in record.passages),
     )

@@ -19,8 +19,8 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialogue.records import Knowledge
 
-GoldEntries = Literal["one", "all"]
-"""Of several gold places of a dialogue: one, drawn anew at every step, or all."""
+GoldEntries = Literal["one", "all", "each"]
+"""Of several gold places of a dialogue: one, drawn anew at every step; all, of which one is enough; each by itself."""
 NO_LABEL = -1
 
 
@@ -51,19 +51,19 @@ def passages_to_train(
         count: passages, at least one.
         seed: of the run.
         step: training step.
-        gold_entries: `one`: one gold entry and its passage, the others have none; `all`: passages with gold fill up to
-            half of the places, one at least, and all gold entries in them count.
+        gold_entries: `one`: one gold entry and its passage, the others have none; `all` and `each`: passages with gold
+            fill up to half of the places, one at least, and all gold entries in them count.
     """
     generator = np.random.default_rng(stable_hash(seed, "passages", step, example.example.id))
     gold = example.gold[int(generator.integers(len(example.gold)))]
-    golden = {knowledge.passage for knowledge in example.example.gold}
+    golden = {*(knowledge.passage for knowledge in example.example.gold), *example.example.also_right}
     others = [i for i, spans in enumerate(example.candidates) if spans and i not in golden]
     right = [gold.passage]
-    if gold_entries == "all":
+    if gold_entries != "one":
         more = sorted({knowledge.passage for knowledge in example.gold} - {gold.passage})
         right += [more[i] for i in generator.permutation(len(more))[: max(1, count // 2) - 1].tolist()]
     drawn = generator.permutation(len(others))[: count - len(right)].tolist()
-    entries = tuple(known for known in example.gold if known.passage in right) if gold_entries == "all" else ()
+    entries = tuple(known for known in example.gold if known.passage in right) if gold_entries != "one" else ()
     return Chosen(example, tuple(sorted([*right, *(others[i] for i in drawn)])), gold, entries)
 
 

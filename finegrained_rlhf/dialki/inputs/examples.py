@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.dialki.inputs.passage_tokens import Ids, PassageTokens
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
-from finegrained_rlhf.dialki.inputs.units import Units, Whole, check_units, divided
+from finegrained_rlhf.dialki.inputs.units import Units, Whole, check_units, in_units
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
 
 _EXAMPLES_AT_ONCE = 256
 _CACHED = 1 << 16
-
-Ids = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -52,26 +50,11 @@ class InputConfig:
 
 
 @dataclass(frozen=True)
-class PassageTokens:
-    """A passage in tokens, before anything is cut.
-
-    Attributes:
-        ids: `title [SEP] [CLS] span [CLS] span …`.
-        starts: position in `ids` of the `[CLS]` of each span.
-        ends: position of the last token of each span.
-    """
-
-    ids: Ids
-    starts: Ids
-    ends: Ids
-
-
-@dataclass(frozen=True)
 class EncodedExample:
     """A dialogue with its passages in tokens.
 
     Attributes:
-        example: the record; with `units` other than passages the divided one.
+        example: the record; with `units` other than passages the one that was made of it.
         context: `[CLS] turns [SEP]`.
         turn_starts: position of each turn's role token, newest first.
         roles: who speaks, newest first.
@@ -104,6 +87,11 @@ class EncodedExample:
     def owner(self, passage: int) -> int:
         """The passage of `record` that a passage of `example` is, or is a part of."""
         return passage if self.whole is None else self.whole.owners[passage]
+
+    def spans_searched(self, passage: int) -> int:
+        """How many spans of `record` the candidates of a passage stand for."""
+        candidates = self.candidates[passage]
+        return candidates if self.whole is None else self.whole.spans(passage, candidates)
 
     def input_ids(self, passage: int) -> Ids:
         """The whole input of a passage: context, title and spans, `[SEP]`."""
@@ -154,7 +142,8 @@ class InputEncoder:
         tokenizer: with class, separator and padding tokens, and the role tokens as special tokens. The marks of titles
             are special tokens where it has them (a model saved before they were added has not).
         config: limits and layout.
-        units: what becomes an input: whole passages, or their sentences one by one.
+        units: what becomes an input: passages with their spans, their sentences one by one, or passages without spans
+            (`whole`), of which each is a candidate however much of it fits.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
@@ -189,8 +178,7 @@ class InputEncoder:
         """
 
         def assembled(records: Sequence[DialogueExample]) -> Iterator[tuple[EncodedExample | None, InputReport]]:
-            whole = self.units == "passages"
-            part = [(example, None) if whole else divided(example) for example in records]
+            part = [in_units(example, self.units) for example in records]
             self.tokenise([example for example, _ in part])
             return (self._assemble(example, origin, training) for example, origin in part)
 
@@ -247,9 +235,12 @@ class InputEncoder:
     ) -> tuple[EncodedExample | None, InputReport]:
         turns = example.turns[::-1]
         context, starts, total = self.context(turns)
-        passages = tuple(self.passage(p) for p in example.passages)
         limit = self.config.max_length - len(context) - 1  # for title and spans; the last token is [SEP]
+        passages = tuple(self.passage(p) for p in example.passages)
+        cut = tuple(len(p.ids) > limit for p in passages)
         fits = tuple(int(np.searchsorted(p.ends, limit)) for p in passages)
+        if self.units == "whole":
+            passages, fits = tuple(p.with_room(limit) for p in passages), (1,) * len(passages)
         lengths = tuple(len(context) + 1 + min(limit, len(p.ids)) for p in passages)
         kept = len(starts)
 
@@ -264,11 +255,12 @@ class InputEncoder:
             examples=1,
             unlabelled=int(training and not example.gold),
             gold_lost=len(example.gold) - len(gold),
+            gold_cut=sum(cut[item.passage] for item in gold) if self.units == "whole" else 0,
             dropped=int(dropped),
             contexts_cut=int(total > self.config.max_context),
             turns_lost=len(turns) - kept,
             passages=len(passages),
-            passages_cut=sum(len(p.ids) > limit for p in passages),
+            passages_cut=sum(cut),
             spans_lost=sum(len(p.ends) - n for p, n in zip(passages, fits, strict=True)),
             passages_lost=fits.count(0),
             history_labels=labels,

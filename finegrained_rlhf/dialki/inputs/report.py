@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+_SAID = "unlabelled dropped gold_lost gold_cut contexts_cut turns_lost passages_cut spans_lost".split()
+
 
 @dataclass(frozen=True)
 class InputReport:
@@ -13,6 +15,7 @@ class InputReport:
         examples: read.
         unlabelled: training examples dropped because they name no gold.
         gold_lost: gold entries that are no candidates: the end of a span was cut off.
+        gold_cut: gold entries whose passage has lost its end, and which are candidates all the same (`units` whole).
         dropped: training examples that have lost every gold entry.
         contexts_cut: dialogues that have lost words of their history.
         turns_lost: turns of which nothing is left.
@@ -27,6 +30,7 @@ class InputReport:
     examples: int = 0
     unlabelled: int = 0
     gold_lost: int = 0
+    gold_cut: int = 0
     dropped: int = 0
     contexts_cut: int = 0
     turns_lost: int = 0
@@ -46,7 +50,7 @@ class InputReport:
 
     def __str__(self) -> str:
         parts = [f"{self.examples} dialogues, {self.passages} passages"]
-        for name in ("unlabelled", "dropped", "gold_lost", "contexts_cut", "turns_lost", "passages_cut", "spans_lost"):
+        for name in _SAID:
             if getattr(self, name):
                 parts.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
         return ", ".join(parts)

@@ -1,7 +1,7 @@
-"""What a document is divided into before it is read: its passages, or their sentences one by one (Multi-Sentence).
+"""What a document is divided into before it is read: its passages with or without their spans, or their sentences.
 
-Knows records. Does not know tokens or models. The passages of a divided record are sentences; `Whole` leads from them
-back to the passages of the record that it was made of.
+Knows records. Does not know tokens or models. The passages of a divided record are sentences (Multi-Sentence), or the
+passages themselves as one span each; `Whole` leads back to the passages of the record that it was made of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage
 
-Units = Literal["passages", "sentences"]
+Units = Literal["passages", "sentences", "whole"]
 
 
 def check_units(units: str) -> None:
@@ -31,16 +31,45 @@ class Whole:
         example: as it was read.
         owners: for each passage of the divided record, the passage of `example` that it is a part of.
         firsts: its first span there.
+        sizes: how many spans there its one span stands for; empty where a span stands for one.
     """
 
     example: DialogueExample
     owners: tuple[int, ...]
     firsts: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
 
     def back(self, knowledge: Knowledge) -> Knowledge:
         """A run of spans of the divided record, as a run of spans of `example`."""
         owner, first = self.owners[knowledge.passage], self.firsts[knowledge.passage]
-        return Knowledge(owner, first + knowledge.begin, first + knowledge.end)
+        last = self.sizes[knowledge.passage] - 1 if self.sizes else knowledge.end
+        return Knowledge(owner, first + knowledge.begin, first + last)
+
+    def spans(self, passage: int, candidates: int) -> int:
+        """How many spans of `example` the candidates of a passage of the divided record stand for."""
+        return self.sizes[passage] if self.sizes and candidates else candidates
+
+
+def in_units(example: DialogueExample, units: Units) -> tuple[DialogueExample, Whole | None]:
+    """The record as it is read, and the way back to it; None where nothing was changed."""
+    if units == "sentences":
+        return divided(example)
+    return undivided(example) if units == "whole" else (example, None)
+
+
+def undivided(example: DialogueExample) -> tuple[DialogueExample, Whole | None]:
+    """The record with each passage as one span, and the way back; None where each was one already."""
+    sizes = tuple(len(passage.spans) for passage in example.passages)
+    if max(sizes) == 1:
+        return example, None
+    passages = tuple(Passage.uncut(one.id, one.text, one.title) for one in example.passages)
+    turns = tuple(
+        turn if turn.knowledge is None else replace(turn, knowledge=Knowledge(turn.knowledge.passage, 0, 0))
+        for turn in example.turns
+    )
+    gold = tuple(Knowledge(passage, 0, 0) for passage in dict.fromkeys(known.passage for known in example.gold))
+    whole = Whole(example, tuple(range(len(sizes))), (0,) * len(sizes), sizes)
+    return replace(example, turns=turns, passages=passages, gold=gold), whole
 
 
 def divided(example: DialogueExample) -> tuple[DialogueExample, Whole]:
@@ -68,7 +97,9 @@ def divided(example: DialogueExample) -> tuple[DialogueExample, Whole]:
         turn if turn.knowledge is None else replace(turn, knowledge=_parts(turn.knowledge, whole, lengths)[0])
         for turn in example.turns
     )
-    return replace(example, turns=turns, passages=tuple(passages), gold=tuple(dict.fromkeys(gold))), whole
+    right = tuple(part for part, owner in enumerate(owners) if owner in example.also_right)
+    gold = list(dict.fromkeys(gold))
+    return replace(example, turns=turns, passages=tuple(passages), gold=tuple(gold), also_right=right), whole
 
 
 def _parts(knowledge: Knowledge, whole: Whole, lengths: Sequence[int]) -> list[Knowledge]:

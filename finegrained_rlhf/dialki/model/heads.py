@@ -126,18 +126,24 @@ class DialkiHeads(nn.Module):
         contextualize: let span vectors see the turns; without it spans are scored as the encoder left them.
         user_turns: how many of the most recent user turns they see; they see all agent turns.
         dropout: on s, z and u before the contextualization.
+        spans: look for spans in passages. Without them there are no heads of spans, every begin and end logit is 0, so
+            that its losses are 0, and with `contextualize` a passage is scored by z and both ŝ of its one span.
     """
 
-    def __init__(self, width: int, contextualize: bool = True, user_turns: int = 2, dropout: float = 0.1) -> None:
+    def __init__(
+        self, width: int, contextualize: bool = True, user_turns: int = 2, dropout: float = 0.1, spans: bool = True
+    ) -> None:
         super().__init__()
         self.contextualize = (
             nn.ModuleDict({"user": Contextualizer(width, user_turns), "agent": Contextualizer(width)})
             if contextualize
             else None
         )
-        self.span_head = nn.Linear(3 * width if contextualize else width, 2)
-        self.passage_head = nn.Linear(width, 1)
-        history: dict[str, nn.Module] = {name: nn.Linear(width, width) for name in ("start", "end", "passage_hidden")}
+        wide = 3 * width if contextualize else width
+        self.span_head = nn.Linear(wide, 2) if spans else None
+        self.passage_head = nn.Linear(width if spans else wide, 1)
+        names = ("start", "end", "passage_hidden") if spans else ("passage_hidden",)
+        history: dict[str, nn.Module] = {name: nn.Linear(width, width) for name in names}
         self.history = nn.ModuleDict({**history, "passage_head": nn.Linear(width, 1)})
         self.dropout = nn.Dropout(dropout)
         for module in self.modules():
@@ -154,8 +160,12 @@ class DialkiHeads(nn.Module):
             masked: set the logits of padding to `MASKED`; without it they are what the vectors there give (parity).
         """
         with full_precision(vectors.spans):
-            begin, end = self.span_head(self._contextual_spans(vectors, batch)).unbind(-1)
-            passage = self.passage_head(vectors.whole).squeeze(-1)
+            if self.span_head is None:
+                begin = end = vectors.spans.new_zeros(vectors.spans.shape[:2])
+                passage = self.passage_head(self._contextual_passages(vectors, batch)).squeeze(-1)
+            else:
+                begin, end = self.span_head(self._contextual_spans(vectors, batch)).unbind(-1)
+                passage = self.passage_head(vectors.whole).squeeze(-1)
         mask = by_dialogue(batch.span_mask, batch, False)
         return NextScores(
             passage=_where(by_dialogue(passage, batch), batch.passage_mask, masked),
@@ -174,12 +184,22 @@ class DialkiHeads(nn.Module):
             parts.append(self.contextualize[role](vectors.spans, vectors.whole, vectors.turns, mask, self.dropout))
         return torch.cat(parts, dim=-1)
 
+    def _contextual_passages(self, vectors: Vectors, batch: DialkiBatch) -> Tensor:
+        """z, and beside it what the one span of each passage saw of the turns."""
+        if self.contextualize is None:
+            return vectors.whole
+        seen = self._contextual_spans(vectors, batch)[:, 0, vectors.whole.shape[-1] :]
+        return torch.cat([vectors.whole, seen], dim=-1)
+
     def history_scores(self, vectors: Vectors, batch: DialkiBatch, masked: bool = True) -> HistoryScores:
         """Logits of what each turn rests on: (W u_i)·s_j for spans, Linear(ReLU(W u_i)) for passages."""
         spans = vectors.spans.transpose(1, 2)
         with full_precision(spans):
             passage = self.history["passage_head"](torch.relu(self.history["passage_hidden"](vectors.turns)))
-            of_spans = [self.history[name](vectors.turns) @ spans for name in ("start", "end")]
+            none = vectors.turns.new_zeros(*vectors.turns.shape[:2], spans.shape[-1])
+            of_spans = [
+                self.history[name](vectors.turns) @ spans if name in self.history else none for name in ("start", "end")
+            ]
         mask = by_dialogue(batch.span_mask, batch, False)[:, None]
         scores = [_where(by_dialogue(part, batch).transpose(1, 2), mask, masked) for part in of_spans]
         of_passages = by_dialogue(passage.squeeze(-1), batch).transpose(1, 2)

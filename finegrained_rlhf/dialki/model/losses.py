@@ -68,6 +68,29 @@ def marginal_loss(scores: NextScores, targets: Targets) -> Tensor:
     return -torch.cat([whole[:1], whole.diff(dim=0)]).sum(dim=1)
 
 
+def binary_loss(scores: NextScores, targets: Targets) -> Tensor:
+    """−log σ of the logit of every gold passage and −log (1 − σ) of every other one, in nats.
+
+    Each passage is right or wrong by itself, so that σ of its logit is the probability that it is part of the answer.
+    For passages without spans alone.
+
+    Args:
+        scores: of N dialogues; the masked passages count nothing.
+        targets: with `entries` [N, G, 3], at least one a dialogue.
+
+    Returns:
+        fp32 [3]: the sum over the passages of all dialogues, and 0 for begin and end.
+    """
+    if targets.entries.shape[:1] != scores.passage.shape[:1] or not targets.entries.shape[1]:
+        raise ValueError(f"gold entries {tuple(targets.entries.shape)} for {len(scores.passage)} dialogues")
+    places = targets.entries[..., 0]
+    known = places != NO_LABEL
+    right = torch.zeros_like(scores.passage).scatter_add(1, places.clamp(min=0), known.to(scores.passage.dtype))
+    mask = scores.passage_mask
+    loss = F.binary_cross_entropy_with_logits(scores.passage[mask], right[mask].clamp(max=1.0), reduction="sum")
+    return torch.stack([loss, *loss.new_zeros(2)])
+
+
 def _first(numbers: Tensor, known: Tensor) -> Tensor:
     """Bool [N, G]: no known entry before it has the same number [N, G]."""
     same = (numbers[:, :, None] == numbers[:, None, :]) & known[:, None, :]

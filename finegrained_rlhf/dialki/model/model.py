@@ -40,12 +40,15 @@ class DialkiConfig:
     Attributes:
         inputs: limits and layout of its inputs.
         search: how it chooses an answer.
-        contextualize: span vectors see the turns (know-ctx of table 3.3).
+        contextualize: span vectors see the turns (know-ctx of table 3.3); with `units` whole they enter the passage's
+            score.
         user_turns: how many of the most recent user turns they see.
         dropout: on s, z and u before the contextualization.
         parity: give the logits of padding as the original code does, instead of masking them.
-        threshold: γ above which a passage is part of an answer from several; None where it was not tuned.
-        units: what becomes an input: whole `passages`, or their `sentences` one by one (Multi-Sentence).
+        threshold: γ above which a passage is part of an answer from several, in what `search.select_by` says; None
+            where it was not tuned.
+        units: what becomes an input: `passages` with their spans, or their `sentences` one by one (Multi-Sentence);
+            `whole` passages are found without spans in them.
     """
 
     inputs: InputConfig = field(default_factory=InputConfig)
@@ -62,7 +65,7 @@ class DialkiConfig:
             raise ConfigError(
                 f"dialki: expected user_turns >= 1 and 0 <= dropout < 1, got {self.user_turns} and {self.dropout}"
             )
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
+        if self.threshold is not None and self.search.select_by != "logits" and not 0 <= self.threshold <= 1:
             raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
         check_units(self.units)
 
@@ -117,7 +120,8 @@ class DialkiModel(KnowledgeModel):
 
     def __init__(self, encoder: Any, tokenizer: Any, config: DialkiConfig) -> None:
         width = int(encoder.config.hidden_size)
-        heads = DialkiHeads(width, config.contextualize, config.user_turns, config.dropout)
+        spans = config.units != "whole"
+        heads = DialkiHeads(width, config.contextualize, config.user_turns, config.dropout, spans)
         super().__init__(encoder, tokenizer, config, heads)
 
     def encode(self, batch: DialkiBatch, noise: Sequence[Tensor] | None = None) -> Vectors:

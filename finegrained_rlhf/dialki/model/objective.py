@@ -6,7 +6,7 @@ dialogues, so that micro-batches and processes add up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -16,9 +16,15 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Chosen, GoldEntries, Targets, collate, targets
 from finegrained_rlhf.dialki.model.heads import NextScores
-from finegrained_rlhf.dialki.model.losses import history_loss, marginal_loss, next_loss
+from finegrained_rlhf.dialki.model.losses import binary_loss, history_loss, marginal_loss, next_loss
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.model.regularization import NoiseConfig, RandomState, adversarial_loss
+
+_NEXT_LOSSES: Mapping[GoldEntries, Callable[[NextScores, Targets], Tensor]] = {
+    "one": next_loss,
+    "all": marginal_loss,
+    "each": binary_loss,
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class LossConfig:
         history: α, of the history loss (1 on Doc2Dial, 0.5 on Wizard of Wikipedia).
         adversarial: β, of the posterior regularization.
         gold: of a dialogue with several gold entries, the next loss is that of `one`, drawn anew at every step, or the
-            marginal likelihood of `all` among the passages of the step.
+            marginal likelihood of `all` among the passages of the step; `each` asks of every passage of the step by
+            itself whether it is gold (`binary_loss`; with `dialki.units=whole`).
         noise: how it disturbs the word embeddings.
     """
 
@@ -93,7 +100,7 @@ def objective(
     before = RandomState.of(model.device)
     vectors = model.encode(batch)
     scores = model.next_scores(vectors, batch)
-    following = (marginal_loss if config.gold == "all" else next_loss)(scores, labels)
+    following = _NEXT_LOSSES[config.gold](scores, labels)
     total = following.sum()
     history = adversarial = following.new_zeros(())
     if config.history:

@@ -18,6 +18,16 @@ ScoreBy = Literal["probabilities", "logits", "joint"]
 """`joint` chooses passage and spans together; the others choose the best passage first."""
 
 
+SelectBy = Literal["probabilities", "logits", "sigmoid"]
+"""What γ is compared with: a passage's probability among those searched, its logit, or σ of its logit."""
+
+
+def check_select_by(value: str, key: str) -> None:
+    """Raise ConfigError, naming the key, for what is none of them."""
+    if value not in get_args(SelectBy):
+        raise ConfigError(f"{key}: expected one of {', '.join(get_args(SelectBy))}, got {value!r}")
+
+
 @dataclass(frozen=True)
 class SearchConfig:
     """How an answer is chosen.
@@ -28,18 +38,21 @@ class SearchConfig:
             (original code); `joint`: a run of any passage scores log p(passage) + log p(begin) + log p(end).
         max_passages: passages that a dialogue may choose from; the first ones of a longer document.
         most: most passages of an answer from several passages.
+        select_by: what must exceed γ for a passage to be one of them.
     """
 
     max_spans: int = 5
     score_by: ScoreBy = "probabilities"
     max_passages: int = 20
     most: int = 4
+    select_by: SelectBy = "probabilities"
 
     def __post_init__(self) -> None:
         if min(self.max_spans, self.max_passages, self.most) < 1:
             raise ConfigError(f"search: expected max_spans, max_passages and most of at least 1, got {self}")
         if self.score_by not in get_args(ScoreBy):
             raise ConfigError(f"search.score_by: expected one of {', '.join(get_args(ScoreBy))}, got {self.score_by!r}")
+        check_select_by(self.select_by, "search.select_by")
 
 
 @dataclass(frozen=True)
@@ -134,18 +147,18 @@ def _pairs(begin: Tensor, end: Tensor, mask: Tensor, max_spans: int) -> tuple[Te
 
 
 def passages_above(
-    probabilities: Sequence[float], threshold: float | None, most: int, passages: Sequence[int]
+    scores: Sequence[float], threshold: float | None, most: int, passages: Sequence[int]
 ) -> tuple[int, ...]:
-    """The passages whose probability exceeds the threshold, most probable first; the best one in any case.
+    """The passages whose score exceeds the threshold, the highest first; the best one in any case.
 
     Args:
-        probabilities: of the passages of one dialogue.
+        scores: probabilities or logits of the passages of one dialogue.
         threshold: γ; None keeps the best passage alone.
         most: at most so many.
         passages: what the passages are called.
     """
-    order = sorted(range(len(passages)), key=lambda i: -probabilities[i])
-    above = [i for i in order[:most] if threshold is not None and probabilities[i] > threshold]
+    order = sorted(range(len(passages)), key=lambda i: -scores[i])
+    above = [i for i in order[:most] if threshold is not None and scores[i] > threshold]
     return tuple(passages[i] for i in above or order[:1])
 
 
@@ -154,7 +167,7 @@ class Threshold:
     """A tuned γ.
 
     Attributes:
-        value: γ, in [0, 1).
+        value: γ, in [0, 1); of logits any number.
         f1: mean over dialogues of the F1 between the passages above γ and the gold passages.
     """
 
@@ -163,31 +176,37 @@ class Threshold:
 
 
 def tune_threshold(
-    probabilities: Sequence[Sequence[float]], gold: Sequence[frozenset[int]], most: int, candidates: int = 200
+    scores: Sequence[Sequence[float]],
+    gold: Sequence[frozenset[int]],
+    most: int,
+    candidates: int = 200,
+    select_by: SelectBy = "probabilities",
 ) -> Threshold | None:
     """The γ with the highest mean F1 between the predicted and the gold set of passages; of equals the highest γ.
 
     Source of the criterion: INSCIT's PI-F1 (thesis, section 5.4.2). At most `candidates` quantiles of the observed
-    probabilities are tried, and γ just below 1 (the best passage alone).
+    scores are tried, and γ just below 1 unless they are logits (the best passage alone, as at the highest score).
 
     Args:
-        probabilities: of the passages of each dialogue, passage 0 first.
+        scores: of the passages of each dialogue, passage 0 first.
         gold: the gold passages of each dialogue, at least one.
         most: at most so many passages an answer.
         candidates: quantiles to try.
+        select_by: what the scores are.
 
     Returns:
         None without any dialogue.
     """
     if not gold:
         return None
-    seen = torch.tensor([p for row in probabilities for p in row], dtype=torch.float64)
+    seen = torch.tensor([p for row in scores for p in row], dtype=torch.float64)
     steps = torch.linspace(0, 1, min(candidates, len(seen)), dtype=torch.float64)
-    tried = sorted({*torch.quantile(seen[: 1 << 24], steps).tolist(), 1.0 - 2.0**-20})
+    highest = set() if select_by == "logits" else {1.0 - 2.0**-20}
+    tried = sorted({*torch.quantile(seen[: 1 << 24], steps).tolist(), *highest})
 
     def f1(value: float) -> float:
         total = 0.0
-        for row, right in zip(probabilities, gold, strict=True):
+        for row, right in zip(scores, gold, strict=True):
             found = passages_above(row, value, most, range(len(row)))
             total += 2 * len(right.intersection(found)) / (len(right) + len(found))
         return total / len(gold)

@@ -29,7 +29,7 @@ from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 
-KEYS = frozenset(("id", "turns", "passages", "gold", "references", "response", "unseen", "no_passage", "source"))
+KEYS = frozenset("id turns passages gold also_right references response unseen no_passage source".split())
 FIRST = "agent turn without a user turn before it"
 
 
@@ -88,10 +88,11 @@ def parse_dialogue(
                 references=tuple(text_list(row.get("references") or [], "references")),
                 response=row.get("response"),
                 no_passage=_is_none(gold, passages),
+                also_right=_numbers(row.get("also_right"), passages),
                 **shared,
             )
         ]
-    for key in ("gold", "references", "response"):
+    for key in ("gold", "also_right", "references", "response"):
         require(row.get(key) is None, "belongs to a dialogue that ends with a user turn; label the agent turns", key)
     require(not none_used, "expected false or null in a dialogue that ends with an agent turn", "no_passage")
     return list(_answers(name, turns, knowledge, shared, Counter() if skipped is None else skipped))
@@ -168,14 +169,7 @@ def _several(value: Any, passages: Sequence[Passage], field: str) -> tuple[Knowl
 
 def _knowledge(value: Mapping[str, Any], passages: Sequence[Passage], field: str) -> Knowledge:
     """`{"passage", "begin", "end"}` or `{"passage", "text"}`; the passage by its number or its id."""
-    named = get_field(value, "passage", f"{field}.")
-    if isinstance(named, str):
-        ids = [passage.id for passage in passages]
-        require(named in ids, f"no passage has the id {named!r}", f"{field}.passage")
-        number = ids.index(named)
-    else:
-        number = as_index(named, f"{field}.passage")
-        require(number < len(passages), f"passage {number} does not exist, there are {len(passages)}", field)
+    number = _number(get_field(value, "passage", f"{field}."), passages, field)
     if "text" not in value:
         begin = as_index(get_field(value, "begin", f"{field}."), f"{field}.begin")
         end = as_index(value.get("end", begin), f"{field}.end")
@@ -184,6 +178,23 @@ def _knowledge(value: Mapping[str, Any], passages: Sequence[Passage], field: str
     text = require_text(value["text"], f"{field}.text")
     begin, end = spans_of_text(passages[number], text, f"{field}.text")
     return Knowledge(number, begin, end)
+
+
+def _number(named: Any, passages: Sequence[Passage], field: str, inner: str = ".passage") -> int:
+    """The passage that a number or an id names."""
+    if isinstance(named, str):
+        ids = [passage.id for passage in passages]
+        require(named in ids, f"no passage has the id {named!r}", f"{field}{inner}")
+        return ids.index(named)
+    number = as_index(named, f"{field}{inner}")
+    require(number < len(passages), f"passage {number} does not exist, there are {len(passages)}", field)
+    return number
+
+
+def _numbers(value: Any, passages: Sequence[Passage]) -> tuple[int, ...]:
+    """A list of passages by number or id, or null."""
+    listed = [] if value is None else as_list(value, "also_right")
+    return tuple(_number(item, passages, f"also_right[{i}]", "") for i, item in enumerate(listed))
 
 
 def spans_of_text(passage: Passage, text: str, field: str) -> tuple[int, int]:

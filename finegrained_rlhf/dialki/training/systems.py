@@ -80,7 +80,7 @@ def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
     if isinstance(config, BertQaConfig):
         return System("BERTQA", BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer, "next")
-    name = "DIALKI" if config.units == "passages" else "Multi-Sentence"
+    name = "Multi-Sentence" if config.units == "sentences" else "DIALKI"
     return System(name, DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
 
 

@@ -18,7 +18,7 @@ from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_h
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.model import DialkiConfig, load_model, new_model, read_record
 from finegrained_rlhf.dialki.model.objective import LossConfig
-from finegrained_rlhf.dialki.model.search import Threshold, tune_threshold
+from finegrained_rlhf.dialki.model.search import SearchConfig, Threshold, tune_threshold
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
@@ -93,6 +93,8 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
             )
         if self.system.losses == "next" and self.losses.gold != "one":
             raise ConfigError(f"losses.gold: {self.system.name} learns one answer at a time, expected one")
+        if self.losses.gold == "each" and self.dialki.units != "whole":
+            raise ConfigError("losses.gold: each asks of passages without spans, expected dialki.units=whole")
         self._source()
         super().__post_init__()
 
@@ -181,7 +183,7 @@ class TrainDialki(TrainingRun[tuple[KnowledgeTrainer, dict[str, Any]]]):
         best = load_model(exported, read_record(exported, self.system.config), self.system.model).to(processes.device)
         trainer.model = trainer.finder.model = best
         answers = trainer.answers()
-        threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search.most)
+        threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search)
         if processes.is_main:
             searched = Coverage.of(found.coverage for found, _ in answers)
             searched.warn()
@@ -222,17 +224,18 @@ def _told(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, An
     return {"read": reading.report(), "inputs": cut.to_json()}
 
 
-def tuned(items: Sequence[Any], found: Sequence[Found], most: int) -> Threshold | None:
+def tuned(items: Sequence[Any], found: Sequence[Found], search: SearchConfig) -> Threshold | None:
     """γ tuned on answered dialogues: the highest mean F1 of the sets of passages (`tune_threshold`).
 
     Args:
         items: encoded dialogues with gold.
         found: their answers.
-        most: passages of an answer at most.
+        search: passages of an answer at most, and what γ is compared with.
     """
     gold = []
     for item, answer in zip(items, found, strict=True):
         place = {passage: m for m, passage in enumerate(answer.searched)}
         # gold passages out of reach count as missed: no place is negative
         gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.record.gold))
-    return tune_threshold([answer.probabilities for answer in found], gold, most)
+    scores = [answer.scores(search.select_by) for answer in found]
+    return tune_threshold(scores, gold, search.most, select_by=search.select_by)

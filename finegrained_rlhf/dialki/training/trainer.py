@@ -147,11 +147,15 @@ class KnowledgeTrainer(ModelTrainer):
         }
 
     def validate(self, step: int) -> dict[str, float]:
-        """Exact match, F1 and passage accuracy on the validation dialogues; `score` is the exact match."""
+        """Exact match, F1 and passage accuracy on the validation dialogues; `score` is the exact match.
+
+        With `units` whole, where an answer is a passage, it is the passage accuracy.
+        """
         if not self.validation:
             return {}
         metrics = summary([score for _, score in self.answers()])
-        return {"score": metrics["exact_match"], **metrics}
+        measure = "passage_accuracy" if self.model.config.units == "whole" else "exact_match"
+        return {"score": metrics[measure], **metrics}
 
     def answers(self) -> list[tuple[Found, KnowledgeScore]]:
         """The answer to every validation dialogue with its score, in order, in every process."""

@@ -98,6 +98,11 @@ class InscitTurn:
         return f"{self.conversation}_{self.number}"
 
     @property
+    def gold(self) -> tuple[str, ...]:
+        """The ids of the evidence of all labels, each once, the first label's first."""
+        return tuple(dict.fromkeys(passage.id for label in self.labels for passage in label.evidence))
+
+    @property
     def agreed_type(self) -> ResponseType | None:
         """The type that all labels have; None where they differ."""
         types = {label.response_type for label in self.labels}

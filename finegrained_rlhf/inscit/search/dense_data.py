@@ -67,13 +67,13 @@ class MakeDprData:
                 corpus.
         """
         everything = turns_of(read_inscit(self.data).conversations)
-        turns = [turn for turn in everything if gold_ids(turn)]
+        turns = [turn for turn in everything if turn.gold]
         if not turns:
             raise DataError("no turn has evidence", file=self.data)
         retriever = self.retriever.open(Path(self.index))
-        gold = corpus_passages({name for turn in turns for name in gold_ids(turn)}, self.corpus, self.store)
-        room = self.negatives + max(len(gold_ids(turn)) for turn in turns)
-        groundings = [gold[gold_ids(turn)[0]].text for turn in turns]
+        gold = corpus_passages({name for turn in turns for name in turn.gold}, self.corpus, self.store)
+        room = self.negatives + max(len(turn.gold) for turn in turns)
+        groundings = [gold[turn.gold[0]].text for turn in turns]
         hard = search_all(retriever, groundings, room, self.batch_size)
         asked = [evidence_query(turn.context, self.query) for turn in turns]
         other = search_all(retriever, asked, room, self.batch_size)
@@ -84,7 +84,7 @@ class MakeDprData:
             {
                 "id": turn.name,
                 "turns": list(turn.context),
-                "positives": _rows(gold_ids(turn), known),
+                "positives": _rows(turn.gold, known),
                 "hard_negatives": _rows(one, known),
                 "negatives": _rows(two, known),
             }
@@ -95,13 +95,8 @@ class MakeDprData:
         return len(rows)
 
     def _without_gold(self, turn: InscitTurn, hits: Sequence[Hit]) -> list[str]:
-        gold = set(gold_ids(turn))
+        gold = set(turn.gold)
         return [hit.id for hit in hits if hit.id not in gold][: self.negatives]
-
-
-def gold_ids(turn: InscitTurn) -> list[str]:
-    """The ids of the evidence of all labels of a turn, each once, the first label's first."""
-    return list(dict.fromkeys(passage.id for label in turn.labels for passage in label.evidence))
 
 
 def _rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""DIALKI as passage identifier of INSCIT: its dialogues, which passages it selects, and its predictions."""
