@@ -120,13 +120,13 @@ def read_statements(text: str) -> list[Statement]:
     may be false: an entity that does not exist, a value that it does not have.
     """
     found: dict[Statement, None] = {}
-    for part in sentences_of(text):
+    for part in folded_sentences(text):
         for statement in _read_sentence(part):
             found[statement] = None
     return list(found)
 
 
-def sentences_of(text: str) -> list[str]:
+def folded_sentences(text: str) -> list[str]:
     """The sentences of a text, in small letters, white space collapsed, without their last mark."""
     plain = re.sub(r"\s+([.,?!])", r"\1", " ".join(text.lower().split()))
     return [part.strip() for part in re.split(r"[.?!]", plain) if part.strip()]

@@ -15,7 +15,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.worlds.base import TRUTH
-from finegrained_rlhf.worlds.inscit.grammar import Statement, read_statements, sentences_of
+from finegrained_rlhf.worlds.inscit.grammar import Statement, folded_sentences, read_statements
 
 PASSAGE_TRUTH = "truth.json"
 
@@ -122,7 +122,7 @@ class InscitOracle:
         truth, statements = self._turns[conversation, turn], read_statements(response)
         passages = [self._passages.get(name, ()) for name in dict.fromkeys(evidence)]
         silent = not statements
-        unread = sum(not read_statements(part) and not part.startswith("sorry") for part in sentences_of(response))
+        unread = sum(not read_statements(part) and not part.startswith("sorry") for part in folded_sentences(response))
         return OracleJudgement(
             statements=tuple(statements),
             unread=unread,
