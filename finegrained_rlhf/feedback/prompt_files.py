@@ -180,8 +180,8 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         known["passages"] = _passages(get_field(row, "passages"))
     default = f"record-{number}"
     if "turns" in row:
-        known = _conversation(row)
-        text = conversation_task_text(known["turns"], known["passages"])
+        asked = conversation_prompt(default, *_conversation(row))
+        text, known = asked.text, dict(asked.metadata)
     elif talk is not None:
         text = talk.text
         known = {"question": talk.question, "passages": (), **known}
@@ -200,15 +200,26 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
     return PromptInput(name, text, known, () if talk is None else talk.messages)
 
 
-def _conversation(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a conversation whose last turn passages are to answer."""
+def conversation_prompt(name: str, turns: Sequence[str], passages: Sequence[Passage]) -> PromptInput:
+    """A conversation whose last turn passages are to answer.
+
+    Args:
+        name: id of the prompt.
+        turns: what was said, the user first and last.
+        passages: that an answer may name.
+    """
+    known = {"turns": tuple(turns), "question": conversation_text(turns), "passages": tuple(passages)}
+    return PromptInput(name, conversation_task_text(turns, passages), known)
+
+
+def _conversation(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Passage, ...]]:
+    """Turns and passages of a record."""
     turns = tuple(text_list(row["turns"], "turns"))
     odd = f"expected an odd number of utterances, the user's first and last, got {len(turns)}"
     require(len(turns) % 2 == 1, odd, "turns")
     for i, said in enumerate(turns):
         require_text(said, f"turns[{i}]")
-    passages = _passages(row.get("passages", []))
-    return {"turns": turns, "question": conversation_text(turns), "passages": passages}
+    return turns, _passages(row.get("passages", []))
 
 
 def _text_of(value: Any, key: str) -> str:

@@ -5,8 +5,11 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Assistant": "assistant",
+        "AssistantSettings": "assistant",
         "EvaluateInscit": "evaluation.evaluate",
         "EvaluateResponseTypes": "types.evaluate",
+        "EvidenceIdentifier": "identifier.identifier",
         "IdentifyEvidence": "identifier.identify",
         "InspectInscit": "data.inspection",
         "MakeDprData": "search.dense_data",

@@ -113,16 +113,9 @@ class MakeIdentifierData:
                 problem = f"passage {name!r} is not in the data: name the corpus that it was retrieved from"
                 raise DataError(problem, file=self.retrieved, record=turn.name, field="corpus")
         place = {name: number for number, name in enumerate(ids)}
-        said: list[dict[str, Any]] = []
-        for number, text in enumerate(turn.context):
-            evidence = unique(passage.id for passage in turn.earlier[number // 2]) if number % 2 else []
-            labels = [_span(place[name]) for name in evidence if name in place]
-            said.append({"role": "agent" if number % 2 else "user", "text": text, "knowledge": labels or None})
         gold = self._gold(turn)
         row = {
-            "id": turn.name,
-            "turns": said,
-            "passages": [_passage(known[name]) for name in ids],
+            **asked_row(turn.name, turn.context, turn.earlier, [known[name] for name in ids]),
             "gold": [_span(place[name]) for name in gold if name in place],
             "also_right": sorted(place[name] for name in frozenset(turn.gold).difference(gold) if name in place),
             "response": turn.labels[0].response,
@@ -132,6 +125,29 @@ class MakeIdentifierData:
         except DataError as error:
             raise error.at(file=self.data, record=turn.name) from None
         return row
+
+
+def asked_row(
+    name: str,
+    context: Sequence[str],
+    earlier: Sequence[Sequence[EvidencePassage]],
+    candidates: Sequence[EvidencePassage],
+) -> dict[str, Any]:
+    """A dialogue to be answered, as a line of `dialki/readers/jsonl.py` without its gold.
+
+    Args:
+        name: of the turn.
+        context: what was said, the user first and last.
+        earlier: the evidence of each agent turn, oldest first.
+        candidates: passages of one span each; what an agent turn rests on is told where it is among them.
+    """
+    place = {passage.id: number for number, passage in enumerate(candidates)}
+    said: list[dict[str, Any]] = []
+    for number, text in enumerate(context):
+        evidence = unique(passage.id for passage in earlier[number // 2]) if number % 2 else []
+        labels = [_span(place[one]) for one in evidence if one in place]
+        said.append({"role": "agent" if number % 2 else "user", "text": text, "knowledge": labels or None})
+    return {"id": name, "turns": said, "passages": [_passage(one) for one in candidates]}
 
 
 def _span(passage: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
 from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import InscitLabel, InscitTurn, turns_of
+from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, InscitTurn, turns_of
 
 
 def type_instances(turns: Sequence[InscitTurn]) -> list[LabelledText]:
@@ -30,11 +30,16 @@ def type_instances(turns: Sequence[InscitTurn]) -> list[LabelledText]:
 
 def type_text(turn: InscitTurn, label: InscitLabel) -> str:
     """What a classifier reads of a turn and the evidence of a label."""
-    passages = {one.id: one for one in label.evidence}
-    lines = [f"user: {turn.context[-1]}"]
+    return evidence_text_of(turn.context, label.evidence)
+
+
+def evidence_text_of(context: Sequence[str], evidence: Sequence[EvidencePassage]) -> str:
+    """What a classifier reads of a conversation, the user first and last, and of passages that an answer rests on."""
+    passages = {one.id: one for one in evidence}
+    lines = [f"user: {context[-1]}"]
     lines += [f"evidence: {' | '.join(one.titles)}: {one.text}" for one in passages.values()]
-    for place in range(len(turn.context) - 2, -1, -1):
-        lines.append(f"{'agent' if place % 2 else 'user'}: {turn.context[place]}")
+    for place in range(len(context) - 2, -1, -1):
+        lines.append(f"{'agent' if place % 2 else 'user'}: {context[place]}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,209 @@
+"""An assistant that answers a conversation from a corpus: retrieve, identify, answer.
+
+Joins a retriever, a passage identifier, a reader and a classifier of response types, all of them trained elsewhere.
+Knows no file of conversations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.feedback.prompt_files import conversation_prompt
+from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
+from finegrained_rlhf.inscit.reader.inputs import unique
+from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint, with_type
+from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.types.instances import evidence_text_of
+from finegrained_rlhf.models.encoders.classifier import TextClassifier
+from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
+from finegrained_rlhf.retrieval.protocol import Retriever
+from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.text.segmentation import SpacySegmenter
+
+
+class FindsPassages(Protocol):
+    """A corpus or a store of passages (`retrieval.Corpus`, `retrieval.PassageStore`)."""
+
+    def find(self, ids: list[str]) -> dict[str, Passage]:
+        """The passages with these ids."""
+
+
+class SelectsEvidence(Protocol):
+    """A passage identifier (`identifier.identifier.EvidenceIdentifier` is one)."""
+
+    def select(
+        self,
+        context: Sequence[str],
+        earlier: Sequence[Sequence[EvidencePassage]],
+        candidates: Sequence[EvidencePassage],
+    ) -> tuple[str, ...]:
+        """The ids of the passages that the next answer rests on."""
+
+
+@dataclass(frozen=True)
+class CitedPassage:
+    """A passage that an answer rests on.
+
+    Attributes:
+        passage: it.
+        spans: character spans (start, end) of the sentences of its text that the answer shares most words with, one for
+            each sentence of the answer that shares any.
+    """
+
+    passage: EvidencePassage
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class AssistantAnswer:
+    """What the assistant says.
+
+    Attributes:
+        response: its words.
+        evidence: what it rests on.
+        response_type: what kind of answer it is; None without a classifier.
+    """
+
+    response: str
+    evidence: tuple[CitedPassage, ...] = ()
+    response_type: ResponseType | None = None
+
+
+@dataclass(frozen=True)
+class AssistantSettings:
+    """How an assistant searches and answers.
+
+    Attributes:
+        query: what is searched for (`evidence_query`).
+        passages: at most so many candidates, those of earlier turns included.
+        typed: whether the reader was trained with types (`make_reader_inputs.py types=…`); it is told then what the
+            classifier says. It needs an identifier: the type depends on the evidence.
+        max_prompt_tokens: longest piece of a prompt.
+        max_new_tokens: longest response.
+        segmenter: spaCy pipeline that cuts sentences for spans; `rules` needs no model.
+    """
+
+    query: EvidenceQuery = "context"
+    passages: int = 50
+    typed: bool = False
+    max_prompt_tokens: int = 384
+    max_new_tokens: int = 192
+    segmenter: str = "rules"
+
+    def __post_init__(self) -> None:
+        check_evidence_query(self.query)
+
+
+@dataclass
+class Assistant:
+    """Answers conversations from a corpus.
+
+    With an identifier the reader answers from what that selects (`task=response`); without one it names its evidence
+    itself (`task=joint`).
+
+    Attributes:
+        corpus: looks passages up by id: a `PassageStore`, or a `Corpus` of moderate size.
+        retriever: searches that corpus.
+        identifier: selects evidence among the candidates; None leaves that to the reader.
+        reader: answers.
+        types: tells response types; None tells none.
+        settings: how.
+    """
+
+    corpus: FindsPassages
+    retriever: Retriever
+    identifier: SelectsEvidence | None
+    reader: TextGenerator
+    types: TextClassifier | None = None
+    settings: AssistantSettings = AssistantSettings()
+    _segmenter: SpacySegmenter = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._segmenter = SpacySegmenter(self.settings.segmenter)
+        if self.settings.typed and (self.types is None or self.identifier is None):
+            raise ValueError("settings.typed needs types and an identifier")
+
+    def answer(
+        self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]] | None = None
+    ) -> AssistantAnswer:
+        """Answer the last utterance of a conversation.
+
+        Args:
+            dialogue: what was said, the user first and last.
+            earlier: the evidence of each earlier answer, oldest first; None: of none it is known.
+
+        Raises:
+            DataError: an even number of utterances, a blank one, or `earlier` of another length.
+        """
+        require(len(dialogue) % 2 == 1, f"expected an odd number of utterances, got {len(dialogue)}", "dialogue")
+        for i, text in enumerate(dialogue):
+            require_text(text, f"dialogue[{i}]")
+        before = [() for _ in range(len(dialogue) // 2)] if earlier is None else list(earlier)
+        expected = f"expected the evidence of {len(dialogue) // 2} earlier answers, got {len(before)}"
+        require(len(before) == len(dialogue) // 2, expected, "earlier")
+        candidates = self._candidates(dialogue, before)
+        kind: ResponseType | None = None
+        if self.identifier is None:
+            said = self._said(dialogue, candidates, joint=True)
+            known = {passage.id: passage for passage in candidates}
+            evidence = [known[name] for name in said.evidence]
+            kind = self._type(dialogue, evidence)
+        else:
+            names = self.identifier.select(dialogue, before, candidates)
+            known = {passage.id: passage for passage in candidates}
+            evidence = [known[name] for name in names]
+            kind = self._type(dialogue, evidence)
+            asked = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
+            said = self._said(asked, evidence, joint=False)
+        cited = tuple(CitedPassage(passage, self._spans(passage.text, said.response)) for passage in evidence)
+        return AssistantAnswer(said.response, cited, kind)
+
+    def _candidates(
+        self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]]
+    ) -> list[EvidencePassage]:
+        """Earlier evidence, the oldest turn's first for an identifier, the newest's for a reader; then others."""
+        order = earlier if self.identifier is not None else list(reversed(earlier))
+        known = {passage.id: passage for part in order for passage in part}
+        query = evidence_query(dialogue, self.settings.query)
+        (hits,) = self.retriever.search([query], self.settings.passages)
+        ids = unique([*known, *(hit.id for hit in hits)])[: self.settings.passages]
+        found = self.corpus.find([name for name in ids if name not in known])
+        for name, one in found.items():
+            known[name] = EvidencePassage(name, one.text, tuple(t for t in one.title.split(SEPARATOR) if t))
+        return [known[name] for name in ids]
+
+    def _said(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:
+        given = [Passage.uncut(p.id, " ".join(p.text.split()), "|".join(p.titles)) for p in passages]
+        item, limit = conversation_prompt("turn", turns, given), self.settings.max_prompt_tokens
+        prompts = prompts_for(self.reader.policy, [item], limit, "truncate", PromptConfig())
+        (((response,),),) = self.reader.stream(prompts, max_new_tokens=self.settings.max_new_tokens)
+        if joint:
+            return read_joint(response.text, [passage.id for passage in passages])
+        return SaidByReader(response.text.strip() or NO_INFORMATION, tuple(passage.id for passage in passages))
+
+    def _type(self, dialogue: Sequence[str], evidence: Sequence[EvidencePassage]) -> ResponseType | None:
+        if self.types is None:
+            return None
+        names = self.types.model.config.id2label
+        scores = self.types.label_probabilities([evidence_text_of(dialogue, evidence)])
+        label = str(names[int(scores[0].argmax())])
+        return next((kind for kind in RESPONSE_TYPES if kind == label), None)
+
+    def _spans(self, text: str, response: str) -> tuple[tuple[int, int], ...]:
+        sentences = [(span[0], span[1]) for span in self._segmenter.sentences(text)]
+        words = [Counter(text[start:end].lower().split()) for start, end in sentences]
+        found = set()
+        for start, end in self._segmenter.sentences(response):
+            said = Counter(response[start:end].lower().split())
+            shared = [(said & one).total() for one in words]
+            if shared and max(shared):
+                found.add(sentences[shared.index(max(shared))])
+        return tuple(sorted(found))
