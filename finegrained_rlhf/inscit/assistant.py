@@ -204,6 +204,7 @@ class Assistant:
         for start, end in self._segmenter.sentences(response):
             said = Counter(response[start:end].lower().split())
             shared = [(said & one).total() for one in words]
-            if shared and max(shared):
-                found.add(sentences[shared.index(max(shared))])
+            most = max(shared, default=0)
+            if most:
+                found.add(sentences[shared.index(most)])
         return tuple(sorted(found))
