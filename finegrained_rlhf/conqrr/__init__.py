@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BestOfRank": "rewriting.best_of",
+        "CompareSystems": "evaluation.questions",
         "EvaluateRewrites": "evaluation.evaluate",
         "GuardedReward": "rewards.guard",
         "LabelConfig": "labels.choose",

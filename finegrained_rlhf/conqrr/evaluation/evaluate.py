@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
+from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, comparison_table, gold_ranks, rows_by_question
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
@@ -50,6 +51,9 @@ class EvaluateRewrites:
             An index without any of them is an error either way.
         runs: directory for a TREC run of each system and `qrels.txt`, the judgements with their grades; null writes
             none.
+        per_question: file (JSON lines) for the query, the ranks and the metrics of every system question by question;
+            null writes none.
+        comparison: which systems are tested against which (paired, dialogues as clusters); null tests none.
         progress: show bars.
     """
 
@@ -64,6 +68,8 @@ class EvaluateRewrites:
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
     unindexed_gold: UnindexedGold = "error"
     runs: str | None = None
+    per_question: str | None = None
+    comparison: CompareSystems | None = field(default_factory=CompareSystems)
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -80,6 +86,8 @@ class EvaluateRewrites:
             raise ConfigError(
                 f"k: expected at least {max(self.metrics.recall_at)}, the depth of a metric, got {self.k}"
             )
+        if self.comparison is not None:
+            self.comparison.check([*self.baselines, *self.rewrites], self.metrics.names)
 
     def run(self) -> dict[str, Any]:
         """Search, score, write the results, print a table.
@@ -100,6 +108,7 @@ class EvaluateRewrites:
         if self.runs is not None:
             write_judgements(Path(self.runs) / "qrels.txt", grades_of(examples))
         scores: dict[str, QueryScores] = {}
+        ranks: dict[str, dict[str, list[int]]] = {}
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
             if self.runs is not None:
@@ -107,8 +116,12 @@ class EvaluateRewrites:
             try:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
                 scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
+                ranks[name] = gold_ranks(examples, found)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
+        values = {name: found.values for name, found in scores.items()}
+        if self.per_question is not None:
+            write_jsonl(self.per_question, rows_by_question(examples, queries, ranks, values))
         record = read_index_record(self.index)
         result = {
             "commit": commit_of(Path(__file__).parent),
@@ -119,9 +132,11 @@ class EvaluateRewrites:
             "k": self.k,
             "metrics": asdict(self.metrics),
             "systems": {name: found.to_json() for name, found in scores.items()},
+            "comparisons": [] if self.comparison is None else self.comparison.compared(examples, values),
         }
         write_json(self.output, result)
-        print(f"{overall_table(result)}\nresults: {self.output}")
+        tables = (overall_table(result), comparison_table(result["comparisons"]))
+        print("\n".join([*filter(None, tables), f"results: {self.output}"]))
         return result
 
     def _unindexed(self, retriever: Retriever, gold: Sequence[str]) -> list[str]:

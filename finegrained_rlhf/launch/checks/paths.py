@@ -25,7 +25,7 @@ _READ = frozenset(
     "ratings inputs responses".split()
 )
 _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs")
-_WRITTEN_FILES = ("output", "results", "cache_file")
+_WRITTEN_FILES = ("output", "results", "cache_file", "per_question")
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
 _HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}
