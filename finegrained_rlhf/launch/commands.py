@@ -81,6 +81,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",
         "search": "search an index",
+        "fuse_runs": "fuse TREC runs into one by reciprocal rank",
         "label_passages": "label passages for the questions of dialogues",
     },
 }

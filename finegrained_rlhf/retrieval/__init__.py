@@ -10,6 +10,7 @@ __getattr__, __dir__ = lazy_exports(
         "BuildIndex": "jobs",
         "DenseConfig": "dense.retriever",
         "EncoderConfig": "dense.encoder",
+        "FuseRuns": "fusion.job",
         "IvfPqConfig": "dense.nearest",
         "MakeCorpus": "passages.pages",
         "OpenSearchConfig": "engines.opensearch",

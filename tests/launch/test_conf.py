@@ -69,6 +69,7 @@ NEEDED = {
     "train_reward_model": ["reward_model=relevance"],
     "read_public_feedback": ["public_feedback@source=mqm"],
     "evaluate_inscit": ["baseline=last_turn"],
+    "fuse_runs": ["inputs=[one,other]"],
 }
 OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
 """Options that are one script's, where their group is several scripts'."""
