@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "BestOfRank": "rewriting.best_of",
         "CompareSystems": "evaluation.questions",
         "EvaluateRewrites": "evaluation.evaluate",
+        "EvaluateScai": "evaluation.scai_job",
         "GuardedReward": "rewards.guard",
         "LabelConfig": "labels.choose",
         "LabelPassages": "labels.files",

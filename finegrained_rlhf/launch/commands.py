@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_inscit": "score predictions for INSCIT, or a baseline",
         "evaluate_response_types": "measure how well a classifier tells INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
+        "evaluate_scai": "score a run of the SCAI-QReCC shared task",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",
         "report": "write one HTML page about a run, or about several",

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
 from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, comparison_table, gold_ranks, rows_by_question
+from finegrained_rlhf.conqrr.evaluation.scai import require_numbered, write_scai_run
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
@@ -51,6 +52,8 @@ class EvaluateRewrites:
             An index without any of them is an error either way.
         runs: directory for a TREC run of each system and `qrels.txt`, the judgements with their grades; null writes
             none.
+        scai_runs: directory for a run file of the SCAI-QReCC shared task of each system, `NAME/run.json`; null writes
+            none. The conversations need numbers, as QReCC's have.
         per_question: file (JSON lines) for the query, the ranks and the metrics of every system question by question;
             null writes none.
         comparison: which systems are tested against which (paired, dialogues as clusters); null tests none.
@@ -68,6 +71,7 @@ class EvaluateRewrites:
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
     unindexed_gold: UnindexedGold = "error"
     runs: str | None = None
+    scai_runs: str | None = None
     per_question: str | None = None
     comparison: CompareSystems | None = field(default_factory=CompareSystems)
     progress: bool = True
@@ -100,6 +104,8 @@ class EvaluateRewrites:
         examples = reading.examples
         queries: dict[str, dict[str, str]] = {kind: _without_model(examples, kind) for kind in self.baselines}
         queries |= {name: read_rewrites(path) for name, path in self.rewrites.items()}
+        if self.scai_runs is not None:
+            require_numbered(examples, as_rewrite_data(self.data).path)
         retriever = self.retriever.open(Path(self.index))
         gold = list(dict.fromkeys(passage for example in examples for passage in example.gold))
         unindexed = self._unindexed(retriever, gold)
@@ -117,6 +123,8 @@ class EvaluateRewrites:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
                 scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
                 ranks[name] = gold_ranks(examples, found)
+                if self.scai_runs is not None:
+                    write_scai_run(Path(self.scai_runs) / name / "run.json", examples, asked, found)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
         values = {name: found.values for name, found in scores.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.core.checks import get_field, require, require_text
 from finegrained_rlhf.core.sources import Reading
 
 
@@ -35,6 +35,18 @@ def as_turn(value: Any, field: str) -> int:
     right = isinstance(number, int) and not isinstance(number, bool) and number >= 1
     require(right, f"expected a whole number from 1, got {value!r}", field)
     return int(number)
+
+
+def conversation_number(row: Mapping[str, Any]) -> str:
+    """`Conversation_no` of a record of QReCC or TopiOCQA: a whole number, or some text.
+
+    Raises:
+        DataError: naming the field.
+    """
+    number = get_field(row, "Conversation_no")
+    if isinstance(number, int) and not isinstance(number, bool):
+        return str(number)
+    return require_text(number, "Conversation_no")
 
 
 def optional_text(value: Any, field: str) -> str | None:
