@@ -71,6 +71,7 @@ class PublishedTurn:
         source: where the dialogue comes from.
         grades: of judged passages, as in `RewriteExample`.
         about: what the record says the dialogue is about, beside its turns.
+        name: in the dialogue, where that is another than its number.
     """
 
     turn: int
@@ -83,6 +84,7 @@ class PublishedTurn:
     source: str = ""
     grades: Mapping[str, int] = field(default_factory=dict)
     about: tuple[str, ...] = ()
+    name: str = ""
 
 
 def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) -> list[RewriteExample]:
@@ -115,7 +117,7 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
         published = (*turn.about, *turn.history, turn.question) if replaced or turn.about else ()
         examples.append(
             RewriteExample(
-                id=f"{name}_{turn.turn}",
+                id=f"{name}_{turn.name or turn.turn}",
                 dialogue=name,
                 turn=turn.turn,
                 history=history,
