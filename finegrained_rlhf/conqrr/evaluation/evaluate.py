@@ -86,10 +86,8 @@ class EvaluateRewrites:
             raise ConfigError("give baselines=[…] or rewrites.NAME=FILE: there is nothing to evaluate")
         if self.unindexed_gold not in get_args(UnindexedGold):
             raise ConfigError(f"unindexed_gold: expected error or count, got {self.unindexed_gold!r}")
-        if self.k < max(self.metrics.recall_at, default=1):
-            raise ConfigError(
-                f"k: expected at least {max(self.metrics.recall_at)}, the depth of a metric, got {self.k}"
-            )
+        if self.k < self.metrics.deepest:
+            raise ConfigError(f"k: expected at least {self.metrics.deepest}, the depth of a metric, got {self.k}")
         if self.comparison is not None:
             self.comparison.check([*self.baselines, *self.rewrites], self.metrics.names)
 
