@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "identify_knowledge": "find the knowledge that the next answer of a dialogue rests on",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions in dialogues so that they stand alone",
+        "rewrite_few_shot": "rewrite them by a language model with a few demonstrations",
     },
     "Measure": {
         "evaluate": "measure a policy, or a file of outputs",

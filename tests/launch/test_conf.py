@@ -59,6 +59,7 @@ GROUPS = {
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
     "judge": (),
+    "writer": ("rewrite_few_shot",),
     "mixer": ("generate", "sample_outputs"),
     "select": ("make_annotation_tasks",),
     "preannotate": ("make_annotation_tasks",),
