@@ -1,6 +1,6 @@
 """Score a run of the SCAI-QReCC shared task as its evaluator does.
 
-Example: python scripts/evaluate_scai.py data.path=ground-truth.json predictions=run.json output=scores.json
+Example: python scripts/evaluate_scai.py data=ground-truth.json predictions=run.json output=scores.json
 """
 
 from finegrained_rlhf.launch.commands import main

@@ -10,10 +10,9 @@ import pytest
 import pytrec_eval
 from mills_toy import job, make_mills
 
-from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, score_scai
+from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, read_scai_truth, score_scai
 from finegrained_rlhf.conqrr.evaluation.scai_job import EvaluateScai
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
-from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.metrics.rouge1 import rouge1_recalls
 
@@ -23,8 +22,6 @@ def truth_rows() -> list[dict[str, Any]]:
         return {
             "Conversation_no": 3,
             "Turn_no": turn,
-            "Context": ["q", "a"] * (turn - 1),
-            "Question": "and then?",
             "Truth_rewrite": rewrite,
             "Truth_answer": answer,
             "Truth_passages": passages,
@@ -65,7 +62,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 def scored(files: tuple[str, str], **options: bool) -> Any:
-    return score_scai(RewriteData(files[0], "qrecc").read().examples, read_scai_run(files[1]), **options)
+    return score_scai(read_scai_truth(files[0]), read_scai_run(files[1]), **options)
 
 
 def test_by_hand(files: tuple[str, str]) -> None:
@@ -119,7 +116,7 @@ def test_recall_by_hand() -> None:
 
 def test_the_job(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "scores.json"
-    result = EvaluateScai(RewriteData(files[0], "qrecc"), files[1], str(output)).run()
+    result = EvaluateScai(files[0], files[1], str(output)).run()
     assert json.loads(output.read_text()) == json.loads(json.dumps(result))
     assert result["scores"] == scored(files).scores and result["settings"]["missing_truth"] is False
     told = capsys.readouterr().out
@@ -146,13 +143,35 @@ def test_broken_runs(change: dict[str, Any], field: str, problem: str, tmp_path:
         read_scai_run(write(tmp_path / "run.json", rows))
 
 
+@pytest.mark.parametrize(
+    ("change", "field", "problem"),
+    [
+        ({"Turn_no": 1}, "Turn_no", "turn 3_1 occurs twice"),
+        ({"Truth_rewrite": 4}, "Truth_rewrite", "expected text"),
+        ({"Truth_answer": ["x"]}, "Truth_answer", "expected text"),
+        ({"Truth_passages": "p2"}, "Truth_passages", "list of texts"),
+        ({"Truth_passages": ["p2", ""]}, r"Truth_passages\[1\]", "empty"),
+    ],
+)
+def test_broken_truth(change: dict[str, Any], field: str, problem: str, tmp_path: Path) -> None:
+    rows = truth_rows()
+    rows[1].update(change)
+    with pytest.raises(DataError, match=rf"truth.json, record 1, field {field}: .*{problem}"):
+        read_scai_truth(write(tmp_path / "truth.json", rows))
+    for key in ("Conversation_no", "Turn_no", "Truth_rewrite", "Truth_answer"):
+        rows = truth_rows()
+        del rows[2][key]
+        with pytest.raises(DataError, match=f"record 2, field {key}: missing field"):
+            read_scai_truth(write(tmp_path / "truth.json", rows))
+
+
 def test_a_run_of_another_file_is_no_score(files: tuple[str, str], tmp_path: Path) -> None:
     for rows, problem in (({}, "JSON array"), ([], "one at least")):
         with pytest.raises(DataError, match=problem):
             read_scai_run(write(tmp_path / "x.json", rows))
     path = write(tmp_path / "x.json", [{"Conversation_no": 8, "Turn_no": 1}])
     with pytest.raises(DataError, match="x.json, record 8_1: no turn of the run is one of the data"):
-        EvaluateScai(RewriteData(files[0], "qrecc"), path).run()
+        EvaluateScai(files[0], path).run()
 
 
 def test_evaluations_write_runs_that_score_alike(tmp_path: Path) -> None:
@@ -165,9 +184,20 @@ def test_evaluations_write_runs_that_score_alike(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"d_', '"7_').replace('"d"', '"7"'))
     (folder / "ours.jsonl").write_text('{"id": "7_2", "rewrite": "color mill"}')
     result = job(folder, scai_runs=str(folder / "scai")).run()
+    rows = [
+        {
+            "Conversation_no": 7,
+            "Turn_no": example.turn,
+            "Truth_rewrite": example.rewrite,
+            "Truth_answer": "",
+            "Truth_passages": list(example.gold),
+        }
+        for example in read_rewrite_jsonl(path)
+    ]
+    truth = read_scai_truth(write(folder / "truth.json", rows))
     for name in ("question", "context", "rewrite", "ours"):
         run = read_scai_run(folder / "scai" / name / "run.json")
-        scores = score_scai(read_rewrite_jsonl(path), run).scores
+        scores = score_scai(truth, run).scores
         assert scores["MRR"] == pytest.approx(result["systems"][name]["overall"]["mrr"])
     rows = json.loads((folder / "scai/ours/run.json").read_text())
     assert rows[0] == {"Conversation_no": 7, "Turn_no": 1, "Model_passages": {}}

@@ -23,7 +23,6 @@ INTENDED = {
     r"train_\w+\.yaml: processes\.precision": "scripts train in bf16, as on GPUs; a job made in Python in fp32",
     r"reward_model/\w+\.yaml: (steps|epochs|global_attention|batches\.batch_size|optimizer\.\w+)": "what the "
     "option is for: each kind of reward model is trained in its own way",
-    r"evaluate_scai\.yaml: data\.format": "the shared task's own files",
     r"(tracking/(tensorboard|wandb)|value/(shared|none))\.yaml: kind": "what the option is for",
     r"algorithm/\w+\.yaml: algorithm\.\w+": "what the option is for",
     r"rewrite_reward/(reciprocal_rank|ndcg)\.yaml: shape": "what the option is for",

@@ -7,14 +7,14 @@ know retrievers, or the task's model-based scores of answers (SAS, POSSCORE).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import as_turn, conversation_number
+from finegrained_rlhf.conqrr.readers.base import as_turn, conversation_number, optional_text
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.checks import as_object, get_field, is_number, require, require_text
+from finegrained_rlhf.core.checks import as_object, get_field, is_number, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.metrics.rouge1 import rouge1_recalls
@@ -22,6 +22,25 @@ from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.runs import Run, in_trec_order
 from finegrained_rlhf.text.scores import exact_match, token_f1
+
+
+@dataclass(frozen=True)
+class ScaiTruth:
+    """What is right for one turn.
+
+    Attributes:
+        id: `CONVERSATION_TURN`.
+        turn: number of the turn, from 1.
+        rewrite: the human's; None where there is none.
+        answer: None where there is none.
+        gold: ids of the truth passages.
+    """
+
+    id: str
+    turn: int
+    rewrite: str | None
+    answer: str | None
+    gold: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -90,29 +109,61 @@ def write_scai_run(path: str | Path, examples: Sequence[RewriteExample], queries
     write_json(path, rows)
 
 
+def read_scai_truth(path: str | Path) -> list[ScaiTruth]:
+    """Read the ground truth: `ground-truth.json`, or a file of turns, whose further fields are ignored.
+
+    Raises:
+        DataError: naming file, record (from 0) and field; a turn that occurs twice, no turn at all.
+    """
+    found: list[ScaiTruth] = []
+    for row, name, turn in _records(path):
+        try:
+            gold = text_list(row.get("Truth_passages") or [], "Truth_passages")
+            for place, passage in enumerate(gold):
+                require_text(passage, f"Truth_passages[{place}]")
+            rewrite = optional_text(get_field(row, "Truth_rewrite"), "Truth_rewrite")
+            answer = optional_text(get_field(row, "Truth_answer"), "Truth_answer")
+        except DataError as error:
+            raise error.at(file=path, record=len(found)) from None
+        found.append(ScaiTruth(name, turn, rewrite, answer, tuple(dict.fromkeys(gold))))
+    return found
+
+
 def read_scai_run(path: str | Path) -> dict[str, ScaiTurn]:
     """Read `run.json`: what is said of each turn, by `CONVERSATION_TURN`; a null is absent.
 
     Raises:
         DataError: naming file, record (from 0) and field; a turn that occurs twice, no turn at all.
     """
-    rows = read_json(path)
-    if not isinstance(rows, list) or not rows:
-        raise DataError("expected a JSON array of turns, one at least", file=path)
     found: dict[str, ScaiTurn] = {}
-    for i, row in enumerate(rows):
+    for row, name, _ in _records(path):
         try:
-            row = as_object(row, "(record)")
-            name = f"{conversation_number(row)}_{as_turn(get_field(row, 'Turn_no'), 'Turn_no')}"
-            require(name not in found, f"turn {name} occurs twice", "Turn_no")
             found[name] = ScaiTurn(
                 _text(row.get("Model_rewrite"), "Model_rewrite"),
                 _passages(row.get("Model_passages")),
                 _text(row.get("Model_answer"), "Model_answer"),
             )
         except DataError as error:
-            raise error.at(file=path, record=i) from None
+            raise error.at(file=path, record=len(found)) from None
     return found
+
+
+def _records(path: str | Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
+    """The records of a file of turns, the name of each turn and its number."""
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise DataError("expected a JSON array of turns, one at least", file=path)
+    seen: set[str] = set()
+    for i, row in enumerate(rows):
+        try:
+            row = as_object(row, "(record)")
+            turn = as_turn(get_field(row, "Turn_no"), "Turn_no")
+            name = f"{conversation_number(row)}_{turn}"
+            require(name not in seen, f"turn {name} occurs twice", "Turn_no")
+        except DataError as error:
+            raise error.at(file=path, record=i) from None
+        seen.add(name)
+        yield row, name, turn
 
 
 def _text(value: Any, field: str) -> str | None:
@@ -131,7 +182,7 @@ def _passages(value: Any) -> tuple[Hit, ...] | None:
 
 
 def score_scai(
-    examples: Sequence[RewriteExample],
+    truth: Sequence[ScaiTruth],
     run: Mapping[str, ScaiTurn],
     *,
     first_turns: bool = False,
@@ -147,7 +198,7 @@ def score_scai(
     A step of which the run says nothing has no score.
 
     Args:
-        examples: the ground truth (`data.format=qrecc`).
+        truth: the ground truth, as `read_scai_truth` gives it.
         run: as `read_scai_run` gives it.
         first_turns: rewrites of first turns count too (`--eval-turn-one-rewrites`).
         missing_truth: turns without a truth count too, as wrong, as in QReCC's paper (`--eval-missing-truth`).
@@ -155,23 +206,23 @@ def score_scai(
     Raises:
         DataError: no turn of the run is one of the data.
     """
-    known = {example.id for example in examples}
+    known = {turn.id for turn in truth}
     if not known.intersection(run):
         problem = "no turn of the run is one of the data: is it a run of another file?"
         raise DataError(problem, record=next(iter(run), None))
     scores: dict[str, float] = {}
     turns: dict[str, int] = {}
-    asked = [e for e in examples if (first_turns or e.turn > 1) and (missing_truth or e.rewrite is not None)]
+    asked = [e for e in truth if (first_turns or e.turn > 1) and (missing_truth or e.rewrite is not None)]
     if asked and any(turn.rewrite is not None for turn in run.values()):
         turns["QR"] = len(asked)
         scores["QR"] = _mean_recall([(run.get(e.id, _SILENT).rewrite or "", e.rewrite or "") for e in asked])
     found = {name: turn.passages for name, turn in run.items() if turn.passages is not None}
-    judged = [e for e in examples if e.gold or missing_truth]
+    judged = [e for e in truth if e.gold or missing_truth]
     searched = [e for e in judged if e.id in found]
     if searched:
         turns["MRR"] = len(searched)
         scores["MRR"] = _mrr(searched, found)
-    answered = [e for e in examples if missing_truth or e.answer is not None]
+    answered = [e for e in truth if missing_truth or e.answer is not None]
     if any(run.get(e.id, _SILENT).answer is not None for e in answered):
         turns["answers"] = len(answered)
         pairs = [(run.get(e.id, _SILENT).answer or "", e.answer or "") for e in answered]
@@ -186,9 +237,9 @@ def _mean_recall(pairs: Collection[tuple[str, str]]) -> float:
     return statistics.fmean(rouge1_recalls([ours for ours, _ in pairs], [truth for _, truth in pairs]))
 
 
-def _mrr(examples: Sequence[RewriteExample], found: Run) -> float:
-    judgements = {example.id: dict.fromkeys(example.gold, 1) for example in examples if example.gold}
-    names = [example.id for example in examples]
+def _mrr(turns: Sequence[ScaiTruth], found: Run) -> float:
+    judgements = {turn.id: dict.fromkeys(turn.gold, 1) for turn in turns if turn.gold}
+    names = [turn.id for turn in turns]
     values = RankingMetrics(form="original", recall_at=(), ndcg_at=()).of_turns(
         {name: found[name] for name in names}, judgements, names
     )

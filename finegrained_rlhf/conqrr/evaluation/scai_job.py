@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, score_scai
-from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
+from finegrained_rlhf.conqrr.evaluation.scai import read_scai_run, read_scai_truth, score_scai
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.runtime.configuration import resolved_settings
@@ -20,14 +19,14 @@ class EvaluateScai:
     """The shared task's scores of a `run.json`.
 
     Attributes:
-        data: the ground truth: a `RewriteData` of the task's file, or a file in the project's format.
+        data: the ground truth: the task's `ground-truth.json`, or a file of its turns.
         predictions: the run file.
         output: results file (JSON); null prints only.
         first_turns: rewrites of first turns count too.
         missing_truth: turns without truth count too, as wrong, as in QReCC's paper.
     """
 
-    data: str | RewriteData
+    data: str
     predictions: str
     output: str | None = None
     first_turns: bool = False
@@ -39,16 +38,15 @@ class EvaluateScai:
         Raises:
             DataError: a broken file, or a run of which no turn is in the data.
         """
-        reading = as_rewrite_data(self.data).read()
+        truth = read_scai_truth(self.data)
         run = read_scai_run(self.predictions)
         try:
-            found = score_scai(reading.examples, run, first_turns=self.first_turns, missing_truth=self.missing_truth)
+            found = score_scai(truth, run, first_turns=self.first_turns, missing_truth=self.missing_truth)
         except DataError as error:
             raise error.at(file=self.predictions) from None
         result = {
             "commit": commit_of(Path(__file__).parent),
             "settings": resolved_settings(self),
-            "data": reading.report(),
             **asdict(found),
         }
         if self.output is not None:
