@@ -23,7 +23,7 @@ from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import write_judgements, write_trec_run
+from finegrained_rlhf.retrieval.runs import Run, write_judgements, write_trec_run
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.text.tables import markdown_table
@@ -115,14 +115,11 @@ class EvaluateRewrites:
         ranks: dict[str, dict[str, list[int]]] = {}
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
-            if self.runs is not None:
-                write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
+            self._write_runs(name, examples, asked, found)
             try:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
                 scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
                 ranks[name] = gold_ranks(examples, found)
-                if self.scai_runs is not None:
-                    write_scai_run(Path(self.scai_runs) / name / "run.json", examples, asked, found)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
         values = {name: found.values for name, found in scores.items()}
@@ -144,6 +141,12 @@ class EvaluateRewrites:
         tables = (overall_table(result), comparison_table(result["comparisons"]))
         print("\n".join([*filter(None, tables), f"results: {self.output}"]))
         return result
+
+    def _write_runs(self, name: str, examples: Sequence[RewriteExample], asked: Mapping[str, str], found: Run) -> None:
+        if self.runs is not None:
+            write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
+        if self.scai_runs is not None:
+            write_scai_run(Path(self.scai_runs) / name / "run.json", examples, asked, found)
 
     def _unindexed(self, retriever: Retriever, gold: Sequence[str]) -> list[str]:
         """The gold passages that the index does not have, where they may be missing."""
