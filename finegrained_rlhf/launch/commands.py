@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "identify_evidence": "predict the evidence of INSCIT's turns with a trained DIALKI",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
         "rewrite": "rewrite questions in dialogues so that they stand alone",
+        "rewrite_few_shot": "rewrite them by a language model with a few demonstrations",
     },
     "Measure": {
         "evaluate": "measure a policy, or a file of outputs",
@@ -50,6 +51,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_inscit": "score predictions for INSCIT, or a baseline",
         "evaluate_response_types": "measure how well a classifier tells INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
+        "evaluate_scai": "score a run of the SCAI-QReCC shared task",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",
         "report": "write one HTML page about a run, or about several",
@@ -88,6 +90,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",
         "search": "search an index",
+        "fuse_runs": "fuse TREC runs into one by reciprocal rank",
         "label_passages": "label passages for the questions of dialogues",
     },
 }

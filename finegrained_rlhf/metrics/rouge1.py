@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 
@@ -14,6 +15,15 @@ def rouge1_scores(predictions: Sequence[str], references: Sequence[str]) -> list
         ValueError: the numbers of predictions and references differ.
         ConfigError: `rouge_score` is not installed.
     """
+    return [float(score.fmeasure) for score in _scored(predictions, references)]
+
+
+def rouge1_recalls(predictions: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The share of each reference's words that its prediction has (ROUGE-1 recall); else as `rouge1_scores`."""
+    return [float(score.recall) for score in _scored(predictions, references)]
+
+
+def _scored(predictions: Sequence[str], references: Sequence[str]) -> Iterator[Any]:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
@@ -21,5 +31,5 @@ def rouge1_scores(predictions: Sequence[str], references: Sequence[str]) -> list
     if len(predictions) != len(references):
         raise ValueError(f"need a reference a prediction, got {len(predictions)} and {len(references)}")
     scorer = RougeScorer(["rouge1"], use_stemmer=False)
-    pairs = zip(predictions, references, strict=True)
-    return [float(scorer.score(reference, prediction)["rouge1"].fmeasure) for prediction, reference in pairs]
+    for prediction, reference in zip(predictions, references, strict=True):
+        yield scorer.score(reference, prediction)["rouge1"]

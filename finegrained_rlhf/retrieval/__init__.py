@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "Corpus": "corpus",
         "DenseConfig": "dense.retriever",
         "EncoderConfig": "dense.encoder",
+        "FuseRuns": "fusion.job",
         "IvfPqConfig": "dense.nearest",
         "MakeCorpus": "passages.pages",
         "OpenSearchConfig": "engines.opensearch",

@@ -1,4 +1,4 @@
-"""How well rankings put gold passages on top: MRR, recall, hit rate and nDCG, turn by turn and on average.
+"""How well rankings put gold passages on top: MRR, recall, hit rate, nDCG and others, turn by turn and on average.
 
 Knows runs and judgements; the values of a turn are trec_eval's (through pytrec_eval). Knows no retriever and no
 dialogue: groups of turns (topic shift, length of the context) are given as ids.
@@ -7,7 +7,11 @@ dialogue: groups of turns (topic shift, length of the context) are given as ids.
 - `recall@k`: share of the gold passages among the first k.
 - `hit_rate@k`: 1 where at least one gold passage is among the first k. It is the thesis's R@k.
 - `ndcg@k`: Σ rel_i / log2(i + 1) over the first k ranks i, divided by the same sum of the best possible order. rel_i is
-  the grade of the passage; the other metrics know only gold or not.
+  the grade of the passage; the other metrics know only gold or not. `ndcg` is the same over the whole run.
+- `map`, `map@k`: average precision, Σ precision@i over the ranks i of the gold passages found (up to k), divided by the
+  number of gold passages.
+- `r_precision`: precision@R of a turn with R gold passages.
+- `precision@k`: share of gold among the first k ranks; a run with fewer hits counts as if the others were wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ from typing import Any, Literal
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.runs import Judgements, Run, in_trec_order
 
-_OF_TREC_EVAL = {"recall": "recall", "hit_rate": "success", "ndcg": "ndcg_cut"}
+_AT_DEPTH = {"recall": "recall", "hit_rate": "success", "ndcg": "ndcg_cut", "map": "map_cut", "precision": "P"}
+_WHOLE_RUN = {"mrr": "recip_rank", "map": "map", "r_precision": "Rprec", "ndcg": "ndcg"}
+"""Metrics as trec_eval calls them, those with a depth `@k` and those without."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +39,15 @@ class RankingMetrics:
         missing: a turn without hits counts as 0 (`zero`) or not at all (`drop`), as in the reference script.
         recall_at: depths k of recall@k and hit_rate@k.
         ndcg_at: depths k of ndcg@k.
+        also: further metrics, in the order of tables: `map`, `map@k`, `r_precision`, `ndcg`, `precision@k`, or another
+            depth of the others.
     """
 
     form: Literal["updated", "original"] = "updated"
     missing: Literal["zero", "drop"] = "zero"
     recall_at: tuple[int, ...] = (10, 100)
     ndcg_at: tuple[int, ...] = (3, 10)
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.form not in ("updated", "original"):
@@ -50,12 +59,24 @@ class RankingMetrics:
             object.__setattr__(self, name, depths)
             if any(depth < 1 for depth in depths):
                 raise ConfigError(f"{name}: expected depths of at least 1, got {list(depths)}")
+        object.__setattr__(self, "also", tuple(self.also))
+        for name in self.also:
+            if not _known(name):
+                known = "map, map@k, r_precision, ndcg, precision@k, or recall, hit_rate, ndcg @k"
+                raise ConfigError(f"also: expected some of {known} with whole numbers k from 1, got {name!r}")
+        if twice := [name for name in self.also if self.names.count(name) > 1]:
+            raise ConfigError(f"also: {twice[0]} is there already")
+
+    @property
+    def deepest(self) -> int:
+        """The greatest depth k of a metric, at least 1: a run must be as deep for its values to be right."""
+        return max((int(name.partition("@")[2] or 1) for name in self.names), default=1)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The metrics in the order of tables."""
         recall = [f"{name}@{depth}" for name in ("recall", "hit_rate") for depth in self.recall_at]
-        return ("mrr", *recall, *(f"ndcg@{depth}" for depth in self.ndcg_at))
+        return ("mrr", *recall, *(f"ndcg@{depth}" for depth in self.ndcg_at), *self.also)
 
     def of_turns(
         self, run: Run, judgements: Judgements, turns: Iterable[str], grades: Judgements | None = None
@@ -100,21 +121,30 @@ class RankingMetrics:
         self, run: Run, judgements: Judgements, grades: Judgements, turns: Sequence[str]
     ) -> dict[str, dict[str, float]]:
         """The values of turns that have gold and hits: nDCG by the grades, the rest by the judgements."""
-        wanted = {"mrr": "recip_rank"}
-        for name in self.names[1:]:
-            kind, depth = name.split("@")
-            wanted[name] = f"{_OF_TREC_EVAL[kind]}_{depth}"
+        wanted = {name: _measure(name, "_") for name in self.names}
         found = {turn: {hit.id: hit.score for hit in in_trec_order(run[turn])} for turn in turns}
         values: dict[str, dict[str, float]] = {turn: {} for turn in turns}
         for judged, graded in ((judgements, False), (grades, True)):
-            keys = [key for key in wanted.values() if key.startswith("ndcg") == graded]
-            measures = {key if key == "recip_rank" else ".".join(key.rsplit("_", 1)) for key in keys}
+            measures = {_measure(name, ".") for name in self.names if name.startswith("ndcg") == graded}
             if not measures or not turns:
                 continue
             relevance = {turn: dict(judged.get(turn, {})) for turn in turns}
             for turn, of_turn in _pytrec_eval().RelevanceEvaluator(relevance, measures).evaluate(found).items():
                 values[turn] |= of_turn
         return {turn: {name: values[turn][key] for name, key in wanted.items()} for turn in turns}
+
+
+def _known(name: str) -> bool:
+    kind, at, depth = name.partition("@")
+    if not at:
+        return kind in _WHOLE_RUN
+    return kind in _AT_DEPTH and depth.isascii() and depth.isdigit() and not depth.startswith("0")
+
+
+def _measure(name: str, joint: str) -> str:
+    """trec_eval's name of a metric; `joint` stands before its depth: `.` in a request, `_` in an answer."""
+    kind, at, depth = name.partition("@")
+    return f"{_AT_DEPTH[kind]}{joint}{depth}" if at else _WHOLE_RUN[kind]
 
 
 def mean_of_turns(values: Mapping[str, Mapping[str, float]], turns: Iterable[str] | None = None) -> dict[str, float]:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import pytrec_eval
+from mills_toy import job, make_mills
 from numpy.typing import NDArray
 
-from finegrained_rlhf.conqrr.evaluation.evaluate import EvaluateRewrites
 from finegrained_rlhf.conqrr.evaluation.measure import find_passages, groups_of, judgements_of, score_queries
 from finegrained_rlhf.conqrr.evaluation.wording import Wording, repeats_a_bigram, wording_of
 from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
 from finegrained_rlhf.conqrr.readers.canard_corpus import WriteCanardCorpus
-from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
@@ -217,36 +216,7 @@ def test_rewrites_that_were_cut_off(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    examples = [
-        RewriteExample("d_1", "d", 1, (), "who built the mill", "who built the mill", gold=("mill",)),
-        RewriteExample(
-            "d_2", "d", 2, ("who built the mill", "Ada"), "and its color", "what color is the mill", gold=("red",)
-        ),
-    ]
-    write_rewrite_jsonl(tmp_path / "questions.jsonl", examples)
-    passages = {
-        "mill": "Ada built the mill",
-        "red": "the color of the mill is red",
-        "inn": "an inn",
-        "sea": "and a sea",
-    }
-    write_jsonl(tmp_path / "corpus.jsonl", ({"id": name, "text": text} for name, text in passages.items()))
-    Bm25Config().build(str(tmp_path / "corpus.jsonl"), tmp_path / "index")
-    write_rewrites(tmp_path / "ours.jsonl", {"d_2": "color mill"})
-    return tmp_path
-
-
-def job(folder: Path, **changes: Any) -> EvaluateRewrites:
-    given: dict[str, Any] = {
-        "data": str(folder / "questions.jsonl"),
-        "index": str(folder / "index"),
-        "output": str(folder / "scores.json"),
-        "corpus": str(folder / "corpus.jsonl"),
-        "rewrites": {"ours": str(folder / "ours.jsonl")},
-        "runs": str(folder / "runs"),
-        "progress": False,
-    }
-    return EvaluateRewrites(**{**given, **changes})
+    return make_mills(tmp_path)
 
 
 def test_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

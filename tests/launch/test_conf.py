@@ -59,6 +59,7 @@ GROUPS = {
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
     "judge": (),
+    "writer": ("rewrite_few_shot",),
     "mixer": ("generate", "sample_outputs"),
     "select": ("make_annotation_tasks",),
     "preannotate": ("make_annotation_tasks",),
@@ -70,6 +71,7 @@ NEEDED = {
     "read_public_feedback": ["public_feedback@source=mqm"],
     "evaluate_inscit": ["baseline=last_turn"],
     "make_reader_inputs": ["retrieved=given"],
+    "fuse_runs": ["inputs=[one,other]"],
 }
 OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
 """Options that are one script's, where their group is several scripts'."""

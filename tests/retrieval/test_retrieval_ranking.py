@@ -46,6 +46,51 @@ def test_values_by_hand() -> None:
     assert list(values["absent"]) == list(RankingMetrics(recall_at=(1, 2), ndcg_at=(4,)).names)
 
 
+def test_further_metrics_by_hand() -> None:
+    """Grades a 2, b 1, c 3; found b, x, a, y, c: precision 1/1, 2/3, 3/5 where gold is found, 2 of the first 3 gold.
+
+    With c alone gold (grade 3) average precision is 1/5, R-precision 0; nDCG counts the grades either way.
+    """
+    run = {"q": [Hit(name, 5.0 - rank) for rank, name in enumerate("bxayc")], "r": [Hit("x", 1.0)]}
+    grades = {"q": {"a": 2, "b": 1, "c": 3, "d": 0}, "r": {"b": 1}}
+    also = ("map", "map@3", "r_precision", "ndcg", "precision@2", "precision@10", "ndcg@1")
+    metrics = RankingMetrics(recall_at=(), ndcg_at=(), also=also)
+    assert metrics.names == ("mrr", *also) and metrics.deepest == 10
+    found = metrics.of_turns(run, grades, ["q", "r"])
+    ndcg = (1 + 2 / math.log2(4) + 3 / math.log2(6)) / (3 + 2 / math.log2(3) + 1 / 2)
+    by_hand = [1.0, (1 + 2 / 3 + 3 / 5) / 3, (1 + 2 / 3) / 3, 2 / 3, ndcg, 1 / 2, 3 / 10, 1 / 3]
+    assert list(found["q"].values()) == pytest.approx(by_hand) and set(found["r"].values()) == {0.0}
+    strict = metrics.of_turns({"q": run["q"]}, {"q": {"c": 1}}, ["q"], {"q": grades["q"]})["q"]
+    assert [strict[name] for name in ("mrr", "map", "map@3", "r_precision")] == pytest.approx([1 / 5, 1 / 5, 0, 0])
+    assert strict["ndcg"] == pytest.approx(ndcg)
+
+
+def test_further_metrics_against_a_plain_loop() -> None:
+    for seed in range(5):
+        run, gold, turns = random_case(seed)
+        found = RankingMetrics(also=("map", "r_precision", "precision@4")).of_turns(run, gold, turns)
+        for turn, values in found.items():
+            right = {passage for passage, grade in gold[turn].items() if grade > 0}
+            marks = [hit.id in right for hit in in_trec_order(run.get(turn, []))]
+            precisions = [sum(marks[: i + 1]) / (i + 1) for i, mark in enumerate(marks) if mark]
+            assert values["map"] == pytest.approx(sum(precisions) / len(right))
+            assert values["r_precision"] == pytest.approx(sum(marks[: len(right)]) / len(right))
+            assert values["precision@4"] == pytest.approx(sum(marks[:4]) / 4)
+
+
+@pytest.mark.parametrize("name", ["mapp", "map@0", "map@", "r_precision@3", "precision", "ndcg@-1", "recall", "map@1."])
+def test_metrics_that_are_none(name: str) -> None:
+    with pytest.raises(ConfigError, match="also: expected some of map, map@k"):
+        RankingMetrics(also=(name,))
+
+
+def test_metrics_that_are_there_already() -> None:
+    with pytest.raises(ConfigError, match="also: ndcg@3 is there already"):
+        RankingMetrics(also=("ndcg@3",))
+    with pytest.raises(ConfigError, match="also: map is there already"):
+        RankingMetrics(also=("map", "map"))
+
+
 @pytest.mark.parametrize(
     ("form", "missing", "turns", "mrr"),
     [

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.conqrr.evaluation.measure import QueryScores, find_passages, grades_of, score_queries
+from finegrained_rlhf.conqrr.evaluation.questions import CompareSystems, comparison_table, gold_ranks, rows_by_question
+from finegrained_rlhf.conqrr.evaluation.scai import require_numbered, write_scai_run
 from finegrained_rlhf.conqrr.queries import QueryKind, query_of, read_cut, read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData, as_rewrite_data
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.record import read_index_record
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.retrieval.runs import write_judgements, write_trec_run
+from finegrained_rlhf.retrieval.runs import Run, write_judgements, write_trec_run
 from finegrained_rlhf.runtime.configuration import resolved_settings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.text.tables import markdown_table
@@ -50,6 +52,11 @@ class EvaluateRewrites:
             An index without any of them is an error either way.
         runs: directory for a TREC run of each system and `qrels.txt`, the judgements with their grades; null writes
             none.
+        scai_runs: directory for a run file of the SCAI-QReCC shared task of each system, `NAME/run.json`; null writes
+            none. The conversations need numbers, as QReCC's have.
+        per_question: file (JSON lines) for the query, the ranks and the metrics of every system question by question;
+            null writes none.
+        comparison: which systems are tested against which (paired, dialogues as clusters); null tests none.
         progress: show bars.
     """
 
@@ -64,6 +71,9 @@ class EvaluateRewrites:
     metrics: RankingMetrics = field(default_factory=RankingMetrics)
     unindexed_gold: UnindexedGold = "error"
     runs: str | None = None
+    scai_runs: str | None = None
+    per_question: str | None = None
+    comparison: CompareSystems | None = field(default_factory=CompareSystems)
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -76,10 +86,10 @@ class EvaluateRewrites:
             raise ConfigError("give baselines=[…] or rewrites.NAME=FILE: there is nothing to evaluate")
         if self.unindexed_gold not in get_args(UnindexedGold):
             raise ConfigError(f"unindexed_gold: expected error or count, got {self.unindexed_gold!r}")
-        if self.k < max(self.metrics.recall_at, default=1):
-            raise ConfigError(
-                f"k: expected at least {max(self.metrics.recall_at)}, the depth of a metric, got {self.k}"
-            )
+        if self.k < self.metrics.deepest:
+            raise ConfigError(f"k: expected at least {self.metrics.deepest}, the depth of a metric, got {self.k}")
+        if self.comparison is not None:
+            self.comparison.check([*self.baselines, *self.rewrites], self.metrics.names)
 
     def run(self) -> dict[str, Any]:
         """Search, score, write the results, print a table.
@@ -92,6 +102,8 @@ class EvaluateRewrites:
         examples = reading.examples
         queries: dict[str, dict[str, str]] = {kind: _without_model(examples, kind) for kind in self.baselines}
         queries |= {name: read_rewrites(path) for name, path in self.rewrites.items()}
+        if self.scai_runs is not None:
+            require_numbered(examples, as_rewrite_data(self.data).path)
         retriever = self.retriever.open(Path(self.index))
         gold = list(dict.fromkeys(passage for example in examples for passage in example.gold))
         unindexed = self._unindexed(retriever, gold)
@@ -100,15 +112,19 @@ class EvaluateRewrites:
         if self.runs is not None:
             write_judgements(Path(self.runs) / "qrels.txt", grades_of(examples))
         scores: dict[str, QueryScores] = {}
+        ranks: dict[str, dict[str, list[int]]] = {}
         for name, asked in queries.items():
             found = find_passages(retriever, asked, self.k, self.progress)
-            if self.runs is not None:
-                write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
+            self._write_runs(name, examples, asked, found)
             try:
                 cut = read_cut(self.rewrites[name]) if name in self.rewrites else None
                 scores[name] = score_queries(examples, asked, found, self.metrics, texts, stop_words, cut)
+                ranks[name] = gold_ranks(examples, found)
             except DataError as error:
                 raise error.at(file=self.rewrites.get(name, as_rewrite_data(self.data).path)) from None
+        values = {name: found.values for name, found in scores.items()}
+        if self.per_question is not None:
+            write_jsonl(self.per_question, rows_by_question(examples, queries, ranks, values))
         record = read_index_record(self.index)
         result = {
             "commit": commit_of(Path(__file__).parent),
@@ -119,10 +135,18 @@ class EvaluateRewrites:
             "k": self.k,
             "metrics": asdict(self.metrics),
             "systems": {name: found.to_json() for name, found in scores.items()},
+            "comparisons": [] if self.comparison is None else self.comparison.compared(examples, values),
         }
         write_json(self.output, result)
-        print(f"{overall_table(result)}\nresults: {self.output}")
+        tables = (overall_table(result), comparison_table(result["comparisons"]))
+        print("\n".join([*filter(None, tables), f"results: {self.output}"]))
         return result
+
+    def _write_runs(self, name: str, examples: Sequence[RewriteExample], asked: Mapping[str, str], found: Run) -> None:
+        if self.runs is not None:
+            write_trec_run(Path(self.runs) / f"{name}.trec", found, name)
+        if self.scai_runs is not None:
+            write_scai_run(Path(self.scai_runs) / name / "run.json", examples, asked, found)
 
     def _unindexed(self, retriever: Retriever, gold: Sequence[str]) -> list[str]:
         """The gold passages that the index does not have, where they may be missing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tqdm import tqdm
@@ -42,6 +42,7 @@ class QueryScores:
         repeats: share of the later questions of dialogues for which the first passage found is a gold passage of an
             earlier question and not of this one; None where there is no later question.
         wording: how the queries are worded: likeness to the human's rewrites, repetitions, cut ones.
+        values: the metrics of each question that counts, by its id; not part of the JSON.
     """
 
     overall: Mapping[str, float]
@@ -51,6 +52,7 @@ class QueryScores:
     overlap: float | None
     repeats: float | None
     wording: Wording
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -139,6 +141,7 @@ def score_queries(
         overlap=statistics.fmean(shares) if shares else None,
         repeats=_repeats(examples, run, values),
         wording=wording_of(given, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
+        values=values,
     )
 
 

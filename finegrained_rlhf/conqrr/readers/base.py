@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.core.checks import get_field, require, require_text
 from finegrained_rlhf.core.sources import Reading
 
 
@@ -37,6 +37,18 @@ def as_turn(value: Any, field: str) -> int:
     return int(number)
 
 
+def conversation_number(row: Mapping[str, Any]) -> str:
+    """`Conversation_no` of a record of QReCC or TopiOCQA: a whole number, or some text.
+
+    Raises:
+        DataError: naming the field.
+    """
+    number = get_field(row, "Conversation_no")
+    if isinstance(number, int) and not isinstance(number, bool):
+        return str(number)
+    return require_text(number, "Conversation_no")
+
+
 def optional_text(value: Any, field: str) -> str | None:
     """`value` as text; None for null and for blank text."""
     if value is None or not require_text(value, field, empty=True).strip():
@@ -59,6 +71,7 @@ class PublishedTurn:
         source: where the dialogue comes from.
         grades: of judged passages, as in `RewriteExample`.
         about: what the record says the dialogue is about, beside its turns.
+        name: in the dialogue, where that is another than its number.
     """
 
     turn: int
@@ -71,6 +84,7 @@ class PublishedTurn:
     source: str = ""
     grades: Mapping[str, int] = field(default_factory=dict)
     about: tuple[str, ...] = ()
+    name: str = ""
 
 
 def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) -> list[RewriteExample]:
@@ -103,7 +117,7 @@ def examples_of(name: str, turns: Sequence[PublishedTurn], notes: Counter[str]) 
         published = (*turn.about, *turn.history, turn.question) if replaced or turn.about else ()
         examples.append(
             RewriteExample(
-                id=f"{name}_{turn.turn}",
+                id=f"{name}_{turn.name or turn.turn}",
                 dialogue=name,
                 turn=turn.turn,
                 history=history,

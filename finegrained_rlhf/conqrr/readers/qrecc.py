@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.conqrr.readers.base import (
+    PublishedTurn,
+    RewriteReading,
+    as_turn,
+    conversation_number,
+    examples_of,
+    optional_text,
+)
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
@@ -38,8 +45,9 @@ def read_qrecc(path: str | Path) -> RewriteReading:
         try:
             row = as_object(row, "(record)")
             turn = _turn(row)
-            turns = dialogues.setdefault(_name(row), {})
-            require(turn.turn not in turns, f"turn {turn.turn} of conversation {_name(row)} occurs twice", "Turn_no")
+            name = conversation_number(row)
+            turns = dialogues.setdefault(name, {})
+            require(turn.turn not in turns, f"turn {turn.turn} of conversation {name} occurs twice", "Turn_no")
         except DataError as error:
             raise error.at(file=path, record=i) from None
         turns[turn.turn] = turn
@@ -48,13 +56,6 @@ def read_qrecc(path: str | Path) -> RewriteReading:
     for name, turns in dialogues.items():
         examples += examples_of(name, [turns[number] for number in sorted(turns)], notes)
     return RewriteReading.of(examples, len(dialogues), {}, notes, path)
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    number = get_field(row, "Conversation_no")
-    if isinstance(number, int) and not isinstance(number, bool):
-        return str(number)
-    return require_text(number, "Conversation_no")
 
 
 def _turn(row: Mapping[str, Any]) -> PublishedTurn:

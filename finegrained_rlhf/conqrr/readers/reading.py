@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from finegrained_rlhf.conqrr.readers.base import RewriteReading
 from finegrained_rlhf.conqrr.readers.canard import PARTS, CanardPart, UnknownAnswers, read_canard
-from finegrained_rlhf.conqrr.readers.cast import read_cast
 from finegrained_rlhf.conqrr.readers.jsonl import read_rewrite_jsonl
 from finegrained_rlhf.conqrr.readers.qrecc import read_qrecc
+from finegrained_rlhf.conqrr.readers.topiocqa import read_topiocqa
+from finegrained_rlhf.conqrr.readers.trec.cast import read_cast
+from finegrained_rlhf.conqrr.readers.trec.cast22 import read_cast22
+from finegrained_rlhf.conqrr.readers.trec.ikat import read_ikat
 from finegrained_rlhf.core.errors import ConfigError
 
-Format = Literal["jsonl", "qrecc", "canard", "cast"]
-FORMATS: tuple[Format, ...] = ("jsonl", "qrecc", "canard", "cast")
+Format = Literal["jsonl", "qrecc", "canard", "cast", "cast22", "ikat", "topiocqa"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_JUDGED = ("cast", "cast22", "ikat")
+_FORMATS_OF = {
+    "rewrites": ("cast",),
+    "qrels": _JUDGED,
+    "min_relevance": _JUDGED,
+    "unknown": ("canard",),
+    "part": ("canard",),
+}
+"""Which formats an option belongs to."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +39,11 @@ class RewriteData:
 
     Attributes:
         path: the file.
-        format: `jsonl` (the project's own), `qrecc`, `canard` or `cast` (TREC CAsT 2019 and 2020).
+        format: `jsonl` (the project's own), `qrecc`, `canard`, `topiocqa`, `cast` (TREC CAsT 2019 to 2021), `cast22`
+            (CAsT 2022) or `ikat` (TREC iKAT).
         rewrites: `cast` only: the resolved questions of 2019.
-        qrels: `cast` only: the judgements.
-        min_relevance: `cast` only: the lowest grade that makes a passage gold, at least 1; nDCG counts every grade.
+        qrels: TREC only: the judgements.
+        min_relevance: TREC only: the lowest grade that makes a passage gold, at least 1; nDCG counts every grade.
         unknown: `canard` only: keep "I don't know." as an answer, or drop it.
         part: `canard` only: all, train, dev or test; a tenth of the dialogues is dev, two tenths are test.
     """
@@ -51,11 +65,10 @@ class RewriteData:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
         if self.min_relevance < 1:
             raise ConfigError(f"min_relevance: expected at least 1, got {self.min_relevance}")
-        mine = {"cast": ("rewrites", "qrels", "min_relevance"), "canard": ("unknown", "part")}
-        for owner, names in mine.items():
-            for name in names:
-                if owner != self.format and getattr(self, name) != getattr(type(self), name):
-                    raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")
+        for name, owners in _FORMATS_OF.items():
+            if self.format not in owners and getattr(self, name) != getattr(type(self), name):
+                of = " or ".join(map(repr, owners))
+                raise ConfigError(f"{name} belongs to format {of}, the format is {self.format!r}")
 
     file_fields: ClassVar[tuple[str, ...]] = ("path", "rewrites", "qrels")
     """The fields that name files."""
@@ -75,8 +88,14 @@ class RewriteData:
             return read_qrecc(self.path)
         if self.format == "canard":
             return read_canard(self.path, self.unknown, self.part)
+        if self.format == "topiocqa":
+            return read_topiocqa(self.path)
         if self.format == "cast":
             return read_cast(self.path, self.rewrites, self.qrels, self.min_relevance)
+        if self.format == "cast22":
+            return read_cast22(self.path, self.qrels, self.min_relevance)
+        if self.format == "ikat":
+            return read_ikat(self.path, self.qrels, self.min_relevance)
         examples = tuple(read_rewrite_jsonl(self.path))
         return RewriteReading(examples, len({example.dialogue for example in examples}))
 

@@ -24,8 +24,8 @@ _READ = frozenset(
     "anti_expert exports annotations qualification tasks before drift predictions retrieved train pages store "
     "ratings inputs responses selection".split()
 )
-_WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs")
-_WRITTEN_FILES = ("output", "results", "cache_file")
+_WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs", "scai_runs")
+_WRITTEN_FILES = ("output", "results", "cache_file", "per_question")
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
 _HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}

@@ -1,8 +1,8 @@
-"""TREC CAsT 2019 and 2020: topics of questions without answers, judged on MS MARCO and TREC CAR.
+"""TREC CAsT 2019 to 2021: topics of questions, in 2021 with the text of the passage that answered each.
 
 Knows the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
-resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. Does not know passages' texts: the answers in
-a history are empty.
+resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. Does not know passages' texts beyond
+`passage`: the answers in a history are empty where the topics have none.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.conqrr.readers.trec.judged import gold_of
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.retrieval.runs import read_judgements
 
 RESULTS = ("manual_canonical_result_id", "canonical_result_id", "automatic_canonical_result_id")
-"""Where the topics of 2020 name the passage that the system answered with, the people's choice first."""
+"""Where the topics of 2020 and 2021 name the passage that the system answered with, the people's choice first."""
 NO_REWRITE = "no resolved question"
-UNJUDGED = "no relevant passage judged"
 
 
 def read_cast(
@@ -32,9 +32,9 @@ def read_cast(
 ) -> RewriteReading:
     """Read a file of topics; one example a turn, with ids `TOPIC_TURN` as in the judgements.
 
-    The rewrite is `manual_rewritten_utterance` (2020) or the line of `rewrites` (2019). Gold passages are the relevant
-    ones of `qrels`, whose grades are kept; without it, the canonical result that the topics of 2020 name. Topics are
-    about many pages, so topic shifts stay unknown.
+    The rewrite is `manual_rewritten_utterance` (2020, 2021) or the line of `rewrites` (2019), the answer `passage`
+    (2021). Gold passages are the relevant ones of `qrels`, whose grades are kept (in 2021 documents); without it, the
+    canonical result that the topics of 2020 and 2021 name. Topics are about many pages, so topic shifts stay unknown.
 
     Args:
         path: the topics.
@@ -76,6 +76,7 @@ def _turns(
     notes: Counter[str],
 ) -> list[PublishedTurn]:
     turns: list[PublishedTurn] = []
+    history: tuple[str, ...] = ()
     for i, item in enumerate(as_list(get_field(topic, "turn"), "turn")):
         field = f"turn[{i}]"
         item = as_object(item, field)
@@ -85,16 +86,12 @@ def _turns(
         rewrite = optional_text(item.get("manual_rewritten_utterance"), f"{field}.manual_rewritten_utterance")
         rewrite = rewrite or resolved.get(f"{name}_{number}")
         notes[NO_REWRITE] += rewrite is None
-        grades: dict[str, int] = {}
-        if judged is not None:
-            grades = {key: grade for key, grade in judged.get(f"{name}_{number}", {}).items() if grade > 0}
-            gold = relevant_of(grades, min_relevance)
-            notes[UNJUDGED] += not gold
-        else:
-            results = (optional_text(item.get(key), f"{field}.{key}") for key in RESULTS)
-            gold = tuple(result for result in results if result is not None)[:1]
-        history = tuple(text for turn in turns for text in (turn.question, ""))
-        turns.append(PublishedTurn(number, history, question, rewrite, gold=gold, source="trec", grades=grades))
+        results = (optional_text(item.get(key), f"{field}.{key}") for key in RESULTS)
+        named = [result for result in results if result is not None][:1]
+        gold, grades = gold_of(f"{name}_{number}", judged, min_relevance, named, notes)
+        answer = optional_text(item.get("passage"), f"{field}.passage")
+        turns.append(PublishedTurn(number, history, question, rewrite, answer, gold, source="trec", grades=grades))
+        history = (*history, question, answer or "")
     return turns
 
 
@@ -113,13 +110,6 @@ def read_resolved(path: str | Path) -> dict[str, str]:
             raise DataError(f"{name} occurs twice", file=path, record=i)
         found[name] = question.strip()
     return found
-
-
-def relevant_of(grades: Mapping[str, int], min_relevance: int = 1) -> tuple[str, ...]:
-    """Ids of the passages whose grade is at least `min_relevance`, best grade first, equal ones by id."""
-    return tuple(
-        passage for _, passage in sorted((-grade, key) for key, grade in grades.items() if grade >= min_relevance)
-    )
 
 
 def _lines(path: str | Path) -> list[str]:

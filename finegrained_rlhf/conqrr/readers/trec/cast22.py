@@ -1,0 +1,110 @@
+"""TREC CAsT 2022: trees of questions with answers, of which every path from the first question is written out.
+
+Knows the published `2022_evaluation_topics_flattened_duplicated_v1.0.json` (and the `automatic` one, which has no human
+rewrites) and TREC's judgements. Does not know the trees themselves, or passages' texts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, examples_of, optional_text
+from finegrained_rlhf.conqrr.readers.trec.judged import UNJUDGED, gold_of
+from finegrained_rlhf.conqrr.records import RewriteExample
+from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.retrieval.runs import read_judgements
+
+SHARED = "turn of several paths of a topic, read once"
+BRANCHES = "answered otherwise in a later path"
+
+
+def read_cast22(path: str | Path, qrels: str | Path | None = None, min_relevance: int = 1) -> RewriteReading:
+    """Read a file of paths; one example a turn of a topic, with ids `TOPIC_TURN` as in the judgements (`132_2-1`).
+
+    A topic's paths begin alike. A turn that stands in several is read once, with the first of its answers; its number
+    is its place in the path. The dialogue is the topic. Gold passages are the relevant ones of `qrels`; without it,
+    `provenance`, from which the answer (or either) was written. Topic shifts stay unknown.
+
+    Args:
+        path: the paths of all topics.
+        qrels: judgements, `TOPIC_TURN 0 PASSAGE GRADE` a line.
+        min_relevance: the lowest grade that makes a passage gold; lower grades above 0 still count in nDCG.
+
+    Raises:
+        DataError: naming file, record (from 0) and field.
+    """
+    judged = None if qrels is None else read_judgements(qrels)
+    paths = read_json(path)
+    if not isinstance(paths, list):
+        raise DataError(f"expected a JSON array of paths of topics, got {type(paths).__name__}", file=path)
+    notes: Counter[str] = Counter()
+    found: dict[str, RewriteExample] = {}
+    topics: set[str] = set()
+    for i, topic in enumerate(paths):
+        try:
+            topic = as_object(topic, "(topic)")
+            name = _number(topic, "number", "number")
+            topics.add(name)
+            for example in examples_of(name, _turns(name, topic, judged, min_relevance), notes):
+                known = found.get(example.id)
+                found[example.id] = example if known is None else _merged(known, example)
+                notes[SHARED] += known is not None
+                notes[BRANCHES] += known is not None and known.answer != example.answer
+        except DataError as error:
+            raise error.at(file=path, record=i) from None
+    if judged is not None:
+        notes[UNJUDGED] = sum(not example.gold for example in found.values())
+    return RewriteReading.of(list(found.values()), len(topics), {}, notes, path)
+
+
+def _merged(known: RewriteExample, example: RewriteExample) -> RewriteExample:
+    """A turn that stands in two paths: the first answer, the gold passages of both.
+
+    Raises:
+        DataError: more than the answer differs.
+    """
+    gold = tuple(dict.fromkeys((*known.gold, *example.gold)))
+    alike = replace(example, answer=known.answer, gold=known.gold) == known
+    require(alike, f"turn {example.id} differs from that of an earlier path", "turn")
+    return replace(known, gold=gold)
+
+
+def _turns(
+    name: str,
+    topic: Mapping[str, Any],
+    judged: Mapping[str, Mapping[str, int]] | None,
+    min_relevance: int,
+) -> list[PublishedTurn]:
+    turns: list[PublishedTurn] = []
+    history: tuple[str, ...] = ()
+    seen: set[str] = set()
+    for i, item in enumerate(as_list(get_field(topic, "turn"), "turn")):
+        field = f"turn[{i}]"
+        item = as_object(item, field)
+        number = _number(item, "number", f"{field}.number")
+        require(number not in seen, f"turn {number} occurs twice in the path", f"{field}.number")
+        seen.add(number)
+        question = require_text(get_field(item, "utterance", f"{field}."), f"{field}.utterance").strip()
+        answer = optional_text(item.get("response"), f"{field}.response")
+        named = text_list(item.get("provenance") or [], f"{field}.provenance")
+        gold, grades = gold_of(f"{name}_{number}", judged, min_relevance, named, Counter())
+        rewrite = optional_text(item.get("manual_rewritten_utterance"), f"{field}.manual_rewritten_utterance")
+        turns.append(
+            PublishedTurn(i + 1, history, question, rewrite, answer, gold, source="trec", grades=grades, name=number)
+        )
+        history = (*history, question, answer or "")
+    return turns
+
+
+def _number(row: Mapping[str, Any], key: str, field: str) -> str:
+    """A number of a topic (132) or turn ("2-1") as text without white space."""
+    value = get_field(row, key, field.removesuffix(key))
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else require_text(value, field)
+    require(text.split() == [text], f"expected a number, got {value!r}", field)
+    return text
