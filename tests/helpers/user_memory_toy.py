@@ -76,7 +76,7 @@ def kill_at_every_statement(directory: str) -> None:
                 connection.set_trace_callback(before)
                 return connection
 
-            sqlite3.connect = traced
+            sqlite3.connect = traced  # type: ignore[assignment]
             with open(f"{directory}/{step}.said", "a", encoding="utf-8") as said:
                 work(Path(f"{directory}/{step}.db"), lambda word: print(word, file=said, flush=True))
             os._exit(0)
@@ -87,4 +87,7 @@ def kill_at_every_statement(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    {"write": write_many, "kill": kill_at_every_statement}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "write":
+        write_many(*sys.argv[2:])
+    else:
+        kill_at_every_statement(*sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The store of user memory: nothing acknowledged is lost, nobody sees another's notes, nothing of the forgotten stays."""
+"""The store of user memory: nothing acknowledged is lost, users are apart, the forgotten leave nothing."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_a_kill_at_any_statement_leaves_all_that_was_acknowledged(tmp_path: Path
         total = handle.note("sum")
         assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes()) - 1, 0)
         if "forgotten" in said or not memory.user("goes").events() and "second" in said:
-            files = [file for file in tmp_path.glob(f"{step}.db*")]
+            files = list(tmp_path.glob(f"{step}.db*"))
             assert not [file for file in files if SECRET.encode() in file.read_bytes()]
         for event in handle.pending():  # what was cut off goes on
             count(handle, event.key)

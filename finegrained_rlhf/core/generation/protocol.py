@@ -40,5 +40,5 @@ class TextGenerator(Protocol):
 
 
 def word_tokens(text: str) -> list[str]:
-    r"""Words and marks of a text (`\w+|[^\w\s]`), as they are spelled: what is counted where no tokenizer is at hand."""
+    r"""Words and marks of a text (`\w+|[^\w\s]`), as spelled: what is counted where there is no tokenizer."""
     return _WORD.findall(text)

@@ -69,9 +69,9 @@ class UserMemory:
     def forget(self, name: str) -> bool:
         """Remove a user and leave no trace of what was stored: not in the file, its log or its indexes.
 
-        When this returns, the files hold nothing of it. Handles of the user are refused from then on, so that work under
-        way brings nothing back. Copies of the files, and blocks that the file system or the device has set free, are
-        beyond it.
+        When this returns, the files hold nothing of it. Handles of the user are refused from then on, so that work
+        under way brings nothing back. Copies of the files, and blocks that the file system or the device has set free,
+        are beyond it.
 
         Returns:
             Whether there was such a user.
