@@ -5,7 +5,17 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Cipher": "learners.cipher",
+        "Continual": "learners.without_context",
+        "CotEdit": "learners.in_context",
+        "Draft": "learners.base",
+        "ExploreThenExploit": "learners.without_context",
+        "HashedWords": "retrieval.encoders",
+        "IclEdit": "learners.in_context",
         "MemoryLimits": "store.records",
+        "ModelContexts": "retrieval.encoders",
+        "NoLearning": "learners.without_context",
+        "Oracle": "learners.without_context",
         "UserMemory": "store.memory",
     },
 )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.checks import require_text
-from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.protocol import TextGenerator, word_tokens
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
-from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost, word_tokens
+from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
 from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
 from finegrained_rlhf.personalization.store.records import Event, MemoryLimitError, NoteChange, NoteConflictError
@@ -114,7 +114,7 @@ class Learner(ABC):
         return self._cost(body)
 
     def catch_up(self, user: str) -> int:
-        """Derive what follows from edits that were written down but not learnt from: the process died, or an error came.
+        """Learn from edits that were only written down: the process died, or an error came in between.
 
         Returns:
             How many there were.

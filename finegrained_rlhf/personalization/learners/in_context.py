@@ -1,4 +1,4 @@
-"""Agents that show the language model edits of similar contexts: ICL-edit and CoT-edit (Gao et al. 2024, section 4.2)."""
+"""Agents that show edits of similar contexts to the language model: ICL-edit and CoT-edit (Gao et al. 2024, 4.2)."""
 
 from __future__ import annotations
 
