@@ -15,13 +15,14 @@ from finegrained_rlhf.core.checks import as_object, get_field, require, require_
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.prelude.measures import Round, closest_source, summary
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
 
 USER = "the user"
@@ -101,6 +102,8 @@ class RunPrelude:
         delta: δ of CIPHER.
         encoder: φ, of contexts; None is words.
         task: what is to be written, in a sentence for the language model.
+        answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
+            model with an `identity`, such as an endpoint. None keeps none.
         progress: show a progress bar.
     """
 
@@ -118,6 +121,7 @@ class RunPrelude:
     delta: float = 0.0
     encoder: ContextEncoder | None = None
     task: str = TASK
+    answers: str | None = None
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -128,6 +132,8 @@ class RunPrelude:
         for name in ("explore_rounds", "last", "rounds"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {value}")
+        if self.answers is not None and not hasattr(self.llm, "identity"):
+            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
         if self.delta < 0:
             raise ConfigError(f"delta: expected 0 or more, got {self.delta}")
 
@@ -145,7 +151,12 @@ class RunPrelude:
             if one.source not in true:
                 problem = f"a source without a preference in {self.preferences}: {one.source}"
                 raise DataError(problem, file=self.contexts, record=number, field="source")
-        played = {name: self._play(name, contexts, true) for name in self.agents}
+        if len({one.text for one in contexts}) < len(contexts):
+            raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
+        llm = self.llm
+        if self.answers is not None:
+            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        played = {name: self._play(name, llm, contexts, true) for name in self.agents}
         found = {name: summary(rounds) for name, rounds in played.items()}
         directory = Path(self.output_dir)
         write_jsonl(directory / "rounds.jsonl", (asdict(one) for rounds in played.values() for one in rounds))
@@ -154,7 +165,9 @@ class RunPrelude:
         print(f"{markdown_table(rows, ['agent', *SHOWN])}\n{len(contexts)} rounds -> {directory / 'summary.json'}")
         return found
 
-    def _play(self, name: str, contexts: Sequence[SourcedContext], true: dict[str, str]) -> list[Round]:
+    def _play(
+        self, name: str, llm: TextGenerator, contexts: Sequence[SourcedContext], true: dict[str, str]
+    ) -> list[Round]:
         """The rounds of one agent, whose memory begins empty and is gone at the end."""
         wanted = {one.text: true[one.source] for one in contexts}
         sources = {one.id: one.source for one in contexts}
@@ -165,7 +178,7 @@ class RunPrelude:
             progress_bar(name, len(contexts), "round", self.progress) as bar,
         ):
             memory = UserMemory(Path(directory) / "users.db", durable=False)
-            meter = MeteredGenerator(self.llm)
+            meter = MeteredGenerator(llm)
             agent = make_agent(name, memory, meter, wanted.__getitem__, settings)
             for number, one in enumerate(contexts):
                 before = meter.expense
