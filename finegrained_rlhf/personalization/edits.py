@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from finegrained_rlhf.core.generation.protocol import word_tokens
+from finegrained_rlhf.core.generation.protocol import words_and_marks
 
 Tokenise = Callable[[str], Sequence[str]]
 
@@ -31,7 +31,7 @@ class EditCost:
         return self.distance / self.longest if self.longest else 0.0
 
 
-def edit_cost(draft: str, edited: str, tokenise: Tokenise = word_tokens) -> EditCost:
+def edit_cost(draft: str, edited: str, tokenise: Tokenise = words_and_marks) -> EditCost:
     """The cost c_t = Δ_edit(y_t, y'_t) of an edit (Gao et al. 2024, protocol 1).
 
     Args:

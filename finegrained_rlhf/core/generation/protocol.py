@@ -39,6 +39,6 @@ class TextGenerator(Protocol):
         ...
 
 
-def word_tokens(text: str) -> list[str]:
+def words_and_marks(text: str) -> list[str]:
     r"""Words and marks of a text (`\w+|[^\w\s]`), as spelled: what is counted where there is no tokenizer."""
     return _WORD.findall(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, word_tokens
+from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
 
 
 class ScriptedGenerator:
@@ -41,7 +41,7 @@ class ScriptedGenerator:
             raise ConfigError(f"the script has {len(self._answers)} texts, and was asked for one more")
         else:
             text = self._answers[len(self.prompts) - 1]
-        return Generation(text, len(word_tokens(prompt)), len(word_tokens(text)))
+        return Generation(text, len(words_and_marks(prompt)), len(words_and_marks(text)))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Reads what the steps of the experiment wrote; asks no language model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -14,10 +14,15 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import ComparedTable
+from finegrained_rlhf.experiments.comparison import differences, differences_page
 from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
+from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.prelude.agents import AGENTS
 from finegrained_rlhf.personalization.prelude.measures import BIN
-from finegrained_rlhf.text.tables import markdown_table
+from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
+
+SETTINGS = ("contexts", "foreign", "slips", "misreads", "notices")
+"""Of the experiment: what the page says of them."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +47,30 @@ class PreludeTable(ComparedTable):
     )
     caption: ClassVar[str] = "Cumulative cost of the edits, and share of untouched drafts, by round"
     about: ClassVar[str] = (
-        "200 rounds, a context each, of five sources in mixed order; the reader wants each source's texts in "
-        "another style, and agents are not told the source. The language model is scripted: it follows 98% of what "
-        "a preference says, takes 5% of an edit's traits for others, and sees 80% of those that the draft had "
-        "already; so the table compares algorithms, and says nothing about language. `cost`: Levenshtein's distance"
-        " of draft and edited text in words and marks, summed over rounds; `normalised`: over the longer text's "
-        f"tokens, mean; `untouched`: share of drafts that needed no edit, `untouched_last` in the last {BIN} rounds;"
-        " `preference_accuracy`: share of rounds in which the preference that the draft was written by has more "
-        "words in common with the true one than with any other source's; `retrieval_accuracy`: share of retrieved "
-        "contexts that are of the round's source; `calls`, `tokens_in`, `tokens_out`: of the language model. "
-        "`oracle` is told the true preference; `no_learning` is the constant baseline."
+        "The language model is scripted and so is the reader: the table compares algorithms, and says nothing about"
+        " language. `cost`: Levenshtein's distance of draft and edited text in words and marks, summed over rounds;"
+        " `normalised`: over the longer text's tokens, mean; `untouched`: share of drafts that needed no edit, "
+        "`untouched_last` in the last 20 rounds; `preference_accuracy`: share of rounds in which the preference "
+        "that the draft was written by has more words in common with the true one than with any other source's; "
+        "`retrieval_accuracy`: share of retrieved contexts that are of the round's source; `calls`, `tokens_in`, "
+        "`tokens_out`: of the language model. `oracle` is told the true preference; `no_learning` is the constant "
+        "baseline."
     )
+
+    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
+        """The settings of world and language model."""
+        return {"settings": {name: setting_of(roots, name) for name in SETTINGS}}
+
+    def introduction(self, result: Mapping[str, Any]) -> str:
+        """What the rounds were, by the settings, and what is measured."""
+        said = result["settings"]
+        return (
+            f"{said['contexts']} rounds, a context each, of five sources in mixed order; the reader wants each "
+            "source's texts in another style, and agents are not told the source. Of a context's sentences "
+            f"{said['foreign']:.0%} are another source's. The language model does not follow {said['slips']:.0%} of "
+            f"what a preference says, takes {said['misreads']:.0%} of an edit's traits for others, and sees "
+            f"{said['notices']:.0%} of those that the draft had already. {self.about}"
+        )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What the run says of an agent."""
@@ -63,6 +81,16 @@ class PreludeTable(ComparedTable):
         last = figures["untouched_by_20"][-1]
         shown = {name: figures[name] for name in self.columns if name in figures}
         return {"system": system, "seed": seed, **shown, "untouched_last": last}
+
+    def compare(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As for every table, but of each agent only what it has: some name no preference, some retrieve nothing."""
+        summary = {}
+        for system in self.systems:
+            own = [row for row in rows if row["system"] == system]
+            there = [column for column in self.columns if all(row.get(column) is not None for row in own)]
+            summary[system] = summarise_rows(own, there)
+        found = differences(rows, self.baseline, self.columns)
+        return {"rows": rows, "summary": summary, "differences": {"from": self.baseline, "systems": found}}
 
     def measure(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """Rows, their spread, the differences from no learning, the order of the agents by cost, and curves."""
@@ -87,9 +115,17 @@ class PreludeTable(ComparedTable):
         return {**compared, "orders": orders, "curves": curves}
 
     def body(self, result: Mapping[str, Any]) -> str:
-        """The order of the agents, spread, differences, every run."""
-        rows = [{"seed": seed, "lowest cost first": ", ".join(order)} for seed, order in result["orders"].items()]
-        return f"## Order by cost\n\n{markdown_table(rows, ['seed', 'lowest cost first'])}\n{super().body(result)}"
+        """The order of the agents, means with standard errors, differences, every run."""
+        several = len(result["seeds"]) > 1
+        orders = [{"seed": seed, "lowest cost first": ", ".join(order)} for seed, order in result["orders"].items()]
+        gaps = differences_page(result["differences"]["systems"], self.columns)
+        return (
+            f"## Order by cost\n\n{markdown_table(orders, ['seed', 'lowest cost first'])}\n"
+            f"## Mean{' ± standard error over seeds' * several}\n\n"
+            f"{_means(result['summary'], self.columns, len(result['seeds']))}\n"
+            f"## Difference from {self.baseline}{', mean over seeds ± its standard error' * several}\n\n{gaps}\n"
+            f"## Every run\n\n{markdown_table(result['rows'], ['system', 'seed', *self.columns])}"
+        )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Cumulative cost, and the share of untouched drafts of each 20 rounds: mean and range over seeds."""
@@ -110,3 +146,11 @@ class PreludeTable(ComparedTable):
     def took(self, result: Mapping[str, Any]) -> str:
         """That nothing is trained."""
         return "No model is trained or loaded; the agents of a seed take some seconds on a CPU core."
+
+
+def _means(summary: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Sequence[str], seeds: int) -> str:
+    def text(found: Mapping[str, float]) -> str:
+        return cell(found["mean"]) + (f" ± {cell(found['std'] / seeds**0.5)}" if seeds > 1 else "")
+
+    rows = [{"agent": name, **{column: text(found) for column, found in by.items()}} for name, by in summary.items()]
+    return markdown_table(rows, ["agent", *columns])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.checks import require_text
-from finegrained_rlhf.core.generation.protocol import TextGenerator, word_tokens
+from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
@@ -63,7 +63,7 @@ class Learner(ABC):
         llm: TextGenerator,
         *,
         task: str = TASK,
-        tokenise: Tokenise = word_tokens,
+        tokenise: Tokenise = words_and_marks,
         longest_text: int = 40_000,
         longest_preference: int = 2_000,
     ) -> None:

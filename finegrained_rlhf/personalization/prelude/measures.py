@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finegrained_rlhf.core.generation.protocol import word_tokens
+from finegrained_rlhf.core.generation.protocol import words_and_marks
 
 BIN = 20
 """Rounds of which the share of untouched drafts is given together."""
@@ -57,7 +57,7 @@ class Round:
 
 def word_overlap(left: str, right: str) -> float:
     """F1 of the words that two texts share, counted with repetitions, from 0 to 1."""
-    ours, theirs = (Counter(word.lower() for word in word_tokens(text) if word.isalnum()) for text in (left, right))
+    ours, theirs = (Counter(word.lower() for word in words_and_marks(text) if word.isalnum()) for text in (left, right))
     shared = sum((ours & theirs).values())
     return 2 * shared / (ours.total() + theirs.total()) if shared else 0.0
 
@@ -80,7 +80,7 @@ def closest_source(preference: str, true: Mapping[str, str], similarity: Similar
     return best[0] if len(best) == 1 else None
 
 
-def summary(rounds: Sequence[Round]) -> dict[str, Any]:
+def agent_figures(rounds: Sequence[Round]) -> dict[str, Any]:
     """The figures of one agent.
 
     Returns:

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
-from finegrained_rlhf.personalization.prelude.measures import Round, closest_source, summary
+from finegrained_rlhf.personalization.prelude.measures import Round, agent_figures, closest_source
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
@@ -157,7 +157,7 @@ class RunPrelude:
         if self.answers is not None:
             llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
         played = {name: self._play(name, llm, contexts, true) for name in self.agents}
-        found = {name: summary(rounds) for name, rounds in played.items()}
+        found = {name: agent_figures(rounds) for name, rounds in played.items()}
         directory = Path(self.output_dir)
         write_jsonl(directory / "rounds.jsonl", (asdict(one) for rounds in played.values() for one in rounds))
         write_json(directory / "summary.json", {"agents": found})

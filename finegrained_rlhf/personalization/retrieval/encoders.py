@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.protocol import word_tokens
+from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig, SentenceEncoder
 
 
@@ -82,7 +82,7 @@ class HashedWords:
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in word_tokens(text.lower()) if word.isalnum()]
+    return [word for word in words_and_marks(text.lower()) if word.isalnum()]
 
 
 def _place(word: str, dimension: int) -> int:

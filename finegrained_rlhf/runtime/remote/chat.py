@@ -11,7 +11,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.protocol import Generation, word_tokens
+from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig, RemoteError
 
@@ -83,4 +83,4 @@ class EndpointGenerator:
 
 
 def _count(said: Any, text: str) -> int:
-    return int(said) if is_number(said) and said >= 0 else len(word_tokens(text))
+    return int(said) if is_number(said) and said >= 0 else len(words_and_marks(text))

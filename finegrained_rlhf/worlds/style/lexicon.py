@@ -12,7 +12,7 @@ from finegrained_rlhf.worlds.style.styles import PLAIN
 
 
 @dataclass(frozen=True)
-class Source:
+class StyleSource:
     """Where contexts come from.
 
     Attributes:
@@ -28,11 +28,11 @@ class Source:
     style: Mapping[str, str]
 
 
-def _source(people: str, verbs: str, things: str, **wanted: str) -> Source:
-    return Source(tuple(people.split()), tuple(verbs.split()), tuple(things.split()), {**PLAIN, **wanted})
+def _source(people: str, verbs: str, things: str, **wanted: str) -> StyleSource:
+    return StyleSource(tuple(people.split()), tuple(verbs.split()), tuple(things.split()), {**PLAIN, **wanted})
 
 
-SOURCES: Mapping[str, Source] = {
+SOURCES: Mapping[str, StyleSource] = {
     "news": _source(
         "Ministers Voters Mayors",
         "debate reject announce approve",

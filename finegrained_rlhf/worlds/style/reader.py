@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finegrained_rlhf.worlds.style.styles import PLAIN, described, rendered, sentences_of, style_of
+from finegrained_rlhf.worlds.style.styles import PLAIN, bare_sentences, described, rendered, style_of
 
 
 @dataclass(frozen=True)
@@ -23,4 +23,4 @@ class StyleReader:
             draft: any text; its style alone is looked at.
         """
         wanted = {**PLAIN, **described(preference)}
-        return draft if style_of(draft) == wanted else rendered(sentences_of(context), wanted)
+        return draft if style_of(draft) == wanted else rendered(bare_sentences(context), wanted)

@@ -50,7 +50,7 @@ def described(text: str) -> dict[str, str]:
     return found
 
 
-def sentences_of(text: str) -> list[str]:
+def bare_sentences(text: str) -> list[str]:
     """The sentences of a text, without bullets, emojis, greeting and closing."""
     parts = (part.strip() for part in _SENTENCE.split(text.replace(EMOJI, "")))
     return [bare for part in parts if (bare := part.removeprefix("- ").strip()) and bare not in _FRAME]
@@ -61,7 +61,7 @@ _FRAME = frozenset({GREETING, *ENDINGS.values()})
 
 def style_of(text: str) -> dict[str, str]:
     """The style that a text has."""
-    said, stripped = sentences_of(text), text.strip()
+    said, stripped = bare_sentences(text), text.strip()
     lines = [line for line in stripped.splitlines() if line.strip(f" {EMOJI}") not in _FRAME and line.strip()]
     shown = {
         "layout": bool(lines) and all(line.startswith("- ") for line in lines),

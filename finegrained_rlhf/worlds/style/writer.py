@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.protocol import Generation, word_tokens
+from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.style.styles import (
     DIMENSIONS,
     PLAIN,
     Style,
+    bare_sentences,
     described,
     description,
     majority,
     rendered,
-    sentences_of,
     style_of,
 )
 
@@ -59,7 +59,7 @@ class StyleWriter:
             DataError: a prompt without fenced data.
         """
         text = self._reply(prompt, fenced_data(prompt))
-        return Generation(text, len(word_tokens(prompt)), len(word_tokens(text)))
+        return Generation(text, len(words_and_marks(prompt)), len(words_and_marks(text)))
 
     def _reply(self, prompt: str, data: Mapping[str, Any]) -> str:
         if "edits" in data:
@@ -81,7 +81,7 @@ class StyleWriter:
             else value
             for dimension, value in style.items()
         }
-        return rendered(sentences_of(context), followed)
+        return rendered(bare_sentences(context), followed)
 
     def _seen(self, prompt: str, pairs: Sequence[Mapping[str, str]]) -> dict[str, str]:
         """The style that edits want, the latest first where they are of two minds."""
