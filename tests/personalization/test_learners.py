@@ -21,6 +21,7 @@ from finegrained_rlhf.personalization import (
     ExploreThenExploit,
     HashedWords,
     IclEdit,
+    ModelContexts,
     NoLearning,
     Oracle,
     UserMemory,
@@ -264,3 +265,19 @@ def test_vectors_of_another_encoder_are_refused(memory: UserMemory, llm: Scripte
     Cipher(memory, llm).observe_edit("ada", "x", Draft("1", "a"), "b")
     with pytest.raises(DataError, match="another encoder"):
         Cipher(memory, llm, encoder=HashedWords(32)).respond("ada", "x")
+
+
+def test_a_sentence_encoder(memory: UserMemory, llm: ScriptedGenerator, tmp_path: Path) -> None:
+    from dense_toy import save_encoder
+
+    from finegrained_rlhf.retrieval import EncoderConfig
+
+    path = str(save_encoder(tmp_path / "encoder"))
+    encoder = ModelContexts(EncoderConfig(path, device="cpu"))
+    assert np.allclose(np.linalg.norm(encoder.encode(["red mill", "old tower"]), axis=1), 1.0, atol=1e-5)
+    learner = Cipher(memory, llm, k=1, encoder=encoder)
+    for context, edited in (("red mill", "short"), ("the old iron tower near a river", "long")):
+        learner.observe_edit("ada", context, Draft(context, "text"), edited)
+    assert learner.respond("ada", "red mill").preference == "short"
+    with pytest.raises(ConfigError, match="cosine"):
+        ModelContexts(EncoderConfig(path, similarity="dot"))

@@ -56,7 +56,7 @@ def test_the_closest_preference() -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("style_world")
-    MakeStyleWorld(str(path), seed=7, contexts=60, foreign=0.0).run()
+    MakeStyleWorld(str(path), seed=7, contexts=40, foreign=0.0).run()
     return path
 
 
@@ -73,7 +73,7 @@ def test_what_can_be_learnt_is_learnt(world: Path, tmp_path: Path) -> None:
     found = prelude(world, tmp_path).run()
     assert found == read_json(tmp_path / "summary.json")["agents"]
     assert found["oracle"]["cost"] == 0 and found["oracle"]["preference_accuracy"] == 1.0
-    assert found["no_learning"]["untouched"] == 0.0 and found["no_learning"]["calls"] == 60
+    assert found["no_learning"]["untouched"] == 0.0 and found["no_learning"]["calls"] == 40
     by_agent: dict[str, list[dict]] = {}
     for one in read_jsonl(tmp_path / "rounds.jsonl"):
         by_agent.setdefault(one["agent"], []).append(one)

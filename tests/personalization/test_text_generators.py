@@ -80,8 +80,8 @@ def chat(content: Any = "hello there", finish: Any = "stop", usage: Any = None) 
     return {"choices": [{"message": {"content": content}, "finish_reason": finish}], "usage": usage}
 
 
-def endpoint(service: FakeService, **keys: Any) -> EndpointGenerator:
-    return EndpointGenerator(RemoteConfig(service.url, backoff_s=0.01, budget_s=0.3), "m", **keys)
+def endpoint(service: FakeService, budget_s: float = 5.0, **keys: Any) -> EndpointGenerator:
+    return EndpointGenerator(RemoteConfig(service.url, backoff_s=0.01, budget_s=budget_s), "m", **keys)
 
 
 def test_an_endpoint() -> None:
@@ -116,7 +116,7 @@ def test_an_answer_that_asking_again_does_not_change_is_an_error_at_once(finish:
 @pytest.mark.parametrize("answer", [chat(None), {"choices": []}, {"error": "x"}, {"choices": [{"message": "x"}]}])
 def test_an_answer_without_a_text_is_given_up(answer: dict[str, Any]) -> None:
     with FakeService(lambda body: answer) as service, pytest.raises(RemoteError, match="given up"):
-        endpoint(service).generate("x")
+        endpoint(service, budget_s=0.05).generate("x")
 
 
 def test_a_key_is_never_in_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_policy_of_ours(tmp_path: Path) -> None:
     assert made.text == policy.generate([prompt], max_new_tokens=8)[0][0]
     assert made.tokens_in == len(policy.tokenizer(prompt).input_ids) and 0 <= made.tokens_out <= 8
     assert LocalGenerator(policy, max_new_tokens=8).generate(prompt) == made
-    for text, error in ((" ", "empty"), ("the color " * 40, "")):
+    for text, error in ((" ", "empty"), ("the color " * 40, "tokens")):
         with pytest.raises(DataError, match=error):
             LocalGenerator(policy, 8, max_prompt_tokens=16).generate(text)
     with pytest.raises(ModelError):

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
@@ -144,13 +143,3 @@ def test_the_files(tmp_path: Path) -> None:
     for wrong in ({"contexts": 12}, {"sentences": 3}, {"foreign": 1.5}):
         with pytest.raises(ConfigError):
             MakeStyleWorld(str(tmp_path), **wrong)
-
-
-def test_the_scripts(tmp_path: Path) -> None:
-    assert run_script("make_style_world", f"output_dir={tmp_path}/world", "contexts=20").returncode == 0
-    files = [f"contexts={tmp_path}/world/contexts.jsonl", f"preferences={tmp_path}/world/preferences.json"]
-    agents = "agents=[oracle,no_learning,cipher_1]"
-    done = run_script("run_prelude", *files, f"output_dir={tmp_path}/run", agents, "progress=false")
-    assert done.returncode == 0 and "| cipher_1 " in done.stdout, done.stderr
-    found = read_json(tmp_path / "run/summary.json")["agents"]
-    assert found["oracle"]["cost"] < found["no_learning"]["cost"]
