@@ -203,6 +203,30 @@ def test_threads_share_a_memory(memory: UserMemory) -> None:
     assert handle.note("sum").body == {"total": 40} and len(handle.notes()) == 41 and handle.pending() == []
 
 
+def test_users_are_forgotten_while_others_write(tmp_path: Path) -> None:
+    memory, busy = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+    ended = threading.Event()
+    written: list[str] = []
+
+    def write() -> None:
+        while not ended.is_set():
+            written.append(f"k{len(written)}")
+            count(busy.user("stays"), written[-1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(10):
+            for turn in range(5):
+                count(memory.user(f"goes {number}"), f"{SECRET} {turn}")
+            assert memory.forget(f"goes {number}") and traces(tmp_path, SECRET) == []
+    finally:
+        ended.set()
+        writer.join()
+    assert [event.key for event in memory.user("stays").events()] == written and written
+    assert memory.user("stays").note("sum").body == {"total": len(written)}
+
+
 @pytest.mark.slow
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "users.db"

@@ -68,8 +68,10 @@ class ExploreThenExploit(Learner):
         return Draft(key, self._write(context, preference), preference)
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        if handle.note(self.NOTE) is not None:
+            return []
         explored = handle.events(EDIT)[: self._rounds]
-        if len(explored) < self._rounds or handle.note(self.NOTE) is not None:
+        if len(explored) < self._rounds:
             return []
         return [NoteChange(self.NOTE, {"preference": self._infer([edit.body for edit in explored])})]
 

@@ -14,7 +14,6 @@ from string import Template
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError, FineGrainedError
-from finegrained_rlhf.runtime.remote.answers import beginning_of
 
 _OPEN, _CLOSE = "<data>\n", "\n</data>"
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
@@ -24,7 +23,18 @@ examples, without and with a preference that is named first."""
 
 
 class UnreadableReplyError(FineGrainedError):
-    """A language model's reply is not what its prompt asks for."""
+    """A language model's reply is not what its prompt asks for.
+
+    The message does not quote the reply, which may say what a user wrote, so that it can be logged.
+
+    Args:
+        problem: what is wrong, in a sentence.
+        reply: of the language model.
+    """
+
+    def __init__(self, problem: str, reply: str) -> None:
+        super().__init__(problem)
+        self.reply = reply
 
 
 @cache
@@ -79,7 +89,9 @@ def reply_field(reply: str, field: str, longest: int) -> str:
         found = None
     value = found.get(field) if isinstance(found, dict) else None
     if not isinstance(value, str):
-        raise UnreadableReplyError(f'expected a JSON object with a text "{field}", got: {beginning_of(reply)}')
+        raise UnreadableReplyError(
+            f'expected a JSON object with a text "{field}" in a reply of a language model', reply
+        )
     if len(value) > longest:
-        raise UnreadableReplyError(f"{field}: {len(value)} characters, more than {longest}")
+        raise UnreadableReplyError(f"{field}: {len(value)} characters, more than {longest}", reply)
     return value.strip()
