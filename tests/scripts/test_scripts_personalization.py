@@ -21,8 +21,17 @@ def test_a_world_and_a_run(tmp_path: Path) -> None:
     assert run.returncode == 0 and "| cipher_1 " in run.stdout, run.stderr
     found = read_json(tmp_path / "run/summary.json")["agents"]
     assert found["oracle"]["cost"] < found["no_learning"]["cost"]
-    words = run_script("run_prelude", *files, *keys, "context_encoder@encoder=words", f"output_dir={tmp_path}/words")
-    assert read_json(tmp_path / "words/summary.json")["agents"] == found, words.stderr
+    words = run_script(
+        "run_prelude",
+        *files,
+        *keys,
+        "context_encoder@encoder=words",
+        "encoder.dimension=7",
+        f"output_dir={tmp_path}/words",
+    )
+    assert words.returncode == 0, words.stderr
+    few = read_json(tmp_path / "words/summary.json")["agents"]  # in seven places most contexts are alike
+    assert few["oracle"] == found["oracle"] and few["cipher_1"] != found["cipher_1"]
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 
 SETTINGS = ("contexts", "foreign", "slips", "misreads", "notices")
 """Of the experiment: what the page says of them."""
+DRAWN = ("oracle", "no_learning", "continual", "icl_edit_5", "cipher_1", "cipher_5")
+"""Agents in the figure, which has six colours."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class PreludeTable(ComparedTable):
         "tokens_in",
         "tokens_out",
     )
-    caption: ClassVar[str] = "Cumulative cost of the edits, and share of untouched drafts, by round"
+    caption: ClassVar[str] = "Cumulative cost of the edits of six agents, and share of untouched drafts, by round"
     about: ClassVar[str] = (
         "The language model is scripted and so is the reader: the table compares algorithms, and says nothing about"
         " language. `cost`: Levenshtein's distance of draft and edited text in words and marks, summed over rounds;"
@@ -128,7 +130,7 @@ class PreludeTable(ComparedTable):
         )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Cumulative cost, and the share of untouched drafts of each 20 rounds: mean and range over seeds."""
+        """Cumulative cost of `DRAWN`, and their share of untouched drafts of each 20 rounds: mean and range of seeds."""
         titles = {"cost": "cumulative cost (tokens)", "untouched": f"untouched drafts of the last {BIN}"}
         panels = [
             Lines(
@@ -136,7 +138,7 @@ class PreludeTable(ComparedTable):
                 title,
                 bands={
                     agent: band([{int(end): value for end, value in curve.items()} for curve in curves])
-                    for agent, curves in result["curves"][name].items()
+                    for agent, curves in ((agent, result["curves"][name][agent]) for agent in DRAWN)
                 },
             )
             for name, title in titles.items()
