@@ -130,7 +130,7 @@ class PreludeTable(ComparedTable):
         )
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
-        """Cumulative cost of `DRAWN`, and their share of untouched drafts of each 20 rounds: mean and range of seeds."""
+        """Cumulative cost of `DRAWN`, and their share of untouched drafts by 20 rounds: mean and range over seeds."""
         titles = {"cost": "cumulative cost (tokens)", "untouched": f"untouched drafts of the last {BIN}"}
         panels = [
             Lines(
