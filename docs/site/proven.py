@@ -32,6 +32,7 @@ NAMES = {
     "annotation": "annotation",
     "dialki": "DIALKI",
     "factworld": "fine-grained RLHF",
+    "personalization": "personalization",
     "qa_feedback": "fine-grained RLHF",
 }
 """Folder of results → the system that they are of."""

@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "DecodingConfig": "generator",
         "Evaluate": "evaluate",
         "Generate": "generate",
+        "LocalGenerator": "local",
         "SampleOutputs": "generate",
         "load_policy": "generator",
     },

@@ -15,7 +15,7 @@ import torch
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generate import Answering, respond
-from finegrained_rlhf.inference.generator import Response, TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator, Response
 from finegrained_rlhf.inference.measure import ResponseMonitor, oracle_rates
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
@@ -79,7 +79,7 @@ class Evaluation:
 
 
 def evaluate_policy(
-    generator: TextGenerator,
+    generator: PolicyGenerator,
     prompts: Sequence[Prompt],
     processes: Processes,
     answering: Answering | None = None,

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
-from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextGenerator
+from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, Response
 from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
@@ -33,7 +33,7 @@ from finegrained_rlhf.text.chat import PromptConfig
 _Row = dict[str, Any]
 
 
-def open_generator(checkpoint: str, processes: Processes, mixer: LogitsMixer | None = None) -> TextGenerator:
+def open_generator(checkpoint: str, processes: Processes, mixer: LogitsMixer | None = None) -> PolicyGenerator:
     """The policy of a run or directory on this process's device.
 
     Args:
@@ -45,7 +45,7 @@ def open_generator(checkpoint: str, processes: Processes, mixer: LogitsMixer | N
         ModelError: there is no model, or it cannot be read, or one of the mixer's.
     """
     policy = PolicyConfig(checkpoint).load(processes.device)
-    return TextGenerator(policy, make_engine(policy, mixer=mixer), processes)
+    return PolicyGenerator(policy, make_engine(policy, mixer=mixer), processes)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Answering:
     seed: int = 0
     progress: bool = True
 
-    def stream(self, generator: TextGenerator, prompts: Sequence[Prompt]) -> Iterator[list[list[Response]]]:
+    def stream(self, generator: PolicyGenerator, prompts: Sequence[Prompt]) -> Iterator[list[list[Response]]]:
         """The responses of each prompt of a batch, batch by batch as they are done."""
         return generator.stream(
             prompts, self.decoding, max_new_tokens=self.max_new_tokens, batch_size=self.batch_size, seed=self.seed
@@ -101,7 +101,7 @@ class AnswersPrompts:
 
 
 def respond(
-    generator: TextGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
+    generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> tuple[list[Prompt], list[list[Response]]]:
     """This process's share of the prompts, and the responses to each of them.
 
@@ -273,7 +273,7 @@ class SampleOutputs(AnswersPrompts):
 
 
 def sample_records(
-    generator: TextGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
+    generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> list[OutputRecord]:
     """The outputs for all prompts, in every process; the processes share the work."""
     mine, groups = respond(generator, prompts, processes, answering)

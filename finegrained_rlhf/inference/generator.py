@@ -80,7 +80,7 @@ class Response:
         return self.before + self.text
 
 
-class TextGenerator:
+class PolicyGenerator:
     """A policy that answers texts.
 
     Attributes:
@@ -200,7 +200,7 @@ def text_ids(texts: Sequence[str]) -> list[str]:
     return ids
 
 
-def load_policy(run_or_dir: str | Path, device: str | torch.device | None = None) -> TextGenerator:
+def load_policy(run_or_dir: str | Path, device: str | torch.device | None = None) -> PolicyGenerator:
     """A trained policy, ready to answer texts.
 
     Args:
@@ -213,4 +213,4 @@ def load_policy(run_or_dir: str | Path, device: str | torch.device | None = None
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return TextGenerator(open_policy(run_or_dir).to(device))
+    return PolicyGenerator(open_policy(run_or_dir).to(device))

@@ -14,7 +14,7 @@ from typing import Protocol
 from finegrained_rlhf.core.checks import require, require_text
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.prompt_files import conversation_prompt
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
@@ -121,7 +121,7 @@ class Assistant:
     corpus: FindsPassages
     retriever: Retriever
     identifier: SelectsEvidence | None
-    reader: TextGenerator
+    reader: PolicyGenerator
     types: TextClassifier | None = None
     settings: AssistantSettings = AssistantSettings()
     _segmenter: SpacySegmenter = field(init=False, repr=False)

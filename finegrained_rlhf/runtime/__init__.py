@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AdafactorConfig": "optimizer",
+        "EndpointGenerator": "remote.chat",
         "OptimizerConfig": "optimizer",
         "ProcessConfig": "processes",
         "RemoteConfig": "remote.client",

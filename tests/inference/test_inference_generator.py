@@ -10,7 +10,7 @@ import torch
 import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
-from finegrained_rlhf.inference.generator import DecodingConfig, TextGenerator, load_policy, text_ids
+from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, load_policy, text_ids
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
 from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
@@ -117,7 +117,7 @@ class ScriptedEngine:
 def test_length_leaves_out_the_end_of_sequence(directories: dict[str, Path]) -> None:
     policy = load_policy(directories["t5"], device="cpu").policy
     prompts = [Prompt(str(i), "who", (5, 1)) for i in range(2)]
-    (batch,) = TextGenerator(policy, ScriptedEngine()).stream(prompts, max_new_tokens=3)
+    (batch,) = PolicyGenerator(policy, ScriptedEngine()).stream(prompts, max_new_tokens=3)
     found = [(response.text, response.tokens, response.finished) for (response,) in batch]
     assert found == [("text 0", 2, True), ("text 1", 3, False)]
 

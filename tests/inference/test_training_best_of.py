@@ -18,7 +18,7 @@ from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample, sampling
 from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate
-from finegrained_rlhf.inference.generator import DecodingConfig, Response, TextGenerator
+from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, Response
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
@@ -113,7 +113,7 @@ def test_the_total_is_what_ppo_would_compute() -> None:
         rollout = engine.decode(engine.encode(prompts()), [Sample(5)], max_new_tokens=8, seed=3)
         scores = composer.score(rollout.row_prompts(), rollout.texts)
         trained = composer.compose(rollout, scores).total.sum(dim=1).reshape(3, 5)
-        groups = next(iter(TextGenerator(policy()).stream(prompts(), Sample(5), max_new_tokens=8, seed=3)))
+        groups = next(iter(PolicyGenerator(policy()).stream(prompts(), Sample(5), max_new_tokens=8, seed=3)))
         chosen = BestOf(composer, Processes()).choose(prompts(), groups)
         torch.testing.assert_close(torch.tensor([choice.totals for choice in chosen]), trained)
         assert [choice.total for choice in chosen] == pytest.approx(trained.max(dim=1).values.tolist(), abs=1e-5)

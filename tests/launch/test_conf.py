@@ -63,6 +63,8 @@ GROUPS = {
     "mixer": ("generate", "sample_outputs"),
     "select": ("make_annotation_tasks",),
     "preannotate": ("make_annotation_tasks",),
+    "text_generator": (),  # of what `llm` chooses
+    "context_encoder": (),
     "public_feedback": (),  # of what `source` chooses
     "taxonomy": ("inspect_feedback", "evaluate_reward_model", "make_annotation_tasks"),  # kinds go with their own
 }

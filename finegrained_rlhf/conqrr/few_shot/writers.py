@@ -14,7 +14,7 @@ from finegrained_rlhf.conqrr.rewriting.rewriter import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
@@ -71,7 +71,7 @@ class PolicyWriter:
         items = [PromptInput(name, text) for name, text in prompts.items()]
         encoded = prompts_for(policy, items, self.max_prompt_tokens, "refuse", self.prompt)
         said: list[WrittenRewrite] = []
-        batches = TextGenerator(policy, processes=processes).stream(
+        batches = PolicyGenerator(policy, processes=processes).stream(
             encoded, max_new_tokens=max_new_tokens, batch_size=self.batch_size
         )
         with progress_bar("rewriting", len(encoded), "question") as bar:

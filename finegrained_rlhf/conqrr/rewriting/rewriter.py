@@ -15,7 +15,7 @@ from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_rewriting
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
@@ -130,7 +130,7 @@ class QueryRewriter:
         done: Callable[[int], object] | None,
     ) -> list[list[WrittenRewrite]]:
         drawn: list[list[WrittenRewrite]] = []
-        batches = TextGenerator(self.policy, processes=self.processes).stream(
+        batches = PolicyGenerator(self.policy, processes=self.processes).stream(
             self._prompts(examples),
             decoding,
             max_new_tokens=self.config.max_new_tokens,

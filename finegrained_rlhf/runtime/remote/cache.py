@@ -96,6 +96,22 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise DataError(f"an answer cannot be kept: {error}", file=self.path) from None
 
+    def clear(self) -> None:
+        """Drop every answer of this identity, and leave nothing of it in the file or its log.
+
+        Raises:
+            DataError: it cannot be written, or other processes keep it busy.
+        """
+        try:
+            self._file.execute("PRAGMA secure_delete = ON")
+            self._file.execute("PRAGMA temp_store = MEMORY")
+            self._file.execute("DELETE FROM answers WHERE source = ?", (self._source,))
+            _patiently(lambda: self._file.execute("VACUUM"))
+            if self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise sqlite3.OperationalError("other processes keep reading; try again")
+        except sqlite3.Error as error:
+            raise DataError(f"kept answers cannot be dropped: {error}", file=self.path) from None
+
     def counts(self) -> dict[str, int]:
         """How many answers the file has, by what gave them; those without any are left out."""
         joined = "answers JOIN sources ON sources.id = answers.source"

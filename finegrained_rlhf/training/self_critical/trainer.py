@@ -15,7 +15,7 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.measure import PhaseTimer, StepMetrics
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.policy import Policy
@@ -245,7 +245,7 @@ class SelfCriticalTrainer(PolicyTrainer):
         if not prompts:
             return {}
         mine = [prompts[i] for i in self.processes.share(len(prompts))]
-        batches = TextGenerator(self.policy, self.engine, self.processes).stream(
+        batches = PolicyGenerator(self.policy, self.engine, self.processes).stream(
             mine,
             Greedy(),
             max_new_tokens=self.config.max_new_tokens,

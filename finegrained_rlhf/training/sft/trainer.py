@@ -19,7 +19,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
@@ -221,7 +221,7 @@ class SFTTrainer(PolicyTrainer):
         )
         with whole_weights(self.policy.model):
             evaluation = evaluate_policy(
-                TextGenerator(self.policy, processes=self.processes),
+                PolicyGenerator(self.policy, processes=self.processes),
                 self.validation,
                 self.processes,
                 answering,

@@ -19,7 +19,7 @@ from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
-from finegrained_rlhf.inference.generator import TextGenerator
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.metrics import rouge_lsum
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import PolicyConfig, open_policy
@@ -222,7 +222,7 @@ def test_dropout_is_set_everywhere_and_off_in_validation(files: Path, tmp_path: 
 def test_validation_is_the_evaluation_of_the_policy(files: Path, tmp_path: Path) -> None:
     trainer = job(files, tmp_path).build(Processes())
     direct = evaluate_policy(
-        TextGenerator(trainer.policy), trainer.validation, Processes(), Answering(max_new_tokens=24, progress=False)
+        PolicyGenerator(trainer.policy), trainer.validation, Processes(), Answering(max_new_tokens=24, progress=False)
     ).metrics
     assert trainer.validate(0) == {"score": direct["rouge_lsum"], **direct}
 

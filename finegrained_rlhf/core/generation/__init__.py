@@ -1,0 +1,1 @@
+"""Text in, text out: the one protocol for language models that agents, simulated users and judges ask."""

@@ -1,0 +1,44 @@
+"""What a language model is to everything that asks one: a text in, a text out, and what it cost.
+
+Knows texts and token counts. Does not know models, endpoints, prompts or what the texts are for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text.
+
+    Attributes:
+        text: without the prompt.
+        tokens_in: of the prompt, counted by whoever generated.
+        tokens_out: of the text, counted likewise.
+    """
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+class TextGenerator(Protocol):
+    """Generates a text for a prompt. Implementations decode greedily unless they say otherwise."""
+
+    def generate(self, prompt: str) -> Generation:
+        """The text for a prompt.
+
+        Raises:
+            FineGrainedError: there is none; one error after a bounded number of tries.
+        """
+        ...
+
+
+def words_and_marks(text: str) -> list[str]:
+    r"""Words and marks of a text (`\w+|[^\w\s]`), as spelled: what is counted where there is no tokenizer."""
+    return _WORD.findall(text)

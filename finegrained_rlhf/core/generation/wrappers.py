@@ -1,0 +1,165 @@
+"""Text generators around others: a script, a meter of calls and tokens, kept answers.
+
+Knows the protocol. Does not know endpoints or models; where answers are kept on disk, `AnswerCache` is given.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
+
+
+class ScriptedGenerator:
+    """Answers from a script, for tests and generated worlds. Tokens are words and marks.
+
+    Attributes:
+        prompts: that it was given, in order.
+
+    Args:
+        answers: a function of the prompt, or texts that are given one after the other.
+    """
+
+    def __init__(self, answers: Callable[[str], str] | Sequence[str]) -> None:
+        self._answers = answers
+        self.prompts: list[str] = []
+
+    def generate(self, prompt: str) -> Generation:
+        """The script's text.
+
+        Raises:
+            ConfigError: a script of texts has come to its end.
+        """
+        self.prompts.append(prompt)
+        if callable(self._answers):
+            text = self._answers(prompt)
+        elif len(self.prompts) > len(self._answers):
+            raise ConfigError(f"the script has {len(self._answers)} texts, and was asked for one more")
+        else:
+            text = self._answers[len(self.prompts) - 1]
+        return Generation(text, len(words_and_marks(prompt)), len(words_and_marks(text)))
+
+
+@dataclass(frozen=True)
+class Expense:
+    """What was asked of a language model.
+
+    Attributes:
+        calls: how often.
+        tokens_in: of all prompts.
+        tokens_out: of all texts.
+    """
+
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+class MeteredGenerator:
+    """Counts the calls and tokens of another generator. A call that fails is not counted.
+
+    Outside a `CachedGenerator` it counts what was asked, inside it what was paid for.
+
+    Attributes:
+        expense: until now.
+    """
+
+    def __init__(self, generator: TextGenerator) -> None:
+        self._generator = generator
+        self.expense = Expense()
+
+    def generate(self, prompt: str) -> Generation:
+        """The other generator's text."""
+        made = self._generator.generate(prompt)
+        so_far = self.expense
+        self.expense = Expense(so_far.calls + 1, so_far.tokens_in + made.tokens_in, so_far.tokens_out + made.tokens_out)
+        return made
+
+    def clear(self) -> None:
+        """Let the other generator drop the answers that it keeps; what was counted stays."""
+        drop_kept_answers(self._generator)
+
+
+class KeptAnswers(Protocol):
+    """Where answers are kept, such as `runtime.remote.cache.AnswerCache`."""
+
+    def get(self, questions: Iterable[str]) -> dict[str, Any]:
+        """The answers that are kept, by question."""
+        ...
+
+    def put(self, question: str, answer: Any) -> None:
+        """Keep an answer, a JSON value."""
+        ...
+
+    def clear(self) -> None:
+        """Drop every answer."""
+        ...
+
+
+class MemoryAnswers:
+    """Answers kept in memory, the latest `limit` of them.
+
+    Raises:
+        ConfigError: a limit below 1.
+    """
+
+    def __init__(self, limit: int = 10_000) -> None:
+        if limit < 1:
+            raise ConfigError(f"limit: expected at least 1, got {limit}")
+        self._limit = limit
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+
+    def get(self, questions: Iterable[str]) -> dict[str, Any]:
+        """The answers that are kept, by question."""
+        return {question: self._kept[question] for question in questions if question in self._kept}
+
+    def put(self, question: str, answer: Any) -> None:
+        """Keep an answer; the oldest is dropped where there are too many."""
+        self._kept[question] = answer
+        while len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Drop every answer."""
+        self._kept.clear()
+
+
+class CachedGenerator:
+    """Asks another generator only what it was not asked before. For generators that decode greedily.
+
+    Answers hold what users wrote: a learner that forgets a user drops them all (`clear`).
+
+    Args:
+        generator: that is asked.
+        answers: where they are kept; in memory by default. A file must belong to this generator alone (its identity
+            names the model and every setting).
+    """
+
+    def __init__(self, generator: TextGenerator, answers: KeptAnswers | None = None) -> None:
+        self._generator = generator
+        self._answers = MemoryAnswers() if answers is None else answers
+
+    def generate(self, prompt: str) -> Generation:
+        """The kept text of this prompt, or a new one."""
+        kept = self._answers.get([prompt])
+        if prompt in kept:
+            return Generation(**kept[prompt])
+        made = self._generator.generate(prompt)
+        self._answers.put(prompt, {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out})
+        return made
+
+    def clear(self) -> None:
+        """Drop every kept answer."""
+        self._answers.clear()
+        drop_kept_answers(self._generator)
+
+
+def drop_kept_answers(generator: TextGenerator) -> None:
+    """Let a generator drop the answers that it keeps, if it keeps any (it then has `clear`)."""
+    clear = getattr(generator, "clear", None)
+    if callable(clear):
+        clear()

@@ -1,0 +1,5 @@
+"""The tables of learning at use time."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__, {"PreludeTable": "prelude"})

@@ -1,0 +1,22 @@
+"""Floor 7: learning from users at use time, without training: what their edits say they prefer."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Cipher": "learners.cipher",
+        "Continual": "learners.without_context",
+        "CotEdit": "learners.in_context",
+        "Draft": "learners.base",
+        "ExploreThenExploit": "learners.without_context",
+        "HashedWords": "retrieval.encoders",
+        "IclEdit": "learners.in_context",
+        "MemoryLimits": "store.records",
+        "ModelContexts": "retrieval.encoders",
+        "NoLearning": "learners.without_context",
+        "Oracle": "learners.without_context",
+        "RunPrelude": "prelude.run",
+        "UserMemory": "store.memory",
+    },
+)

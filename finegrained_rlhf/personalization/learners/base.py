@@ -1,0 +1,178 @@
+"""What every learner does alike: a draft for a context, an edit written down before anything follows from it.
+
+Knows the memory, prompts and the order of events. Does not know how a preference is found: each learner says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
+from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
+from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
+from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.records import Event, MemoryLimitError, NoteChange, NoteConflictError
+
+EDIT = "edit"
+"""The kind of event that learners write."""
+TASK = 'Write a short text for a reader from what the field "context" says.'
+_TRIES = 20  # to write notes that other processes keep changing
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft, with all that must be known when it comes back edited, by this process or another one.
+
+    Attributes:
+        key: idempotency key of the round.
+        text: y_t.
+        preference: f_t, that it was written by; empty for none.
+        retrieved: keys of the notes that it rests on, the nearest first.
+    """
+
+    key: str
+    text: str
+    preference: str = ""
+    retrieved: tuple[str, ...] = ()
+
+
+class Learner(ABC):
+    """An agent of protocol 1 of Gao et al. 2024: it writes, the user edits, it learns.
+
+    Many processes may serve one user: what is remembered is in the memory alone. No transaction is open while the
+    language model is asked.
+
+    Args:
+        memory: of users.
+        llm: a language model, for everything that is asked.
+        task: what is to be written, in a sentence for the language model.
+        tokenise: tokens in which edits are counted.
+        longest_text: most characters of a context, draft or edited text; a longer one is refused.
+        longest_preference: most characters of a preference; a longer one is refused.
+    """
+
+    def __init__(
+        self,
+        memory: UserMemory,
+        llm: TextGenerator,
+        *,
+        task: str = TASK,
+        tokenise: Tokenise = words_and_marks,
+        longest_text: int = 40_000,
+        longest_preference: int = 2_000,
+    ) -> None:
+        self.memory, self.llm, self.task, self._tokenise = memory, llm, task, tokenise
+        self._longest_text, self._longest_preference = longest_text, longest_preference
+
+    def respond(self, user: str, context: str, key: str | None = None) -> Draft:
+        """A draft for a context.
+
+        Args:
+            user: who it is, from the caller's own login.
+            context: x_t.
+            key: of the round, unique for the user; a random one by default.
+
+        Raises:
+            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+        """
+        self._check("context", context)
+        key = uuid.uuid4().hex if key is None else key
+        return self._draft(self.memory.user(user), context, key)
+
+    def observe_edit(self, user: str, context: str, draft: Draft, edited: str) -> EditCost:
+        """Learn from what the user made of a draft. The same edit again changes nothing.
+
+        The edit is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
+        is missing.
+
+        Args:
+            user: whose draft it is.
+            context: x_t, that it was written for.
+            draft: as `respond` gave it.
+            edited: y'_t; the draft's own text where the user left it as it is.
+
+        Returns:
+            The cost of the edit.
+
+        Raises:
+            RepeatedKeyError: the draft came back before, edited in another way.
+            FineGrainedError: as for `respond`.
+        """
+        for name, text in (("context", context), ("draft", draft.text), ("edited", edited)):
+            self._check(name, text, empty=name != "context")
+        handle = self.memory.user(user)
+        body = {"context": context, "draft": draft.text, "edited": edited, "preference": draft.preference}
+        event = handle.record(draft.key, EDIT, body)
+        if not event.applied:
+            self._learn(handle, event)
+        return self._cost(body)
+
+    def catch_up(self, user: str) -> int:
+        """Learn from edits that were only written down: the process died, or an error came in between.
+
+        Returns:
+            How many there were.
+        """
+        handle = self.memory.user(user)
+        pending = [event for event in handle.pending() if event.kind == EDIT]
+        for event in pending:
+            self._learn(handle, event)
+        return len(pending)
+
+    def forget(self, user: str) -> bool:
+        """Remove all that is known of a user, also from answers that the language model's wrappers keep.
+
+        Returns:
+            Whether there was anything.
+        """
+        drop_kept_answers(self.llm)
+        return self.memory.forget(user)
+
+    @abstractmethod
+    def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
+        """The draft y_t for a context x_t."""
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        """The notes that follow from an edit; none for a learner that keeps none."""
+        return []
+
+    def _learn(self, handle: UserHandle, event: Event) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                handle.apply(event, self._derive(handle, event))
+                return
+            except NoteConflictError:
+                if not left:
+                    raise
+
+    def _write(self, context: str, preference: str = "") -> str:
+        """A text for a context, by a preference where there is one."""
+        if not preference:
+            return self._ask("write", {"context": context})
+        return self._ask("write_preferred", {"context": context, "preference": preference})
+
+    def _infer(self, edits: Sequence[Mapping[str, Any]]) -> str:
+        """The latent preference that explains edits (LPI, algorithm 1, line 11)."""
+        pairs = [{"draft": edit["draft"], "edited": edit["edited"]} for edit in edits]
+        return self._named("preference", self._ask("infer", {"edits": pairs}))
+
+    def _named(self, field: str, reply: str) -> str:
+        longest = self._longest_preference if field == "preference" else self._longest_text
+        return reply_field(reply, field, longest)
+
+    def _ask(self, template: str, data: Mapping[str, Any]) -> str:
+        return self.llm.generate(filled(template, self.task, data)).text.strip()
+
+    def _cost(self, edit: Mapping[str, Any]) -> EditCost:
+        return edit_cost(edit["draft"], edit["edited"], self._tokenise)
+
+    def _check(self, name: str, text: str, empty: bool = False) -> None:
+        require_text(text, name, empty=empty)
+        if len(text) > self._longest_text:
+            raise MemoryLimitError(f"{name}: {len(text)} characters, more than {self._longest_text} (longest_text)")

@@ -1,0 +1,74 @@
+"""Agents that show edits of similar contexts to the language model: ICL-edit and CoT-edit (Gao et al. 2024, 4.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.personalization.learners.base import Draft, Learner
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
+from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
+from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
+
+
+class RetrievingLearner(Learner):
+    """A learner with a note a round, found again by its context.
+
+    Args:
+        memory: of users.
+        llm: a language model.
+        k: notes that are retrieved; all in the first k rounds.
+        encoder: φ, of contexts; words by default.
+        **settings: as for every `Learner`.
+
+    Raises:
+        ConfigError: k below 1.
+    """
+
+    def __init__(
+        self, memory: UserMemory, llm: TextGenerator, k: int = 5, encoder: ContextEncoder | None = None, **settings: Any
+    ) -> None:
+        super().__init__(memory, llm, **settings)
+        if k < 1:
+            raise ConfigError(f"k: expected at least 1, got {k}")
+        self._k, self._encoder = k, encoder or HashedWords()
+
+    def _retrieved(self, handle: UserHandle, context: str) -> list[Note]:
+        """The user's k notes with the nearest contexts, the nearest first."""
+        return nearest_notes(handle.notes(), self._encoder, context, self._k)
+
+    def _of_context(self, event: Event, **says: str) -> list[NoteChange]:
+        """A note that is found by the context of an edit."""
+        vector = to_bytes(self._encoder.encode([event.body["context"]])[0])
+        return [NoteChange(event.key, {"encoder": self._encoder.identity, **says}, vector)]
+
+
+class IclEdit(RetrievingLearner):
+    """Writes after k edits of similar contexts, as they are."""
+
+    template = "in_context"
+
+    def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
+        notes = self._retrieved(handle, context)
+        if not notes:
+            return Draft(key, self._write(context))
+        examples = [{"draft": note.body["draft"], "edited": note.body["edited"]} for note in reversed(notes)]
+        reply = self._ask(self.template, {"context": context, "examples": examples})
+        return self._draft_of(reply, key, tuple(note.key for note in notes))
+
+    def _draft_of(self, reply: str, key: str, retrieved: tuple[str, ...]) -> Draft:
+        return Draft(key, reply, "", retrieved)
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        return self._of_context(event, draft=event.body["draft"], edited=event.body["edited"])
+
+
+class CotEdit(IclEdit):
+    """Names the preference behind k edits of similar contexts, and writes by it, in one reply."""
+
+    template = "chain"
+
+    def _draft_of(self, reply: str, key: str, retrieved: tuple[str, ...]) -> Draft:
+        return Draft(key, self._named("text", reply), self._named("preference", reply), retrieved)

@@ -1,0 +1,209 @@
+"""Running PRELUDE: every agent on the same contexts in the same order, each with a memory of its own.
+
+Knows files of contexts and true preferences, agents, the user and rounds. Does not know any world.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from finegrained_rlhf.core.checks import as_object, get_field, require, require_text
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.personalization.learners.base import TASK
+from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
+from finegrained_rlhf.personalization.prelude.measures import Round, agent_figures, closest_source
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
+from finegrained_rlhf.text.tables import markdown_table
+
+USER = "the user"
+SHOWN = ("cost", "normalised", "untouched", "preference_accuracy", "retrieval_accuracy", "tokens_in", "tokens_out")
+
+
+class EditingUser(Protocol):
+    """A simulated user, who knows the true preference."""
+
+    def edit(self, context: str, preference: str, draft: str) -> str:
+        """What the user makes of a draft; the draft itself where nothing is to be changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class SourcedContext:
+    """A context x_t.
+
+    Attributes:
+        id: unique in its file.
+        source: d_t, which agents are not told.
+        text: what they are.
+    """
+
+    id: str
+    source: str
+    text: str
+
+
+def read_contexts(path: str | Path) -> list[SourcedContext]:
+    """The contexts of a file, one JSON object a line: `id`, `source`, `text`.
+
+    Raises:
+        DataError: the file is missing or empty, or a record is not as it should be.
+    """
+    found: list[SourcedContext] = []
+    for number, row in enumerate(read_jsonl(path)):
+        try:
+            values = [require_text(get_field(row, name), name) for name in ("id", "source", "text")]
+            require(all(values[0] != one.id for one in found), "expected an id that is used once", "id")
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+        found.append(SourcedContext(*values))
+    if not found:
+        raise DataError("expected at least one context", file=path)
+    return found
+
+
+def read_preferences(path: str | Path) -> dict[str, str]:
+    """The true preference F(d) by source: one JSON object.
+
+    Raises:
+        DataError: the file is missing, or is none of texts.
+    """
+    try:
+        return {source: require_text(text, source) for source, text in as_object(read_json(path), "sources").items()}
+    except DataError as error:
+        raise error.at(file=path) from None
+
+
+@dataclass(frozen=True)
+class RunPrelude:
+    """Run agents on the rounds of a file and say what the user's edits cost.
+
+    Writes `summary.json`, the figures by agent, and `rounds.jsonl`, every round, to `output_dir`.
+
+    Attributes:
+        contexts: file of contexts, one a round, in their order.
+        preferences: file of the true preference by source.
+        output_dir: where the results go.
+        llm: the language model of all agents.
+        user: who edits.
+        agents: names; `cipher_5` has k = 5.
+        rounds: T; None is all.
+        explore_rounds: T_e of explore-then-exploit.
+        last: edits that `continual` infers from.
+        delta: δ of CIPHER.
+        encoder: φ, of contexts; None is words.
+        task: what is to be written, in a sentence for the language model.
+        answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
+            model with an `identity`, such as an endpoint. None keeps none.
+        progress: show a progress bar.
+    """
+
+    every_process: ClassVar[bool] = False
+
+    contexts: str
+    preferences: str
+    output_dir: str
+    llm: TextGenerator
+    user: EditingUser
+    agents: Sequence[str] = AGENTS
+    rounds: int | None = None
+    explore_rounds: int = 5
+    last: int = 5
+    delta: float = 0.0
+    encoder: ContextEncoder | None = None
+    task: str = TASK
+    answers: str | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.agents or len(set(self.agents)) < len(self.agents):
+            raise ConfigError("agents: expected at least one, each once")
+        for name in self.agents:
+            check_agent(name)
+        for name in ("explore_rounds", "last", "rounds"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {value}")
+        if self.answers is not None and not hasattr(self.llm, "identity"):
+            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+        if self.delta < 0:
+            raise ConfigError(f"delta: expected 0 or more, got {self.delta}")
+
+    def run(self) -> dict[str, Any]:
+        """Run every agent, write the results, print a table.
+
+        Returns:
+            The figures by agent.
+
+        Raises:
+            FineGrainedError: a file is not as it should be, or the language model gives no answer.
+        """
+        contexts, true = read_contexts(self.contexts)[: self.rounds], read_preferences(self.preferences)
+        for number, one in enumerate(contexts):
+            if one.source not in true:
+                problem = f"a source without a preference in {self.preferences}: {one.source}"
+                raise DataError(problem, file=self.contexts, record=number, field="source")
+        if len({one.text for one in contexts}) < len(contexts):
+            raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
+        llm = self.llm
+        if self.answers is not None:
+            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        played = {name: self._play(name, llm, contexts, true) for name in self.agents}
+        found = {name: agent_figures(rounds) for name, rounds in played.items()}
+        directory = Path(self.output_dir)
+        write_jsonl(directory / "rounds.jsonl", (asdict(one) for rounds in played.values() for one in rounds))
+        write_json(directory / "summary.json", {"agents": found})
+        rows = [{"agent": name, **{column: figures[column] for column in SHOWN}} for name, figures in found.items()]
+        print(f"{markdown_table(rows, ['agent', *SHOWN])}\n{len(contexts)} rounds -> {directory / 'summary.json'}")
+        return found
+
+    def _play(
+        self, name: str, llm: TextGenerator, contexts: Sequence[SourcedContext], true: dict[str, str]
+    ) -> list[Round]:
+        """The rounds of one agent, whose memory begins empty and is gone at the end."""
+        wanted = {one.text: true[one.source] for one in contexts}
+        sources = {one.id: one.source for one in contexts}
+        settings = AgentSettings(self.explore_rounds, self.last, self.delta, self.encoder, self.task)
+        played: list[Round] = []
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            progress_bar(name, len(contexts), "round", self.progress) as bar,
+        ):
+            memory = UserMemory(Path(directory) / "users.db", durable=False)
+            meter = MeteredGenerator(llm)
+            agent = make_agent(name, memory, meter, wanted.__getitem__, settings)
+            for number, one in enumerate(contexts):
+                before = meter.expense
+                draft = agent.respond(USER, one.text, key=one.id)
+                edited = self.user.edit(one.text, true[one.source], draft.text)
+                cost = agent.observe_edit(USER, one.text, draft, edited)
+                after = meter.expense
+                played.append(
+                    Round(
+                        agent=name,
+                        number=number,
+                        context=one.id,
+                        source=one.source,
+                        preference=draft.preference,
+                        closest=closest_source(draft.preference, true),
+                        draft=draft.text,
+                        edited=edited,
+                        distance=cost.distance,
+                        normalised=cost.normalised,
+                        retrieved=tuple(sources[key] for key in draft.retrieved),
+                        calls=after.calls - before.calls,
+                        tokens_in=after.tokens_in - before.tokens_in,
+                        tokens_out=after.tokens_out - before.tokens_out,
+                    )
+                )
+                bar.update()
+            memory.close()
+        return played

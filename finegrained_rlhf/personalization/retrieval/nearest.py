@@ -1,0 +1,61 @@
+"""The notes of one user whose contexts are nearest to a context: exact, by cosine.
+
+Knows one user's notes, which the store has filtered before anything is compared. Does not know what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.store.records import Note
+
+
+def to_bytes(vector: NDArray[np.float32]) -> bytes:
+    """A vector [D] as the store keeps it: fp32, little-endian."""
+    return vector.astype("<f4").tobytes()
+
+
+def nearest_rows(query: NDArray[np.float32], rows: NDArray[np.float32], k: int) -> list[int]:
+    """The k rows with the highest inner product, the best first; of equals the latest.
+
+    Args:
+        query: [D].
+        rows: [N, D]; with lengths of 1 the product is the cosine.
+        k: how many; all where there are fewer.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    if query.ndim != 1 or rows.ndim != 2 or rows.shape[1] != query.shape[0]:
+        raise ValueError(f"expected [D] and [N, D], got {query.shape} and {rows.shape}")
+    order = np.lexsort((-np.arange(len(rows)), -(rows @ query).round(6)))
+    return [int(i) for i in order[:k]]
+
+
+def nearest_notes(notes: Sequence[Note], encoder: ContextEncoder, context: str, k: int) -> list[Note]:
+    """The k notes nearest to a context, the best first; those without a vector are left out.
+
+    Args:
+        notes: of one user, each body with `encoder`, the identity of what made its vector.
+        encoder: of the context.
+        context: a text.
+        k: how many; all where there are fewer.
+
+    Raises:
+        DataError: a note's vector was made by another encoder.
+    """
+    kept = [note for note in notes if note.vector is not None]
+    if not kept:
+        return []
+    for note in kept:
+        if note.body.get("encoder") != encoder.identity:
+            raise DataError(
+                "its vector was made by another encoder than the one in use", record=note.key, field="encoder"
+            )
+    rows = np.stack([np.frombuffer(note.vector or b"", "<f4") for note in kept])
+    return [kept[i] for i in nearest_rows(encoder.encode([context])[0], rows, k)]

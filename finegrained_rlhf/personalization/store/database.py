@@ -1,0 +1,174 @@
+"""The SQLite file of a memory: its tables, its connection, and how deleted content leaves the disk.
+
+Knows SQLite in WAL mode. Does not know users' texts or what notes are for.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.personalization.store.records import StoreError
+
+_APPLICATION = 0x46475248  # "FGRH": another program's database is refused
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, applied INTEGER NOT NULL DEFAULT 0, UNIQUE (user, key)
+);
+CREATE TABLE IF NOT EXISTS notes (
+    user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL, body TEXT NOT NULL, vector BLOB,
+    version INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY (user, key)
+);
+CREATE TABLE IF NOT EXISTS unfinished (id INTEGER PRIMARY KEY AUTOINCREMENT);
+"""
+_TABLES = {"users", "events", "notes", "unfinished", "sqlite_sequence"}
+
+
+class Database:
+    """A connection to the file; threads take turns on it, and a forked process opens its own.
+
+    Deleted content is overwritten (`secure_delete`). What a kill leaves half-removed is removed at the next opening.
+
+    Args:
+        path: the file; its directory is made. Not on a network file system.
+        durable: whether a transaction survives a loss of power, for a flush to disk each; it survives a kill anyhow.
+        patience_s: seconds to wait for other processes before giving up.
+
+    Raises:
+        StoreError: the file is another program's, damaged, or cannot be written.
+    """
+
+    def __init__(self, path: str | Path, durable: bool, patience_s: float) -> None:
+        self.path, self._durable, self._patience_s = Path(path), durable, patience_s
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._of_parent: sqlite3.Connection | None = None  # kept, since closing it here would close it there
+        self._process = -1
+        with self._lock:
+            self._open()
+            if self._rows("SELECT 1 FROM unfinished"):
+                with suppress(StoreError):  # others are busy: the next one who opens the file does it
+                    self.scrub(0.0)
+
+    def _open(self) -> sqlite3.Connection:
+        """The connection of this process."""
+        if self._connection is not None and self._process != os.getpid():
+            self._of_parent, self._connection = self._connection, None
+        if self._connection is None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._connection, self._process = self._connect(), os.getpid()
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(f"{self.path}: expected the file of a memory, or to make one: {error}") from None
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if tables - _TABLES or (tables and application != _APPLICATION):
+            connection.close()
+            raise sqlite3.DatabaseError("it is another program's database")
+        self._patiently(connection, "PRAGMA journal_mode = WAL", self._patience_s)
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")  # VACUUM leaves no copy in a temporary directory
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        if tables != _TABLES:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute("COMMIT")
+        return connection
+
+    @staticmethod
+    def _patiently(connection: sqlite3.Connection, statement: str, patience_s: float) -> None:
+        """Some statements do not wait for others by themselves."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                connection.execute(statement).fetchone()
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is done within, or nothing. Processes take turns.
+
+        Raises:
+            StoreError: the file cannot be written, or others held it longer than the patience.
+        """
+        with self._lock:
+            connection = self._open()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path}: {error}") from None
+
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of one query.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._lock:
+            self._open()
+            return self._rows(statement, values)
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        assert self._connection is not None
+        try:
+            return self._connection.execute(statement, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: {error}") from None
+
+    def scrub(self, patience_s: float | None = None) -> None:
+        """Leave nothing of deleted content in the file or its log: rebuild the one, empty the other.
+
+        Whoever deletes enters a row in `unfinished` in the same transaction; it goes when this is done.
+
+        Args:
+            patience_s: seconds to wait for other processes; None: those of this connection.
+
+        Raises:
+            StoreError: other processes kept the file busy for longer. The content is deleted, and what is left of it in
+                the files goes at the next opening or the next call.
+        """
+        patience_s = self._patience_s if patience_s is None else patience_s
+        with self._lock:
+            connection, until = self._open(), time.monotonic() + patience_s
+            try:
+                (latest,) = connection.execute("SELECT MAX(id) FROM unfinished").fetchone()
+                self._patiently(connection, "VACUUM", patience_s)
+                while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # a reader is in the way
+                    if time.monotonic() > until:
+                        raise sqlite3.OperationalError("other processes keep reading")
+                    time.sleep(0.01)
+                connection.execute("DELETE FROM unfinished WHERE id <= ?", (latest,))
+            except sqlite3.Error as error:
+                raise StoreError(f"{self.path}: deleted content is not yet overwritten ({error}); try again") from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None

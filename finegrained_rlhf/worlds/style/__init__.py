@@ -1,0 +1,12 @@
+"""StyleWorld: contexts of several sources, a reader who wants each source's texts in another style, and a writer."""
+
+from finegrained_rlhf.core.exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "MakeStyleWorld": "make",
+        "StyleReader": "reader",
+        "StyleWriter": "writer",
+    },
+)

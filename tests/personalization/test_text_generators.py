@@ -1,0 +1,149 @@
+"""What answers prompts: a script, an endpoint, a policy of ours; and the wrappers that count and keep answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_toy import KEY, FakeService
+
+from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.wrappers import (
+    CachedGenerator,
+    Expense,
+    MemoryAnswers,
+    MeteredGenerator,
+    ScriptedGenerator,
+)
+from finegrained_rlhf.inference import LocalGenerator, load_policy
+from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
+from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
+from finegrained_rlhf.runtime.remote.client import RemoteError
+
+
+def test_words_and_marks() -> None:
+    assert words_and_marks("It's 3 o'clock —\n ok?") == ["It", "'", "s", "3", "o", "'", "clock", "—", "ok", "?"]
+
+
+def test_a_script() -> None:
+    script = ScriptedGenerator(["one two", ""])
+    assert script.generate("a b c") == Generation("one two", 3, 2) and script.generate("x") == Generation("", 1, 0)
+    with pytest.raises(ConfigError, match="2 texts"):
+        script.generate("y")
+    assert ScriptedGenerator(str.upper).generate("ab").text == "AB"
+
+
+def test_a_meter_outside_counts_what_was_asked_and_inside_what_was_paid() -> None:
+    inside = MeteredGenerator(ScriptedGenerator(str.upper))
+    outside = MeteredGenerator(CachedGenerator(inside))
+    for prompt in ("a b", "a b", "c"):
+        assert outside.generate(prompt).text == prompt.upper()
+    assert outside.expense == Expense(3, 5, 5) and inside.expense == Expense(2, 3, 3)
+    outside.clear()
+    outside.generate("a b")
+    assert inside.expense.calls == 3
+
+
+def test_a_call_that_fails_is_neither_counted_nor_kept() -> None:
+    meter = MeteredGenerator(CachedGenerator(ScriptedGenerator([])))
+    with pytest.raises(ConfigError):
+        meter.generate("a")
+    assert meter.expense == Expense()
+
+
+def test_answers_in_memory_have_a_limit() -> None:
+    kept = MemoryAnswers(2)
+    for name in "abc":
+        kept.put(name, name)
+    assert kept.get("abc") == {"b": "b", "c": "c"}
+    with pytest.raises(ConfigError):
+        MemoryAnswers(0)
+
+
+def test_answers_on_disk_are_dropped_without_a_trace(tmp_path: Path) -> None:
+    mine, other = (AnswerCache(tmp_path / "answers.sqlite", name) for name in ("mine", "other"))
+    for cache, text in ((mine, "canary of mine"), (other, "canary of another")):
+        asked = CachedGenerator(ScriptedGenerator([text]), cache)
+        assert asked.generate("x").text == text == asked.generate("x").text
+    CachedGenerator(ScriptedGenerator([]), mine).clear()
+    content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"canary of mine" not in content and b"canary of another" in content
+    assert mine.get(["x"]) == {} and other.get(["x"])["x"]["text"] == "canary of another"
+
+
+def chat(content: Any = "hello there", finish: Any = "stop", usage: Any = None) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": content}, "finish_reason": finish}], "usage": usage}
+
+
+def endpoint(service: FakeService, budget_s: float = 5.0, **keys: Any) -> EndpointGenerator:
+    return EndpointGenerator(RemoteConfig(service.url, backoff_s=0.01, budget_s=budget_s), "m", **keys)
+
+
+def test_an_endpoint() -> None:
+    with FakeService(lambda body: chat(usage={"prompt_tokens": 7, "completion_tokens": 2})) as service:
+        assert endpoint(service, max_tokens=9, top_p=0.5).generate("say it") == Generation("hello there", 7, 2)
+        (sent,) = service.requests
+        assert sent == {
+            "model": "m",
+            "max_tokens": 9,
+            "temperature": 0.0,
+            "top_p": 0.5,
+            "messages": [{"role": "user", "content": "say it"}],
+        }
+    with FakeService(lambda body: chat()) as service:  # counts nothing: words are counted
+        assert endpoint(service).generate("say it now") == Generation("hello there", 3, 2)
+
+
+def test_an_endpoint_that_is_busy_is_asked_again() -> None:
+    with FakeService(lambda body: chat()) as service:
+        service.fault = lambda number, body: (503, {}) if number < 2 else None
+        assert endpoint(service).generate("x").text == "hello there" and len(service.requests) == 3
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_that_asking_again_does_not_change_is_an_error_at_once(finish: str) -> None:
+    with FakeService(lambda body: chat(finish=finish)) as service:
+        with pytest.raises(RemoteError, match=finish):
+            endpoint(service).generate("x")
+        assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [chat(None), {"choices": []}, {"error": "x"}, {"choices": [{"message": "x"}]}])
+def test_an_answer_without_a_text_is_given_up(answer: dict[str, Any]) -> None:
+    with FakeService(lambda body: answer) as service, pytest.raises(RemoteError, match="given up"):
+        endpoint(service, budget_s=0.05).generate("x")
+
+
+def test_a_key_is_never_in_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", KEY)
+    one = EndpointGenerator(RemoteConfig("http://localhost/v1", key_variable="A_KEY"), "m")
+    assert KEY not in one.identity and "http://localhost/v1" in one.identity
+    assert one.identity != EndpointGenerator(RemoteConfig("http://localhost/v1"), "m", temperature=0.5).identity
+    for wrong in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}):
+        with pytest.raises(ConfigError):
+            EndpointGenerator(RemoteConfig("http://localhost/v1"), "m", **wrong)
+
+
+def test_a_policy_of_ours(tmp_path: Path) -> None:
+    tokenizer = causal_tokenizer(build_tokenizer(["the color of Ana is red. the city is Rome."]), 64)
+    with torch.random.fork_rng():
+        build_llama(tokenizer, TinyLlamaConfig(d_model=32, max_length=64), seed=4).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    prompt = "the color of Ana"
+    made = LocalGenerator(str(tmp_path / "llama"), max_new_tokens=8, device="cpu").generate(prompt)
+    policy = load_policy(tmp_path / "llama", device="cpu")
+    assert made.text == policy.generate([prompt], max_new_tokens=8)[0][0]
+    assert made.tokens_in == len(policy.tokenizer(prompt).input_ids) and 0 <= made.tokens_out <= 8
+    assert LocalGenerator(policy, max_new_tokens=8).generate(prompt) == made
+    for text, error in ((" ", "empty"), ("the color " * 40, "tokens")):
+        with pytest.raises(DataError, match=error):
+            LocalGenerator(policy, 8, max_prompt_tokens=16).generate(text)
+    with pytest.raises(ModelError):
+        LocalGenerator(tmp_path / "nothing").generate(prompt)
+    with pytest.raises(ConfigError):
+        LocalGenerator(policy, 0)

@@ -1,0 +1,265 @@
+"""The store of user memory: nothing acknowledged is lost, users are apart, the forgotten leave nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import user_memory_toy
+from user_memory_toy import SECRET, count
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.personalization import MemoryLimits, UserMemory
+from finegrained_rlhf.personalization.store.records import (
+    ForgottenUserError,
+    MemoryLimitError,
+    NoteChange,
+    NoteConflictError,
+    RepeatedKeyError,
+    StoreError,
+)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> UserMemory:
+    return UserMemory(tmp_path / "users.db", durable=False)
+
+
+def traces(directory: Path, text: str) -> list[str]:
+    """The files in which a text is, in UTF-8 or UTF-16."""
+    words = [text.encode(), text.encode("utf-16-le")]
+    return [file.name for file in sorted(directory.iterdir()) if any(word in file.read_bytes() for word in words)]
+
+
+def test_an_event_is_pending_until_its_notes_are_written(memory: UserMemory) -> None:
+    handle = memory.user("ada")
+    event = handle.record("round-1", "edit", {"draft": "a", "edited": "b"})
+    assert handle.pending() == [event] == handle.events() and not event.applied
+    assert handle.apply(event, [NoteChange("n", {"says": "short"}, b"\x00\x01")])
+    (note,) = handle.notes()
+    assert (note.key, note.body, note.vector, note.version, note.event) == (
+        "n",
+        {"says": "short"},
+        b"\0\1",
+        1,
+        event.id,
+    )
+    assert handle.pending() == [] and handle.events()[0].applied
+    assert not handle.apply(event, [NoteChange("n", {"says": "long"}, expected=1)])  # it was applied before
+    assert handle.note("n") == note and handle.note("other") is None
+
+
+def test_a_key_is_for_one_event(memory: UserMemory) -> None:
+    handle = memory.user("ada")
+    event = handle.record("k", "edit", {"a": 1, "b": 2})
+    assert handle.record("k", "edit", {"b": 2, "a": 1}) == event and len(handle.events()) == 1
+    with pytest.raises(RepeatedKeyError):
+        handle.record("k", "edit", {"a": 2})
+    with pytest.raises(RepeatedKeyError):
+        handle.record("k", "other", {"a": 1, "b": 2})
+    assert memory.user("eve").record("k", "edit", {"a": 2}).id != event.id
+
+
+def test_a_change_that_comes_too_late_writes_nothing(memory: UserMemory) -> None:
+    handle = memory.user("ada")
+    first, second = handle.record("1", "edit", {}), handle.record("2", "edit", {})
+    handle.apply(first, [NoteChange("n", {"v": 1})])
+    for late in (NoteChange("n", {"v": 2}), NoteChange("n", {"v": 2}, expected=2), NoteChange("m", {}, expected=1)):
+        with pytest.raises(NoteConflictError):
+            handle.apply(second, [NoteChange("other", {}), late])
+    assert [note.key for note in handle.notes()] == ["n"] and [event.key for event in handle.pending()] == ["2"]
+    handle.apply(second, [NoteChange("n", {"v": 2}, expected=1)])
+    assert handle.note("n").version == 2 and handle.note("n").event == second.id
+
+
+HOSTILE = (
+    "ada",
+    "Ada",
+    "ada ",
+    "ada'; DROP TABLE notes; --",
+    "ada\0",
+    "%",
+    "_",
+    "../../ada",
+    "1 OR 1=1",
+    "ａda",
+    "a\u0308da",
+)
+
+
+def test_users_see_nothing_of_each_other(memory: UserMemory) -> None:
+    for number, name in enumerate(HOSTILE):
+        handle = memory.user(name)
+        event = handle.record("k", "edit", {"text": f"x'); DELETE FROM events; -- {number}"})
+        handle.apply(event, [NoteChange("n", {"user": HOSTILE[number - 1], "number": number})])
+    for number, name in enumerate(HOSTILE):
+        handle = memory.user(name)
+        assert [note.body["number"] for note in handle.notes()] == [number]
+        assert [event.body["text"][-1:] for event in handle.events()] == [str(number)[-1:]]
+    foreign = memory.user("ada").events()[0]
+    with pytest.raises(ForgottenUserError):
+        memory.user("%").apply(foreign, [NoteChange("m", {})])
+    assert memory.forget("%") and len(memory.user("ada").notes()) == 1 == len(memory.user("_").notes())
+
+
+def test_the_latest_events_of_a_kind(memory: UserMemory) -> None:
+    handle = memory.user("ada")
+    for number in range(6):
+        handle.record(str(number), "edit" if number % 2 else "other", {})
+    assert [event.key for event in handle.events("edit", last=2)] == ["3", "5"]
+    assert [event.key for event in handle.events(last=1)] == ["5"] and handle.events("none") == []
+
+
+def test_limits_refuse_and_store_nothing(tmp_path: Path) -> None:
+    limits = MemoryLimits(name_bytes=8, body_bytes=40, vector_bytes=4, events=2, notes=1)
+    memory = UserMemory(tmp_path / "users.db", limits, durable=False)
+    with pytest.raises(MemoryLimitError, match="user"):
+        memory.user("é" * 5)
+    handle = memory.user("é" * 4)
+    for key, body in (("k" * 9, {}), ("k", {"text": "x" * 40})):
+        with pytest.raises(MemoryLimitError):
+            handle.record(key, "edit", body)
+    for key, body in ((" ", {}), ("k", {"x": float("nan")}), ("k", {"x": object()}), ("k", {"x": "\ud800"})):
+        with pytest.raises(DataError):
+            handle.record(key, "edit", body)
+    first, _ = handle.record("1", "edit", {}), handle.record("2", "edit", {})
+    with pytest.raises(MemoryLimitError, match="events"):
+        handle.record("3", "edit", {})
+    for change in (NoteChange("n", {}, b"12345"), NoteChange("n", {"text": "x" * 40}), NoteChange("n" * 9)):
+        with pytest.raises(MemoryLimitError):
+            handle.apply(first, [change])
+    with pytest.raises(MemoryLimitError, match="notes"):
+        handle.apply(first, [NoteChange("n"), NoteChange("m")])
+    assert handle.notes() == [] and len(handle.pending()) == 2 and handle.record("1", "edit", {}) == first
+    for wrong in ("", "  ", None, 3, "\ud800"):
+        with pytest.raises(DataError):
+            memory.user(wrong)
+    with pytest.raises(ConfigError):
+        MemoryLimits(events=0)
+
+
+def test_nothing_is_left_of_the_forgotten(tmp_path: Path) -> None:
+    memory, other = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+    stays = memory.user("stays")
+    for number in range(300):  # so many that pages split and their cells move
+        for name in ("stays", SECRET):
+            handle = memory.user(name)
+            event = handle.record(f"{name}-{number}", "edit", {"text": f"{name} {number} " * (number % 40 + 1)})
+            handle.apply(event, [NoteChange(f"{name}-{number % 50}", {"text": name}, name.encode(), number // 50)])
+    late = memory.user(SECRET)
+    event = late.record("late", "edit", {})
+    assert {"users.db", "users.db-wal"} & set(traces(tmp_path, SECRET))
+    assert other.forget(SECRET) and traces(tmp_path, SECRET) == []
+    for work in (lambda: late.record("k", "edit", {}), lambda: late.apply(event, [NoteChange("n", {"text": SECRET})])):
+        with pytest.raises(ForgottenUserError):
+            work()
+    assert late.notes() == [] == late.events() and not memory.forget(SECRET)
+    assert len(stays.events()) == 300 and len(stays.notes()) == 50
+    anew = memory.user(SECRET)
+    assert anew.events() == [] and anew.notes() == []
+    with pytest.raises(ForgottenUserError):  # the one of old, although there is a user of the name again
+        late.record("k", "edit", {})
+    memory.close()
+    other.close()
+
+
+def test_a_reader_in_the_way_does_not_keep_what_was_forgotten(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", patience_s=0.2)
+    memory.user("goes").record("k", "edit", {"text": SECRET})
+    reader = sqlite3.connect(tmp_path / "users.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT COUNT(*) FROM events").fetchone()
+    with pytest.raises(StoreError, match="not yet overwritten"):
+        memory.forget("goes")
+    assert memory.user("goes").events() == []
+    UserMemory(tmp_path / "users.db", patience_s=0.2).close()  # opens although it cannot clean
+    reader.close()
+    UserMemory(tmp_path / "users.db").close()
+    assert traces(tmp_path, SECRET) == []
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("no database at all, but long enough to be read as one" * 20)
+    foreign = sqlite3.connect(tmp_path / "foreign.db")
+    foreign.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT)")
+    foreign.close()
+    for path in (tmp_path / "text.db", tmp_path / "foreign.db", tmp_path, tmp_path / "text.db/below.db"):
+        with pytest.raises(StoreError):
+            UserMemory(path)
+    assert (tmp_path / "text.db").read_text().startswith("no database")
+
+
+def test_threads_share_a_memory(memory: UserMemory) -> None:
+    handle = memory.user("ada")
+    threads = [threading.Thread(target=lambda n=n: [count(handle, f"{n}-{i}") for i in range(10)]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert handle.note("sum").body == {"total": 40} and len(handle.notes()) == 41 and handle.pending() == []
+
+
+def test_users_are_forgotten_while_others_write(tmp_path: Path) -> None:
+    memory, busy = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+    ended = threading.Event()
+    written: list[str] = []
+
+    def write() -> None:
+        while not ended.is_set():
+            written.append(f"k{len(written)}")
+            count(busy.user("stays"), written[-1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(10):
+            for turn in range(5):
+                count(memory.user(f"goes {number}"), f"{SECRET} {turn}")
+            assert memory.forget(f"goes {number}") and traces(tmp_path, SECRET) == []
+    finally:
+        ended.set()
+        writer.join()
+    assert [event.key for event in memory.user("stays").events()] == written and written
+    assert memory.user("stays").note("sum").body == {"total": len(written)}
+
+
+@pytest.mark.slow
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "users.db"
+    script = [sys.executable, user_memory_toy.__file__, "write", str(file)]
+    writers = [subprocess.Popen([*script, f"writer{number}", "40"]) for number in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    handle = UserMemory(file).user("shared")
+    assert handle.note("sum").body == {"total": 160} and handle.note("sum").version == 160
+    assert len(handle.events()) == 160 and len(handle.notes()) == 161 and handle.pending() == []
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_statement_leaves_all_that_was_acknowledged(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, user_memory_toy.__file__, "kill", str(tmp_path)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    steps = int(run.stdout)
+    assert steps > 60
+    for step in range(1, steps + 1):
+        said = (tmp_path / f"{step}.said").read_text().split() if (tmp_path / f"{step}.said").exists() else []
+        memory = UserMemory(tmp_path / f"{step}.db")
+        assert memory._database.read("PRAGMA integrity_check") == [("ok",)]
+        handle = memory.user("stays")
+        there = {event.key: event.applied for event in handle.events()}
+        assert all(there[word] for word in said if word != "forgotten")
+        applied = sum(there.values())
+        total = handle.note("sum")
+        assert (0 if total is None else total.body["total"]) == applied == max(len(handle.notes()) - 1, 0)
+        if "forgotten" in said or not memory.user("goes").events() and "second" in said:
+            files = list(tmp_path.glob(f"{step}.db*"))
+            assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+        for event in handle.pending():  # what was cut off goes on
+            count(handle, event.key)
+        assert handle.pending() == []
+        memory.close()

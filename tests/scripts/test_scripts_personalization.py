@@ -1,0 +1,39 @@
+"""The scripts of learning at use time: a world, a run of agents on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from script_runs import run_script
+
+from finegrained_rlhf.core.files import read_json
+
+pytestmark = pytest.mark.scripts
+
+
+def test_a_world_and_a_run(tmp_path: Path) -> None:
+    made = run_script("make_style_world", f"output_dir={tmp_path}/world", "contexts=20")
+    assert made.returncode == 0, made.stderr
+    files = [f"contexts={tmp_path}/world/contexts.jsonl", f"preferences={tmp_path}/world/preferences.json"]
+    keys = [f"output_dir={tmp_path}/run", "agents=[oracle,no_learning,cipher_1]", "progress=false"]
+    run = run_script("run_prelude", *files, *keys)
+    assert run.returncode == 0 and "| cipher_1 " in run.stdout, run.stderr
+    found = read_json(tmp_path / "run/summary.json")["agents"]
+    assert found["oracle"]["cost"] < found["no_learning"]["cost"]
+    words = run_script(
+        "run_prelude",
+        *files,
+        *keys,
+        "context_encoder@encoder=words",
+        "encoder.dimension=7",
+        f"output_dir={tmp_path}/words",
+    )
+    assert words.returncode == 0, words.stderr
+    few = read_json(tmp_path / "words/summary.json")["agents"]  # in seven places most contexts are alike
+    assert few["oracle"] == found["oracle"] and few["cipher_1"] != found["cipher_1"]
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    wrong = run_script("run_prelude", "contexts=none.jsonl", "preferences=none.json", f"output_dir={tmp_path}/run")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
