@@ -32,6 +32,7 @@ NAMES = {
     "annotation": "annotation",
     "dialki": "DIALKI",
     "factworld": "fine-grained RLHF",
+    "inscit": "INSCIT",
     "personalization": "personalization",
     "qa_feedback": "fine-grained RLHF",
 }

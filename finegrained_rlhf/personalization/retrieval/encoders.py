@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import words_and_marks
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig, SentenceEncoder
+from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
 
 class ContextEncoder(Protocol):
@@ -103,11 +104,11 @@ class ModelContexts:
     encoder: EncoderConfig
 
     def __post_init__(self) -> None:
-        if self.encoder.similarity != "cosine":
+        if self.encoder.compared_by != "cosine":
             raise ConfigError("encoder.similarity: contexts are compared by cosine")
 
     @cached_property
-    def _loaded(self) -> SentenceEncoder:
+    def _loaded(self) -> TextEncoder:
         return self.encoder.load()
 
     @cached_property
