@@ -91,13 +91,19 @@ class FakeService:
                     fake.headers.append(dict(self.headers))
                     fake.paths.append(self.path)
                     fake._under_way += 1
+                    self.under_way = True
                     fake.busiest = max(fake.busiest, fake._under_way)
                     over = fake._over_quota()
                 try:
                     self._serve(number, body, over)
                 finally:
-                    with fake._lock:
-                        fake._under_way -= 1
+                    self._leave()
+
+            def _leave(self) -> None:
+                """Before the answer is sent: who has read it may ask again at once."""
+                with fake._lock:
+                    fake._under_way -= self.under_way
+                    self.under_way = False
 
             def _serve(self, number: int, body: dict[str, Any], over: bool) -> None:
                 said = (self.headers.get("X-Goog-Api-Key"), self.headers.get("Authorization"))
@@ -108,6 +114,7 @@ class FakeService:
                     return self._send(429, {"error": {"status": "RESOURCE_EXHAUSTED"}})
                 fault = fake.fault(number, body)
                 if isinstance(fault, bytes):  # an answer that breaks off
+                    self._leave()
                     self.send_response(200)
                     self.send_header("Content-Length", str(len(fault) + 100))
                     self.end_headers()
@@ -130,6 +137,7 @@ class FakeService:
 
             def _send(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
                 content = json.dumps(answer).encode()
+                self._leave()
                 self.send_response(status)
                 for name, value in (headers or {}).items():
                     self.send_header(name, value)

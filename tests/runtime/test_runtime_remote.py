@@ -8,6 +8,7 @@ import multiprocessing
 import socket
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ TRUE = {text: toxicity(text) for text in TEXTS}
 
 def test_every_call_is_answered_several_at_once() -> None:
     with FakeService() as service:
+        true = service.answer
+        service.answer = lambda body: time.sleep(0.01) or true(body)  # long enough for another request to come
         assert asked(RemoteClient(config(service.url, concurrency=4)), TEXTS) == TRUE
         assert 1 < service.busiest <= 4 and set(service.asked.values()) == {1}
         assert asked(RemoteClient(config(service.url)), []) == {}
