@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import torch
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
@@ -31,7 +34,16 @@ class OracleScorer(BaseScorer):
     """
 
     def __init__(self, world: str) -> None:
-        self._oracle = InscitOracle.load(world)
+        self.world = world
+
+    @cached_property
+    def oracle(self) -> InscitOracle:
+        """The world's oracle, read when it is first asked. Raises DataError where the world is missing or damaged."""
+        return InscitOracle.load(self.world)
+
+    def setup(self, device: torch.device) -> None:
+        """Read the truth."""
+        _ = self.oracle
 
     def judge(self, prompt: Prompt, response: str) -> OracleJudgement:
         """What is true of what a reader says.
@@ -43,7 +55,7 @@ class OracleScorer(BaseScorer):
         if not number.isdecimal():
             raise DataError("expected the name of a turn, CONVERSATION_NUMBER", record=prompt.id, field="id")
         said = said_to(prompt, response)
-        return self._oracle.judge(conversation, int(number), said.response, said.evidence)
+        return self.oracle.judge(conversation, int(number), said.response, said.evidence)
 
 
 def said_to(prompt: Prompt, response: str) -> SaidByReader:
@@ -73,7 +85,7 @@ class GroundedSentences(OracleScorer):
         statements = read_statements(sentence)
         if not statements:
             return 0.0 if sentence.strip().lower().startswith("sorry") else -1.0
-        return 1.0 if all(self._oracle.supports(one, evidence) for one in statements) else -1.0
+        return 1.0 if all(self.oracle.supports(one, evidence) for one in statements) else -1.0
 
 
 class UsedEvidence(OracleScorer):
@@ -94,7 +106,7 @@ class UsedEvidence(OracleScorer):
             for start, end in found:
                 name = "".join(read_joint(f"evidence: {text[start:end]}", given).evidence)
                 used = bool(name) and name not in named
-                used = used and any(self._oracle.supports(one, [name]) for one in statements)
+                used = used and any(self.oracle.supports(one, [name]) for one in statements)
                 named.add(name)
                 scored.append(1.0 if used else -1.0)
             spans.append(tuple(found))
