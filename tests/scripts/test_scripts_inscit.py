@@ -1,0 +1,65 @@
+"""INSCIT from a world to scores: the shortest run of the experiment, and PPO of a reader that it has trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from script_runs import run_script
+
+from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.experiments.inscit import InscitWorldTable
+
+pytestmark = pytest.mark.scripts
+
+
+def run(script: str, *words: str) -> str:
+    done = run_script(script, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every step of the experiment with two training steps each."""
+    place = tmp_path_factory.mktemp("inscit")
+    small = ("articles=40", "train=8", "dev=4", "test=5", "passages=3", "candidates=6")
+    steps = [f"{name}_steps=2" for name in ("dpr", "dialki", "reader", "gold", "type")]
+    words = [f"settings.{word}" for word in (*small, *steps)]
+    run("run_experiment", "pipeline=inscit/world", f"output_dir={place}", "seeds=null", "collect=null", *words)
+    return place
+
+
+def test_every_step_of_the_experiment(made: Path) -> None:
+    table = InscitWorldTable("x", "x", str(made), chosen="")
+    rows = [table.row(made, system, 0) for system in table.systems]
+    assert all(0 <= row["pi_f1"] <= 100 and 0 <= row["rg_f1"] <= 100 for row in rows)
+    by_name = {row["system"]: row for row in rows}
+    assert by_name["gold_fid"]["pi_f1"] > 90 > by_name["last_turn"]["pi_f1"]  # the evidence that it was given is right
+    bounds = read_json(made / "candidates/test_dpr.json")
+    assert bounds["earlier_and_retrieved"]["recall"] >= bounds["retrieved"]["recall"]
+    shuffled, true = (
+        [row["gold"] for row in read_jsonl(made / f"identifier/{name}.jsonl")] for name in ("shuffled", "train")
+    )
+    assert len(shuffled) == len(true) and shuffled != true
+
+
+def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
+    run(
+        "train_ppo",
+        "experiment=inscit/world_ppo",
+        f"policy.path={made}/readers/dpr",
+        f"data={made}/inputs/train_dpr.jsonl",
+        f"validation_data={made}/inputs/dev_dpr.jsonl",
+        *(f"reward.components.{name}.world={made}/world" for name in ("grounded", "used", "asked")),
+        "total_steps=1",
+        "validate_every=1",
+        "validation_prompts=2",
+        "rollout.prompts_per_step=2",
+        "rollout.samples_per_prompt=2",
+        "rollout.max_new_tokens=8",
+        f"output_dir={tmp_path}/ppo",
+    )
+    measured = read_jsonl(tmp_path / "ppo/eval.jsonl")[-1]
+    assert {"truth/silent", "truth/coverage", "reward/grounded/raw", "segments/grounded"} <= measured.keys()
+    assert read_json(tmp_path / "ppo/policy/prompt.json")["fusion"]["passages"] == 50
