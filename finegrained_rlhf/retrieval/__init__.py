@@ -8,6 +8,7 @@ __getattr__, __dir__ = lazy_exports(
         "Bm25Config": "bm25.retriever",
         "Bm25LightConfig": "bm25.light",
         "BuildIndex": "jobs",
+        "BuildStore": "passages.store",
         "Corpus": "corpus",
         "DenseConfig": "dense.retriever",
         "EncoderConfig": "dense.encoder",

@@ -8,7 +8,7 @@ import pytest
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.experiments.inscit import InscitWorldTable
+from finegrained_rlhf.experiments.inscit import InscitTable, InscitWorldTable
 
 pytestmark = pytest.mark.scripts
 
@@ -63,3 +63,22 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
     measured = read_jsonl(tmp_path / "ppo/eval.jsonl")[-1]
     assert {"truth/silent", "truth/coverage", "reward/grounded/raw", "segments/grounded"} <= measured.keys()
     assert read_json(tmp_path / "ppo/policy/prompt.json")["fusion"]["passages"] == 50
+
+
+@pytest.mark.slow
+def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:
+    """On the world's files, as if they were the published ones, with tiny models in place of pretrained ones."""
+    models = tmp_path / "models"
+    models.mkdir()
+    for name, source in (("bert", "models/bert"), ("t5", "models/t5")):
+        (models / name).symlink_to(made / source)
+    for start in ("nq", "topiocqa"):
+        (models / start).symlink_to(made / "dpr/model")
+    files = (f"data={made}/world", f"corpus={made}/world/corpus.jsonl", f"models={models}", "retrieved=6")
+    steps = ("dpr_epochs=1", "dialki_epochs=1", "reader_steps=2", "type_epochs=1", "precision=fp32", "threads=1")
+    words = [f"settings.{word}" for word in (*files, *steps)]
+    run("run_experiment", "pipeline=inscit/paper", f"output_dir={tmp_path}/out", *words)
+    found = read_json(tmp_path / "out/paper.json")
+    assert {row["system"] for row in found["rows"]} == set(InscitTable.systems)
+    assert [row["retriever"] for row in found["retrieval"]] == list(InscitTable.retrievers)
+    assert (tmp_path / "out/paper.md").is_file()

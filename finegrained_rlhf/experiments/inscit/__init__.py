@@ -3,5 +3,11 @@
 from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"InscitWorldTable": "world", "RepeatLastTurn": "repeat", "ShuffleEvidence": "shuffle"}
+    __name__,
+    {
+        "InscitTable": "world",
+        "InscitWorldTable": "world",
+        "RepeatLastTurn": "repeat",
+        "ShuffleEvidence": "shuffle",
+    },
 )

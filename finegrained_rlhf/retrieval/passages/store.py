@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,25 @@ class PassageStore:
         scan = corpus.scan(self.scan, progress=False)
         if scan.fingerprint != self.scan.fingerprint:
             raise DataError(f"is a store of another corpus than {corpus.path}; build it anew", file=self.directory)
+
+
+@dataclass(frozen=True)
+class BuildStore:
+    """Write the store of a corpus; a step of experiments.
+
+    Attributes:
+        corpus: file or directory.
+        output_dir: directory of the store; must not be there.
+    """
+
+    corpus: str
+    output_dir: str
+
+    def run(self) -> int:
+        """Build, print one line; returns how many passages there are. Raises what `build_store` does."""
+        store = build_store(Corpus(self.corpus), self.output_dir)
+        print(f"{len(store):,} passages -> {self.output_dir}")
+        return len(store)
 
 
 def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) -> PassageStore:
