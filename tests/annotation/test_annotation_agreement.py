@@ -51,6 +51,7 @@ def analytic(share: float, error: float) -> tuple[float, float]:
     return agree, (agree - chance) / (1 - chance)
 
 
+@pytest.mark.slow
 def test_two_noisy_people_agree_as_their_errors_say(tmp_path: Path) -> None:
     exact = measured(tmp_path / "exact", 0.0, 400, draws=1)
     assert exact["labels"]["relevance"]["percent"]["value"] == 1.0 and exact["spans"]["exact"]["value"] == 1.0

@@ -75,7 +75,15 @@ def test_the_papers_experiment_on_files(made: Path, tmp_path: Path) -> None:
     for start in ("nq", "topiocqa"):
         (models / start).symlink_to(made / "dpr/model")
     files = (f"data={made}/world", f"corpus={made}/world/corpus.jsonl", f"models={models}", "retrieved=6")
-    steps = ("dpr_epochs=1", "dialki_epochs=1", "reader_steps=2", "type_epochs=1", "precision=fp32", "threads=1")
+    steps = (
+        "dpr_epochs=1",
+        "dpr_best_from=0",
+        "dialki_epochs=1",
+        "reader_steps=2",
+        "type_epochs=1",
+        "precision=fp32",
+        "threads=1",
+    )
     words = [f"settings.{word}" for word in (*files, *steps)]
     run("run_experiment", "pipeline=inscit/paper", f"output_dir={tmp_path}/out", *words)
     found = read_json(tmp_path / "out/paper.json")
