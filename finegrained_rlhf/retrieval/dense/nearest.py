@@ -120,8 +120,9 @@ def build_ivf_pq(store: VectorStore, config: IvfPqConfig, path: Path, progress: 
     config.check(store)
     faiss = import_faiss()
     lists = config.lists_of(len(store))
+    # np: without polysemous training, which only serves searches that filter by it: ours find the same either way
     index = faiss.index_factory(
-        store.dimension, f"IVF{lists},PQ{config.codes}x{config.bits}", faiss.METRIC_INNER_PRODUCT
+        store.dimension, f"IVF{lists},PQ{config.codes}x{config.bits}np", faiss.METRIC_INNER_PRODUCT
     )
     points = min(len(store), max(config.train * lists, 256 * 2**config.bits))
     index.train(store.gather(np.linspace(0, len(store) - 1, points).astype(np.int64)))

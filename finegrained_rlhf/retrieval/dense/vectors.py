@@ -67,13 +67,24 @@ def encode_corpus(
     with tqdm(total=passages, initial=done, desc="encoding", unit="passage", disable=not progress) as bar:
         for block, place in corpus.blocks(shard_size, after):
             vectors = _encode(block, encoder, dtype, bar)
-            ids = string_arrays([passage.id for passage in block])
-            save_arrays(
-                _shard(directory, number),
-                {"vectors": vectors, "after": np.array(astuple(place), dtype=np.int64), **ids},
-            )
+            save_shard(directory, number, vectors, [passage.id for passage in block], place)
             number += 1
     return number
+
+
+def save_shard(directory: Path, number: int, vectors: NDArray[Any], ids: Sequence[str], after: Place) -> None:
+    """Write one shard, as a whole or not at all.
+
+    Args:
+        directory: of the index.
+        number: of the shard, from 0.
+        vectors: float32 or float16 [n, dimension].
+        ids: n ids of passages.
+        after: the place in the corpus after them, where encoding goes on.
+    """
+    assert vectors.ndim == 2 and len(vectors) == len(ids), "expected vectors [n, dimension] and n ids"
+    place = np.array(astuple(after), dtype=np.int64)
+    save_arrays(_shard(directory, number), {"vectors": vectors, "after": place, **string_arrays(ids)})
 
 
 def _encode(block: Sequence[Passage], encoder: TextEncoder, dtype: str, bar: Any) -> NDArray[Any]:
