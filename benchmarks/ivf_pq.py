@@ -5,9 +5,9 @@ Examples:
     python benchmarks/ivf_pq.py vectors=1000000 queries=1000 out=ivf_pq_1m.json
     python benchmarks/ivf_pq.py vectors=3000 dimension=16 codes=4 queries=50 out=small.json
 
-Knows the command line, generated vectors and what is measured. Builds and searches are the project's own (`FlatSearch`,
-`build_ivf_pq`, `IvfPqSearch` behind a `DenseRetriever`), so that times and order are what a user gets: candidates of
-either side are scored with their exact vectors.
+Knows the command line, generated vectors and what is measured. Builds and searches are the project's own
+(`FlatSearch`, `build_ivf_pq`, `CompressedSearch` behind a `DenseRetriever`), so that times and order are what a user
+gets: candidates of either side are scored with their exact vectors.
 
 Vectors of length 1 lie around centres, 100 around each. Centres and what is added to them have a spectrum that falls as
 1/√j, as those of sentence encoders fall, in axes that are turned at random, so that no code has an axis to itself. A
@@ -34,7 +34,8 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Place
-from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, IvfPqSearch, Nearest, build_ivf_pq
+from finegrained_rlhf.retrieval.dense.factory import CompressedSearch
+from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.retriever import DenseRetriever
 from finegrained_rlhf.retrieval.dense.texts import TextKind
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, save_shard
@@ -149,7 +150,7 @@ def measure(given: dict[str, str], directory: Path) -> dict[str, Any]:
     rows = []
     for p in probes:
         for refine in refines:
-            search = IvfPqSearch(store, IvfPqConfig(lists=lists, codes=codes, probes=p, refine=refine), path)
+            search = CompressedSearch(store, path, p, refine)
             found, taken = searched(store, search, asked, max(ks))
             nearest = hits_at(found, [of[0] for of in exact], ks)
             hit, agreed = hits_at(found, gold.tolist(), ks), agreement(found, exact, ks)
