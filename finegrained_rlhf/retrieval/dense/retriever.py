@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_com
 from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, encode_corpus
+from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
 
@@ -88,15 +90,7 @@ class DenseConfig:
             factory_index(self.factory, encoder.dimension, scan.passages)
         record = IndexRecord(_KIND, self._settings(encoder), scan, config=asdict(self))
         if begin_index(directory, record):
-            shards = encode_corpus(
-                texts,
-                encoder,
-                directory,
-                passages=scan.passages,
-                shard_size=self.shard_size,
-                dtype=self.storage,
-                progress=self.progress,
-            )
+            shards = self._encode(texts, encoder, directory, scan.passages)
             statistics = {"shards": shards, "passages": scan.passages, "dimension": encoder.dimension}
             replace(record, statistics=statistics, finished=True).write(directory)
         store = self._store(directory, encoder)
@@ -125,6 +119,23 @@ class DenseConfig:
         else:
             search = CompressedSearch(store, path, self.ivf_pq.probes, self.ivf_pq.refine)
         return DenseRetriever(encoder, store, search, self.query_batch)
+
+    def _encode(self, texts: Corpus, encoder: TextEncoder, directory: Path, passages: int) -> int:
+        """Write the shards that are not there yet, in several processes if there should be; returns their number."""
+        encode = partial(
+            encode_corpus,
+            texts,
+            encoder,
+            directory,
+            passages=passages,
+            shard_size=self.shard_size,
+            dtype=self.storage,
+            progress=self.progress,
+        )
+        if self.encoder.processes == 1:
+            return encode()
+        with EncoderProcesses(self.encoder) as workers:
+            return encode(encode_pieces=workers.encode_pieces)
 
     def _compressed(self, directory: Path, passages: int) -> Path | None:
         """The file of the compressed index; None where all vectors are searched."""
