@@ -1,11 +1,10 @@
 """Corpora of passages on disk, read as a stream.
 
-Knows two file formats, JSON lines and tab-separated values, and that an id occurs once. Does not know tokens or
+Knows files of lines and that an id occurs once. Does not know what a line says (`passages/forms.py`), tokens or
 indexes.
 
-A corpus is one file or a directory of them. `*.jsonl`: one object a line, `{"id", "text", "title"}`, the title may be
-absent. `*.tsv`: `id`, `text` and perhaps `title`, as they stand; where the first line is `id⇥text⇥title`, the file is
-one of DPR's, whose fields may be quoted (with quotes inside doubled). Blank lines are skipped.
+A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one form,
+and the files of a directory may have different ones. Blank lines are skipped.
 
 An id is not blank; white space in it is part of it (`runs` says how TREC files hold it). A passage has one span, its
 whole text, which may be blank: such a passage is never found by its words.
@@ -14,7 +13,6 @@ whole text, which may be blank: such a passage is never found by its words.
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
@@ -28,9 +26,16 @@ from tqdm import tqdm
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.retrieval.passages.forms import (
+    CORPUS_SUFFIXES,
+    LineForm,
+    form_of,
+    is_compressed,
+    is_corpus_file,
+    open_corpus_file,
+)
 
-_SUFFIXES = (".jsonl", ".tsv")
-_HEADER = "id\ttext\ttitle"
+_SAID = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
 _SUSPECTS = 100_000  # duplicate hashes that are looked into; true duplicates are found among the first of them
 
 
@@ -40,7 +45,7 @@ class Place:
 
     Attributes:
         part: number of the file.
-        offset: byte in it.
+        offset: byte in it, of a compressed one when unpacked.
         line: number of the line that starts there, from 1.
     """
 
@@ -80,7 +85,12 @@ def id_hash(text: str) -> int:
 
 
 class Corpus:
-    """The passages of a file, or of all `.jsonl` and `.tsv` files of a directory in the order of their names.
+    """The passages of a file, or of all files of a directory with `CORPUS_SUFFIXES`, in the order of their names.
+
+    Attributes:
+        path: as given.
+        parts: the files.
+        compressed: those of them that are, by gzip.
 
     Raises:
         DataError: there is no such file, or the directory has none.
@@ -89,16 +99,18 @@ class Corpus:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.is_dir():
-            parts = sorted(file for file in self.path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+            parts = sorted(file for file in self.path.iterdir() if is_corpus_file(file) and file.is_file())
             if not parts:
-                raise DataError("holds no .jsonl or .tsv file", file=self.path)
+                raise DataError(f"holds no {_SAID} file", file=self.path)
         elif self.path.is_file():
             parts = [self.path]
-            if self.path.suffix not in _SUFFIXES:
-                raise DataError(f"expected a name that ends in {' or '.join(_SUFFIXES)}", file=self.path)
+            if not is_corpus_file(self.path):
+                raise DataError(f"expected a name that ends in {_SAID}", file=self.path)
         else:
             raise DataError("no such file", file=self.path)
         self.parts = tuple(parts)
+        self.compressed = tuple(part for part in parts if is_compressed(part))
+        self._forms: dict[Path, LineForm] = {}
 
     def __iter__(self) -> Iterator[Passage]:
         """The passages, one at a time."""
@@ -157,11 +169,13 @@ class Corpus:
         if known is not None and known.files == files:
             return known
         hashes = array("Q")
-        total = sum(size for _, size, _ in files)
-        with tqdm(total=total, desc="checking", unit="B", unit_scale=True, disable=not progress) as bar:
+        total = None if self.compressed else sum(size for _, size, _ in files)  # unpacked sizes are not known
+        unit = "B" if total else "passage"
+        with tqdm(total=total, desc="checking", unit=unit, unit_scale=True, disable=not progress) as bar:
             for block, after in self.blocks(10_000):
                 hashes.extend(id_hash(passage.id) for passage in block)
-                bar.update(sum(size for _, size, _ in files[: after.part]) + after.offset - bar.n)
+                read = sum(size for _, size, _ in files[: after.part]) + after.offset
+                bar.update(read - bar.n if total else len(block))
         if not hashes:
             raise DataError("holds no passage, expected at least one", file=self.path)
         twice = _repeated(np.frombuffer(hashes, dtype=np.uint64))
@@ -189,17 +203,16 @@ class Corpus:
                 seen[passage.id] = where
 
     def _read_part(self, path: Path, start: Place) -> Iterator[tuple[Passage, Place]]:
-        parse = _parse_json if path.suffix == ".jsonl" else _parse_tsv
-        with open(path, "rb") as stream:
-            quoted = path.suffix == ".tsv" and stream.readline().rstrip(b"\r\n").decode("utf-8", "replace") == _HEADER
+        form = self._forms.get(path) or self._forms.setdefault(path, form_of(path))
+        with open_corpus_file(path) as stream:
             stream.seek(start.offset)
             offset, number = start.offset, start.line
             for number, raw in enumerate(stream, start.line):
                 offset += len(raw)
-                if not raw.strip() or (quoted and number == 1):
+                if not raw.strip() or (form.header and number == 1):
                     continue
                 try:
-                    passage = parse(raw.decode("utf-8"), quoted)
+                    passage = form.parse(raw.decode("utf-8"))
                 except UnicodeDecodeError as error:
                     problem = f"not UTF-8 text ({error.reason} at byte {error.start} of the line)"
                     raise DataError(problem, file=f"{path}:{number}") from None
@@ -211,39 +224,3 @@ class Corpus:
 def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ordered = np.sort(hashes)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-
-
-def _parse_json(line: str, quoted: bool) -> Passage:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"not valid JSON ({error.msg} at column {error.colno}); is the file truncated?") from None
-    if not isinstance(row, dict):
-        raise DataError(f"expected a JSON object, got {type(row).__name__}")
-    for name in ("id", "text"):
-        if not isinstance(row.get(name), str):
-            given = f"got {type(row[name]).__name__}" if name in row else "it is missing"
-            raise DataError(f"expected a string, {given}", field=name)
-    title = row.get("title") or ""
-    if not isinstance(title, str):
-        raise DataError(f"expected a string or nothing, got {type(title).__name__}", field="title")
-    return _passage(row["id"], row["text"], title)
-
-
-def _parse_tsv(line: str, quoted: bool) -> Passage:
-    fields = line.rstrip("\r\n").split("\t")
-    if not 2 <= len(fields) <= 3:
-        raise DataError(f"expected id, text and perhaps title, separated by tabs, got {len(fields)} fields")
-    if quoted:
-        fields = [_unquoted(field) for field in fields]
-    return _passage(*fields)
-
-
-def _unquoted(field: str) -> str:
-    return field[1:-1].replace('""', '"') if len(field) > 1 and field[0] == field[-1] == '"' else field
-
-
-def _passage(id: str, text: str, title: str = "") -> Passage:
-    if not id.strip():
-        raise DataError(f"expected an id, got blank text {id!r}", field="id")
-    return Passage.uncut(id, text, title)

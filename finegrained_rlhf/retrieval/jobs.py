@@ -31,7 +31,8 @@ class BuildIndex:
     """Index a corpus; the same command goes on where it was stopped.
 
     Attributes:
-        corpus: file (`.jsonl`, `.tsv`) or a directory of them.
+        corpus: file (`.jsonl`, `.tsv`, either perhaps with `.gz`) or a directory of them, in the forms of
+            `passages/forms.py`.
         output_dir: directory of the index.
         retriever: what to build.
     """

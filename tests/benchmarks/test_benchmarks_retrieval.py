@@ -73,3 +73,19 @@ def test_reading_annotations_end_to_end(tmp_path: Path) -> None:
     assert done.returncode == 0 and "20 annotations of 1 annotators" in done.stdout, done.stderr
     found = json.loads((tmp_path / "reading.json").read_text())
     assert found["tasks"] == 20 and found["seconds"] > 0
+
+
+def test_what_ivf_pq_loses_end_to_end(tmp_path: Path) -> None:
+    sizes = ["vectors=600", "dimension=8", "codes=2", "queries=40", "lists=6", "probes=1,6", "refine=1,75", "k=1,8"]
+    done = run_script(str(ROOT / "benchmarks/ivf_pq.py"), *sizes, f"out={tmp_path}/found.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["vectors"], found["dimension"], found["lists"], found["codes"]) == (600, 8, 6, 2)
+    assert found["bytes_a_vector"]["float32"] == 32 and found["bytes_a_vector"]["ivf_pq"] > 10
+    rows = {(row["probes"], row["refine"]): row for row in found["ivf_pq"]}
+    whole = rows[6, 75]  # every list, and every vector of it
+    assert whole["hit"] == found["flat"]["hit"] and 0 < whole["hit"]["1"] < whole["hit"]["8"]
+    assert set((whole["nearest"] | whole["agreement"]).values()) == {1.0}
+    assert rows[1, 75]["agreement"]["8"] < 1 and rows[1, 75]["nearest"]["1"] <= rows[6, 75]["nearest"]["1"]
+    done = run_script(str(ROOT / "benchmarks/ivf_pq.py"), "probes=8,none")
+    assert done.returncode == 2 and "probes: expected whole numbers from 1 on, got '8,none'" in done.stderr

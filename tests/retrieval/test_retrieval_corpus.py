@@ -77,9 +77,9 @@ def test_errors_of_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Corpus(tmp_path / "none.jsonl")
     (tmp_path / "c.txt").write_text("")
-    with pytest.raises(DataError, match=r"expected a name that ends in \.jsonl or \.tsv"):
+    with pytest.raises(DataError, match=r"expected a name that ends in \.jsonl, \.tsv, \.jsonl\.gz or \.tsv\.gz"):
         Corpus(tmp_path / "c.txt")
-    with pytest.raises(DataError, match=r"holds no \.jsonl or \.tsv file"):
+    with pytest.raises(DataError, match=r"holds no \.jsonl, \.tsv, \.jsonl\.gz or \.tsv\.gz file"):
         Corpus(tmp_path)
     (tmp_path / "c.tsv").write_text("a\tb\tc\td\n")
     with pytest.raises(DataError, match=r"c\.tsv:1: expected id, text and perhaps title, separated by tabs, got 4"):

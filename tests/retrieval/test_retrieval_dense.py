@@ -186,7 +186,7 @@ def test_ivf_pq_with_every_list_is_exact(plain: Path, corpus: str, built: Path, 
     built = Path(shutil.copytree(built, tmp_path / "index"))
     pq = IvfPqConfig(lists=4, probes=4, codes=8, bits=4, refine=15)
     config = settings(plain, index="ivf_pq", ivf_pq=pq)
-    with pytest.raises(DataError, match="no such IVF-PQ index"):
+    with pytest.raises(DataError, match="no such index of the vectors"):
         config.open(built)
     before = {path: path.stat().st_mtime_ns for path in built.glob("vectors-*")}
     config.build(corpus, built)

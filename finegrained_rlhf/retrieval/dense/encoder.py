@@ -50,6 +50,7 @@ class EncoderConfig:
         batch_size: texts that are encoded together.
         device: `cpu` or `cuda`; null: a GPU where there is one.
         precision: `fp32`, or `bf16` for bf16 autocast; null: bf16 on a GPU. Vectors are fp32 either way.
+        processes: that encode a corpus, one a GPU or sharing the CPU's threads; queries are encoded by one.
     """
 
     path: ModelPath | None = None
@@ -63,6 +64,7 @@ class EncoderConfig:
     batch_size: int = 64
     device: str | None = None
     precision: Literal["fp32", "bf16"] | None = None
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.pooling not in ("mean", "cls", None):
@@ -71,7 +73,7 @@ class EncoderConfig:
             raise ConfigError(f"encoder.similarity: expected cosine, dot or null, got {self.similarity!r}")
         if self.precision not in ("fp32", "bf16", None):
             raise ConfigError(f"encoder.precision: expected fp32, bf16 or null, got {self.precision!r}")
-        for name in ("max_length", "batch_size"):
+        for name in ("max_length", "batch_size", "processes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"encoder.{name}: expected at least 1, got {getattr(self, name)}")
         self._check_places()

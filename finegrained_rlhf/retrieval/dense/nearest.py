@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import atomic_path
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.retrieval.dense.factory import build_compressed, import_faiss
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore
 
 _POINTS_A_LIST = 39  # that k-means asks for, below which FAISS warns
@@ -94,6 +93,14 @@ class IvfPqConfig:
         power = 2 ** round(math.log2(4 * math.sqrt(passages)))
         return max(1, min(power, passages // _POINTS_A_LIST))
 
+    def factory_of(self, passages: int) -> str:
+        """FAISS's string of the index of so many passages.
+
+        Without polysemous training (`np`), which takes ten times as long and only serves searches that filter by it:
+        ours find the same either way.
+        """
+        return f"IVF{self.lists_of(passages)},PQ{self.codes}x{self.bits}np"
+
     def file(self, directory: Path, passages: int) -> Path:
         """Where the index lies; its name says what it was built with."""
         return directory / f"ivf{self.lists_of(passages)}-pq{self.codes}x{self.bits}-train{self.train}.faiss"
@@ -118,63 +125,4 @@ def build_ivf_pq(store: VectorStore, config: IvfPqConfig, path: Path, progress: 
         ConfigError: settings that do not fit the corpus, or faiss is not installed.
     """
     config.check(store)
-    faiss = import_faiss()
-    lists = config.lists_of(len(store))
-    index = faiss.index_factory(
-        store.dimension, f"IVF{lists},PQ{config.codes}x{config.bits}", faiss.METRIC_INNER_PRODUCT
-    )
-    points = min(len(store), max(config.train * lists, 256 * 2**config.bits))
-    index.train(store.gather(np.linspace(0, len(store) - 1, points).astype(np.int64)))
-    with tqdm(total=len(store), desc="adding", unit="passage", disable=not progress) as bar:
-        for _, vectors in store.blocks():
-            index.add(vectors)
-            bar.update(len(vectors))
-    with atomic_path(path) as temporary:
-        faiss.write_index(index, str(temporary))
-
-
-class IvfPqSearch:
-    """Search in an IVF-PQ index, whose codes stay on disk.
-
-    Raises:
-        DataError: the index is missing, damaged or of other vectors.
-    """
-
-    exact = False
-
-    def __init__(self, store: VectorStore, config: IvfPqConfig, path: Path) -> None:
-        faiss = import_faiss()
-        if not path.is_file():
-            problem = "no such IVF-PQ index; the same build_index.py command makes it from the vectors that are there"
-            raise DataError(problem, file=path)
-        try:
-            self._index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
-        except RuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            raise DataError(f"damaged ({reason}); delete it and build it again", file=path) from None
-        if self._index.d != store.dimension or self._index.ntotal != len(store):
-            raise DataError(
-                f"holds {self._index.ntotal} vectors of dimension {self._index.d}, expected {len(store)} of "
-                f"{store.dimension}",
-                file=path,
-            )
-        self._index.nprobe = min(config.probes, self._index.nlist)
-        self._refine = config.refine
-
-    def candidates(self, queries: NDArray[np.float32], n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """As `Nearest.candidates`, up to `refine` times as many (R): fp32 [Q, dimension] → products and rows [Q, R]."""
-        products, rows = self._index.search(queries, min(n * self._refine, self._index.ntotal))
-        return products, rows
-
-
-def import_faiss() -> Any:
-    """The module faiss.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import faiss
-    except ImportError:
-        raise ConfigError("dense search needs faiss: pip install -e '.[retrieval]' in a checkout") from None
-    return faiss
+    build_compressed(store, config.factory_of(len(store)), config.train, path, progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
-from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, IvfPqSearch, Nearest, build_ivf_pq
+from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file, factory_index
+from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 from finegrained_rlhf.retrieval.dense.vectors import VectorStore, encode_corpus
+from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
 
@@ -38,6 +41,9 @@ class DenseConfig:
         encoder: what gives vectors; frozen. It may be given as a mapping.
         index: `flat` searches all vectors; `ivf_pq` a compressed index of them. Both share the cached vectors.
         ivf_pq: settings of the latter; may be given as a mapping.
+        factory: FAISS's factory string of another compressed index, instead of `index` and of `ivf_pq.lists`, `.codes`
+            and `.bits`: `OPQ64,IVF4096,PQ64np`, `HNSW32`, `SQ8`, …. `ivf_pq.probes`, `.train` and `.refine` are its
+            settings as well.
         storage: of the cached vectors, `float32` or `float16` (half the disk, scores to three digits).
         shard_size: passages a file; what a killed build loses at most.
         query_batch: queries that are searched together.
@@ -47,6 +53,7 @@ class DenseConfig:
     encoder: EncoderConfig
     index: Literal["flat", "ivf_pq"] = "flat"
     ivf_pq: IvfPqConfig = field(default_factory=IvfPqConfig)
+    factory: str | None = None
     storage: Literal["float32", "float16"] = "float32"
     shard_size: int = 50_000
     query_batch: int = 256
@@ -58,6 +65,9 @@ class DenseConfig:
                 object.__setattr__(self, name, made(**given))
         if self.index not in ("flat", "ivf_pq"):
             raise ConfigError(f"index: expected flat or ivf_pq, got {self.index!r}")
+        fixed = (self.index, self.ivf_pq.lists, self.ivf_pq.codes, self.ivf_pq.bits)
+        if self.factory is not None and fixed != ("flat", None, IvfPqConfig.codes, IvfPqConfig.bits):
+            raise ConfigError("factory: stands for index, ivf_pq.lists, .codes and .bits; leave those as they are")
         if self.storage not in ("float32", "float16"):
             raise ConfigError(f"storage: expected float32 or float16, got {self.storage!r}")
         for name in ("shard_size", "query_batch"):
@@ -76,23 +86,20 @@ class DenseConfig:
         encoder = self.encoder.load()
         texts = Corpus(corpus)
         scan = texts.scan(known_scan(directory), self.progress)
+        if self.factory is not None:  # before hours of encoding
+            factory_index(self.factory, encoder.dimension, scan.passages)
         record = IndexRecord(_KIND, self._settings(encoder), scan, config=asdict(self))
         if begin_index(directory, record):
-            shards = encode_corpus(
-                texts,
-                encoder,
-                directory,
-                passages=scan.passages,
-                shard_size=self.shard_size,
-                dtype=self.storage,
-                progress=self.progress,
-            )
+            shards = self._encode(texts, encoder, directory, scan.passages)
             statistics = {"shards": shards, "passages": scan.passages, "dimension": encoder.dimension}
             replace(record, statistics=statistics, finished=True).write(directory)
         store = self._store(directory, encoder)
-        path = self.ivf_pq.file(directory, len(store))
-        if self.index == "ivf_pq" and not path.is_file():
-            build_ivf_pq(store, self.ivf_pq, path, self.progress)
+        path = self._compressed(directory, len(store))
+        if path is not None and not path.is_file():
+            if self.factory is None:
+                build_ivf_pq(store, self.ivf_pq, path, self.progress)
+            else:
+                build_compressed(store, self.factory, self.ivf_pq.train, path, self.progress)
         finished = open_record(directory, _KIND, record.settings)
         replace(finished, config=asdict(self)).write(directory)  # how it is opened follows the latest build
 
@@ -107,11 +114,34 @@ class DenseConfig:
         encoder = self.encoder.load()
         store = self._store(directory, encoder)
         search: Nearest
-        if self.index == "flat":
+        if (path := self._compressed(directory, len(store))) is None:
             search = FlatSearch(store)
         else:
-            search = IvfPqSearch(store, self.ivf_pq, self.ivf_pq.file(directory, len(store)))
+            search = CompressedSearch(store, path, self.ivf_pq.probes, self.ivf_pq.refine)
         return DenseRetriever(encoder, store, search, self.query_batch)
+
+    def _encode(self, texts: Corpus, encoder: TextEncoder, directory: Path, passages: int) -> int:
+        """Write the shards that are not there yet, in several processes if there should be; returns their number."""
+        encode = partial(
+            encode_corpus,
+            texts,
+            encoder,
+            directory,
+            passages=passages,
+            shard_size=self.shard_size,
+            dtype=self.storage,
+            progress=self.progress,
+        )
+        if self.encoder.processes == 1:
+            return encode()
+        with EncoderProcesses(self.encoder) as workers:
+            return encode(encode_pieces=workers.encode_pieces)
+
+    def _compressed(self, directory: Path, passages: int) -> Path | None:
+        """The file of the compressed index; None where all vectors are searched."""
+        if self.factory is not None:
+            return factory_file(directory, self.factory, self.ivf_pq.train)
+        return self.ivf_pq.file(directory, passages) if self.index == "ivf_pq" else None
 
     def _settings(self, encoder: TextEncoder) -> dict[str, Any]:
         """What the cached vectors depend on. The size of shards is among it, because a build goes on by shards."""

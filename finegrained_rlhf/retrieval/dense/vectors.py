@@ -8,8 +8,9 @@ there as a whole or not at all. What was encoded before a run was killed is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from finegrained_rlhf.retrieval.arrays import StringTable, open_arrays, save_arr
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
+PieceEncoder = Callable[[Sequence[Sequence[tuple[str, ...]]]], Iterable[NDArray[np.float32]]]
+"""Vectors [n, dimension] of each of several pieces of n passages, in their order; passages by what is read of them."""
 _PIECE = 32  # batches between two steps of the progress bar
 
 
@@ -39,6 +42,7 @@ def encode_corpus(
     shard_size: int,
     dtype: str,
     progress: bool,
+    encode_pieces: PieceEncoder | None = None,
 ) -> int:
     """Write the shards of a corpus that are not there yet.
 
@@ -50,6 +54,7 @@ def encode_corpus(
         shard_size: passages a shard.
         dtype: of the stored vectors, `float32` or `float16`.
         progress: show a bar.
+        encode_pieces: encodes in place of the encoder, as it would itself; such as several processes of it.
 
     Returns:
         The number of shards.
@@ -58,6 +63,7 @@ def encode_corpus(
         DataError: a broken corpus or shard.
         ModelError: the encoder fails.
     """
+    encode_pieces = encode_pieces or partial(map, encoder.encode_parts)
     number, done, after = 0, 0, Place()
     while _shard(directory, number).is_file():
         arrays = open_arrays(_shard(directory, number))
@@ -66,17 +72,30 @@ def encode_corpus(
         number += 1
     with tqdm(total=passages, initial=done, desc="encoding", unit="passage", disable=not progress) as bar:
         for block, place in corpus.blocks(shard_size, after):
-            vectors = _encode(block, encoder, dtype, bar)
-            ids = string_arrays([passage.id for passage in block])
-            save_arrays(
-                _shard(directory, number),
-                {"vectors": vectors, "after": np.array(astuple(place), dtype=np.int64), **ids},
-            )
+            vectors = _encode(block, encoder, encode_pieces, dtype, bar)
+            save_shard(directory, number, vectors, [passage.id for passage in block], place)
             number += 1
     return number
 
 
-def _encode(block: Sequence[Passage], encoder: TextEncoder, dtype: str, bar: Any) -> NDArray[Any]:
+def save_shard(directory: Path, number: int, vectors: NDArray[Any], ids: Sequence[str], after: Place) -> None:
+    """Write one shard, as a whole or not at all.
+
+    Args:
+        directory: of the index.
+        number: of the shard, from 0.
+        vectors: float32 or float16 [n, dimension].
+        ids: n ids of passages.
+        after: the place in the corpus after them, where encoding goes on.
+    """
+    assert vectors.ndim == 2 and len(vectors) == len(ids), "expected vectors [n, dimension] and n ids"
+    place = np.array(astuple(after), dtype=np.int64)
+    save_arrays(_shard(directory, number), {"vectors": vectors, "after": place, **string_arrays(ids)})
+
+
+def _encode(
+    block: Sequence[Passage], encoder: TextEncoder, encode_pieces: PieceEncoder, dtype: str, bar: Any
+) -> NDArray[Any]:
     """The vectors of passages, [n, dimension]; texts of similar length are encoded together, equal ones once.
 
     A vector's last bits may depend on the batch that it is computed in; equal passages of a block still tie exactly.
@@ -88,9 +107,10 @@ def _encode(block: Sequence[Passage], encoder: TextEncoder, dtype: str, bar: Any
     order = sorted(range(len(texts)), key=lambda i: sum(map(len, texts[i])), reverse=True)
     vectors = np.empty((len(block), encoder.dimension), dtype=dtype)
     size = _PIECE * encoder.batch_size
-    for start in range(0, len(order), size):
-        places = order[start : start + size]
-        for i, vector in zip(places, encoder.encode_parts([texts[i] for i in places]), strict=True):
+    pieces = [order[start : start + size] for start in range(0, len(order), size)]
+    encoded = encode_pieces([[texts[i] for i in piece] for piece in pieces])
+    for piece, of_piece in zip(pieces, encoded, strict=True):
+        for i, vector in zip(piece, of_piece, strict=True):
             vectors[rows[texts[i]]] = vector
             bar.update(len(rows[texts[i]]))
     return vectors

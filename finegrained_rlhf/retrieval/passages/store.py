@@ -34,10 +34,11 @@ class PassageStore:
         corpus: that it was built of; names, sizes and times of its files must be the same, or their bytes.
 
     Raises:
-        DataError: no store, a damaged one, or one of another corpus.
+        DataError: no store, a damaged one, or one of another corpus; or the corpus is compressed.
     """
 
     def __init__(self, directory: str | Path, corpus: Corpus) -> None:
+        _require_plain(corpus)
         self.directory, self.corpus = Path(directory), corpus
         self.scan = _read_record(self.directory)
         self._require_same(corpus)
@@ -130,8 +131,10 @@ def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) ->
         progress: show a bar.
 
     Raises:
-        DataError: the corpus is damaged, empty, has an id twice, or has more or larger files than a place can name.
+        DataError: the corpus is damaged, empty, compressed, or has an id twice, or more or larger files than a place
+            can name.
     """
+    _require_plain(corpus)
     directory = Path(directory)
     if directory.exists():
         raise DataError("is there already: remove it, or name another one", file=directory)
@@ -154,6 +157,12 @@ def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) ->
         np.save(temporary / "places.npy", np.frombuffer(places, dtype=np.uint64)[order])
         write_json(temporary / "store.json", {"format": _FORMAT, "scan": scan.to_json()})
     return PassageStore(directory, corpus)
+
+
+def _require_plain(corpus: Corpus) -> None:
+    if corpus.compressed:
+        problem = "is compressed, so that a look-up would unpack all that is before a passage; unpack it (gunzip) first"
+        raise DataError(problem, file=corpus.compressed[0])
 
 
 def _read_record(directory: Path) -> CorpusScan:
