@@ -62,7 +62,7 @@ def write_wow_files(folder: Path, dialogues: int = 4) -> Path:
 def _wizard(number: int) -> dict[str, Any]:
     topic, other = THINGS[number % 6], THINGS[(number + 1) % 6]
     about = {name: [f"the {name} is {colour} ." for colour in COLOURS[:3]] for name in (topic, other)}
-    none = {"checked_passage": {}, "checked_sentence": {}}
+    none: dict[str, Any] = {"checked_passage": {}, "checked_sentence": {}}
     chosen = {
         "checked_passage": {"chosen_topic_0": topic},
         "checked_sentence": {f"chosen_{topic}_0": about[topic][number % 3]},

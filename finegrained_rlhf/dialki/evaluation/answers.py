@@ -68,11 +68,11 @@ def answered(finder: Finder[Any], items: Sequence[Any], turns: int = 4) -> list[
     """Answer a batch of dialogues and measure the answers.
 
     Args:
-        finder: trained. Only a DIALKI that reads whole passages has gates.
+        finder: trained. Only one DIALKI that reads whole passages has gates.
         items: dialogues with gold, as the finder's encoder made them.
         turns: latest turns whose gates are kept.
     """
-    if isinstance(finder, KnowledgeFinder) and finder.model.config.units == "passages":
+    if isinstance(finder, KnowledgeFinder) and finder.has_gates:
         limit = finder.model.config.search.max_passages
         found, vectors, batch = finder.read([passages_to_search(item, limit) for item in items])
         gates = _gates(items, found, vectors, batch, turns)

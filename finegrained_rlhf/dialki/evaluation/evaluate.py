@@ -59,6 +59,8 @@ class EvaluateDialki:
         plots: draw; needs matplotlib.
         shared_task: `doc2dial` only: JSON file that gets the answers as the DialDoc shared task's scoring reads them;
             what it says of the file stands in `evaluation.json`.
+        ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's;
+            there are no `gates` then.
         batch_size: dialogues in one forward pass.
         processes: precision and CPU threads.
     """
@@ -80,6 +82,7 @@ class EvaluateDialki:
     document_edges: tuple[int, int] | None = None
     plots: bool = True
     shared_task: str | None = None
+    ensemble: Sequence[ModelPath] = ()
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
@@ -126,7 +129,7 @@ class EvaluateDialki:
         labelled = [example for example in reading.examples if example.gold][: self.limit]
         if not labelled:
             raise DataError("no dialogue names its gold knowledge, so nothing can be scored", file=self.data)
-        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        finder = load_finder(self.checkpoint, processes, self.ensemble, batch_size=self.batch_size)
         if self.score_by is not None:
             config = finder.model.config
             finder.model.config = replace(config, search=replace(config.search, score_by=self.score_by))
@@ -134,7 +137,8 @@ class EvaluateDialki:
         answers = self._answers(finder, items)
         if processes.is_main:
             Coverage.of(one.found.coverage for one in answers).warn()
-            about = {"system": system_of(finder.model.config).name, "data": _read(reading, cut)}
+            name = system_of(finder.model.config).name
+            about = {"system": name, "models": 1 + len(self.ensemble), "data": _read(reading, cut)}
             self._write(items, answers, about | self.measured(items, answers) | self._shared(items, answers))
         processes.barrier()
 

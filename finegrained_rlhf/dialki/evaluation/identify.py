@@ -99,6 +99,7 @@ class IdentifyKnowledge:
         part: `dstc11` only: the part to answer.
         segmenter: `rules` or the name of an installed spaCy pipeline; cuts `document` into sentences.
         shared_task: `doc2dial` only: JSON file that gets the answers as the DialDoc shared task's scoring reads them.
+        ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's.
         batch_size: dialogues that are encoded together.
         processes: precision and CPU threads.
     """
@@ -113,6 +114,7 @@ class IdentifyKnowledge:
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
     shared_task: str | None = None
+    ensemble: Sequence[ModelPath] = ()
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
@@ -147,7 +149,7 @@ class IdentifyKnowledge:
             .read()
             .examples
         )
-        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        finder = load_finder(self.checkpoint, processes, self.ensemble, batch_size=self.batch_size)
         searched: list[Searched] = []
         predictions: list[dict[str, Any]] = []
         try:

@@ -169,6 +169,11 @@ class KnowledgeFinder(Finder[DialkiModel]):
         """
         return KnowledgeFinder(load_dialki(path), processes, **options)
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether the model's vectors say how near each turn is to an input that is a passage with its spans."""
+        return self.model.config.units == "passages"
+
     def answer(self, items: Sequence[EncodedExample]) -> list[Found]:
         """The best knowledge of each dialogue among its first passages (`search.max_passages`)."""
         limit = self.model.config.search.max_passages
@@ -183,9 +188,13 @@ class KnowledgeFinder(Finder[DialkiModel]):
         """The same, with the vectors that the answers rest on and the tensors that went in."""
         batch = collate(chosen, self.model.pad_id, self.model.device, self.group_size)
         with self.processes.autocast():
-            vectors = self.model.encode(batch)
-            scores = self.model.next_scores(vectors, batch)
+            vectors, scores = self.scores(batch)
         return self._answers(chosen, scores, batch), vectors, batch
+
+    def scores(self, batch: DialkiBatch) -> tuple[Vectors, NextScores]:
+        """The vectors of a batch's inputs, and the logits of what its dialogues rest on."""
+        vectors = self.model.encode(batch)
+        return vectors, self.model.next_scores(vectors, batch)
 
     def _answers(self, chosen: Sequence[Chosen], scores: NextScores, batch: DialkiBatch) -> list[Found]:
         config = self.model.config.search
