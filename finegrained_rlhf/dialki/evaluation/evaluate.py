@@ -14,6 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.evaluation.answers import Answered, answered, gate_summary
+from finegrained_rlhf.dialki.evaluation.errors import check_errors_file, write_errors
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.evaluation.shared_task import (
     read_shared_task,
@@ -61,6 +62,9 @@ class EvaluateDialki:
             what it says of the file stands in `evaluation.json`.
         ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's;
             there are no `gates` then.
+        errors: JSON lines that get a sample of the wrong answers, and a page of them with `.md` in place of `.jsonl`.
+        error_sample: wrong answers to draw; all where there are fewer.
+        error_seed: of the draw.
         batch_size: dialogues in one forward pass.
         processes: precision and CPU threads.
     """
@@ -83,6 +87,9 @@ class EvaluateDialki:
     plots: bool = True
     shared_task: str | None = None
     ensemble: Sequence[ModelPath] = ()
+    errors: str | None = None
+    error_sample: int = 50
+    error_seed: int = 0
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
@@ -96,6 +103,7 @@ class EvaluateDialki:
                 if len(edges) != 2 or not 0 <= edges[0] < edges[1]:
                     raise ConfigError(f"{name}: expected two whole numbers, the second larger, got {list(edges)}")
         require_shared_task(self.shared_task, self.format)
+        check_errors_file(self.errors, self.error_sample)
         self._source()
 
     def _source(self) -> DialogueData:
@@ -139,7 +147,7 @@ class EvaluateDialki:
             Coverage.of(one.found.coverage for one in answers).warn()
             name = system_of(finder.model.config).name
             about = {"system": name, "models": 1 + len(self.ensemble), "data": _read(reading, cut)}
-            self._write(items, answers, about | self.measured(items, answers) | self._shared(items, answers))
+            self._write(items, answers, about | self.measured(items, answers) | self._more(items, answers))
         processes.barrier()
 
     def _answers(self, finder: Finder[Any], items: Sequence[Any]) -> list[Answered]:
@@ -168,12 +176,15 @@ class EvaluateDialki:
             "gate_similarity": gate_summary(answers),
         }
 
-    def _shared(self, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
-        """Write the shared task's file and read it back: its scores, as a field of `evaluation.json`."""
-        if self.shared_task is None:
-            return {}
-        write_json(self.shared_task, [shared_task_row(one.found) for one in answers])
-        return {"shared_task": score_shared_task(read_shared_task(self.shared_task), [item.record for item in items])}
+    def _more(self, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
+        """Write the files that were asked for; what `evaluation.json` says of them."""
+        records, said = [item.record for item in items], dict[str, Any]()
+        if self.shared_task is not None:  # scored as it lies on the disk
+            write_json(self.shared_task, [shared_task_row(one.found) for one in answers])
+            said["shared_task"] = score_shared_task(read_shared_task(self.shared_task), records)
+        if self.errors is not None:
+            said["errors"] = write_errors(self.errors, records, answers, self.error_sample, self.error_seed)
+        return said
 
     def _write(self, items: Sequence[Any], answers: Sequence[Answered], result: Mapping[str, Any]) -> None:
         output = Path(self.output_dir)
