@@ -238,7 +238,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
             known = known if whole is None else whole.back(known)
             best_of: dict[int, tuple[float, float]] = {}  # of each passage of the record: those of its best part
             for passage, *pair in zip(item.passages, of_passages, row, strict=False):
-                owner = item.example.owner(passage)
+                owner = item.example.owner(passage, known)
                 best_of[owner] = max((pair[0], pair[1]), best_of.get(owner, (-math.inf, 0.0)))
             searched = tuple(best_of)
             answer = Found(
@@ -252,7 +252,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
                 passages=(),
                 searched=searched,
                 probabilities=tuple(probability for _, probability in best_of.values()),
-                coverage=_coverage(item, len(searched)),
+                coverage=_coverage(item, item.example.passages_searched(searched)),
                 logits=tuple(logit for logit, _ in best_of.values()),
             )
             above = passages_above(answer.scores(search.select_by), threshold, search.most, searched)

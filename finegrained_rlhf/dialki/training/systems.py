@@ -1,4 +1,4 @@
-"""Which classes a configuration asks for: DIALKI's (and Multi-Sentence's), or BERTQA's.
+"""Which classes a configuration asks for: DIALKI's (Multi-Sentence's and BERTQA-Span's too), or BERTQA's.
 
 Knows both. Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its
 gates, in `evaluation`) ask which system they have before them.
@@ -82,7 +82,7 @@ def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
     if isinstance(config, BertQaConfig):
         return System("BERTQA", BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer, "next")
-    name = "Multi-Sentence" if config.units == "sentences" else "DIALKI"
+    name = {"sentences": "Multi-Sentence", "document": "BERTQA-Span"}.get(config.units, "DIALKI")
     return System(name, DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
 
 
