@@ -75,7 +75,10 @@ NEEDED = {
     "make_reader_inputs": ["retrieved=given"],
     "fuse_runs": ["inputs=[one,other]"],
 }
-OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}
+OWN = {
+    **dict.fromkeys(("bertqa", "bertqa_span", "multi_sentence"), "train_dialki"),
+    "last_turn": "evaluate_inscit",
+}
 """Options that are one script's, where their group is several scripts'."""
 NOT_OF = {("policy", "fid"): ("train_conqrr",)}
 """Options that a script of their group cannot use: its prompts have no passages."""
@@ -471,15 +474,13 @@ def test_the_papers_configuration_of_dialki(
 def test_the_baselines_of_dialki() -> None:
     """Thesis, section 3.3.3: the next loss alone, whatever an experiment says; BERTQA's numbers are Doc2Dial's."""
     for experiment in ("doc2dial", "wow"):
-        for baseline in ("bertqa", "multi_sentence"):
+        for baseline in ("bertqa", "bertqa_span", "multi_sentence"):
             job = job_of("train_dialki", [f"experiment=dialki/{experiment}", f"baseline={baseline}"])
             assert (job.losses.history, job.losses.adversarial, job.dialki.contextualize) == (0, 0, False)
-            assert job.format == experiment and job.dialki.inputs.max_length == (
-                512 if experiment == "doc2dial" else 384
-            )
-            assert (hasattr(job.dialki, "windows"), job.dialki.units) == (
-                (True, "passages") if baseline == "bertqa" else (False, "sentences")
-            )
+            length = 2048 if baseline == "bertqa_span" else 512 if experiment == "doc2dial" else 384
+            assert job.format == experiment and job.dialki.inputs.max_length == length
+            units = {"bertqa": "passages", "bertqa_span": "document", "multi_sentence": "sentences"}[baseline]
+            assert (hasattr(job.dialki, "windows"), job.dialki.units) == (baseline == "bertqa", units)
     windows = job_of("train_dialki", ["baseline=bertqa"]).dialki.windows
     assert (windows.stride, windows.max_answer, windows.n_best) == (128, 50, 20)
 

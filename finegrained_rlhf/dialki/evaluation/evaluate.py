@@ -6,145 +6,35 @@ Knows finders, readers, scores and what is written of them. Does not know traini
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.dialki.evaluation.answers import Answered, answered, gate_summary
+from finegrained_rlhf.dialki.evaluation.errors import check_errors_file, write_errors
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
-from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
-from finegrained_rlhf.dialki.finding.scores import (
-    CONTEXT_EDGES,
-    KnowledgeScore,
-    length_edges,
-    score_answer,
-    summaries,
+from finegrained_rlhf.dialki.evaluation.shared_task import (
+    read_shared_task,
+    require_shared_task,
+    score_shared_task,
+    shared_task_row,
 )
-from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, passages_to_search
-from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.finding.coverage import Coverage
+from finegrained_rlhf.dialki.finding.finder import Finder
+from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges, summaries
 from finegrained_rlhf.dialki.inputs.report import InputReport
-from finegrained_rlhf.dialki.model.heads import Vectors, gate_similarity
 from finegrained_rlhf.dialki.model.search import ScoreBy
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
-from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.systems import load_finder, system_of
-from finegrained_rlhf.dialogue.records import ROLES, Role
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.tables import markdown_table
-
-
-@dataclass(frozen=True)
-class Gate:
-    """How near one turn is to the whole input, in one answered dialogue (thesis, figure 3.3).
-
-    Attributes:
-        turn: 1 is the latest turn, the user's.
-        role: who speaks.
-        answer: σ(u·z) in the passage of the answer.
-        searched: its mean over all passages that were searched.
-    """
-
-    turn: int
-    role: Role
-    answer: float
-    searched: float
-
-
-@dataclass(frozen=True)
-class Answered:
-    """One dialogue's answer and what was measured of it.
-
-    Attributes:
-        found: the answer.
-        score: against the gold.
-        gates: of the latest turns, newest first; none where the model has no gates.
-    """
-
-    found: Found
-    score: KnowledgeScore
-    gates: tuple[Gate, ...]
-
-    def to_json(self, example: DialogueExample) -> dict[str, Any]:
-        """One JSON object: the answer, the gold and the scores."""
-        gold = [{**asdict(known), "text": example.text_of(known)} for known in example.gold]
-        score = self.score
-        return {
-            **self.found.to_json(example),
-            "gold": gold,
-            **({"references": list(example.references)} if example.references else {}),
-            "exact_match": score.exact,
-            "f1": round(score.f1, 6),
-            "passage_correct": score.passage,
-        }
-
-
-def answered(finder: Finder[Any], items: Sequence[Any], turns: int = 4) -> list[Answered]:
-    """Answer a batch of dialogues and measure the answers.
-
-    Args:
-        finder: trained. Only a DIALKI that reads whole passages has gates.
-        items: dialogues with gold, as the finder's encoder made them.
-        turns: latest turns whose gates are kept.
-    """
-    if isinstance(finder, KnowledgeFinder) and finder.model.config.units == "passages":
-        limit = finder.model.config.search.max_passages
-        found, vectors, batch = finder.read([passages_to_search(item, limit) for item in items])
-        gates = _gates(items, found, vectors, batch, turns)
-    else:
-        found, gates = finder.answer(items), [()] * len(items)
-    return [
-        Answered(one, score_answer(item.record, one.knowledge.passage, one.text), its)
-        for item, one, its in zip(items, found, gates, strict=True)
-    ]
-
-
-def _gates(
-    items: Sequence[EncodedExample], found: Sequence[Found], vectors: Vectors, batch: DialkiBatch, turns: int
-) -> list[tuple[Gate, ...]]:
-    """The gates of each dialogue's latest turns."""
-    values, owners = gate_similarity(vectors).cpu(), batch.owners.cpu()
-    gates = []
-    for n, (item, one) in enumerate(zip(items, found, strict=True)):
-        rows = values[owners == n]  # passages in the order in which they were searched
-        of_answer, mean = rows[one.searched.index(one.knowledge.passage)].tolist(), rows.mean(dim=0).tolist()
-        kept = range(min(turns, len(item.roles)))
-        gates.append(tuple(Gate(t + 1, item.roles[t], of_answer[t], mean[t]) for t in kept))
-    return gates
-
-
-def gate_summary(answers: Sequence[Answered]) -> list[dict[str, Any]]:
-    """Means over the dialogues for each of the latest turns and each role that speaks there.
-
-    Returns:
-        Rows `turn`, `role`, `examples`, `similarity` (in the passage of the answer), its `standard_error` (None of a
-        single dialogue), `searched` (mean over all passages searched); by turn, users first.
-    """
-    groups: dict[tuple[int, Role], list[Gate]] = {}
-    for gate in (gate for one in answers for gate in one.gates):
-        groups.setdefault((gate.turn, gate.role), []).append(gate)
-    rows = []
-    for turn, role in sorted(groups, key=lambda key: (key[0], ROLES.index(key[1]))):
-        members = groups[turn, role]
-        values = [gate.answer for gate in members]
-        rows.append(
-            {
-                "turn": turn,
-                "role": role,
-                "examples": len(members),
-                "similarity": fmean(values),
-                "standard_error": stdev(values) / len(values) ** 0.5 if len(values) > 1 else None,
-                "searched": fmean(gate.searched for gate in members),
-            }
-        )
-    return rows
 
 
 @dataclass(frozen=True)
@@ -168,6 +58,13 @@ class EvaluateDialki:
         document_edges: last number of tokens that is a short document, and a medium one; None takes the thesis's
             (500 and 1,000; on `wow` 800 and 1,600).
         plots: draw; needs matplotlib.
+        shared_task: `doc2dial` only: JSON file that gets the answers as the DialDoc shared task's scoring reads them;
+            what it says of the file stands in `evaluation.json`.
+        ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's;
+            there are no `gates` then.
+        errors: JSON lines that get a sample of the wrong answers, and a page of them with `.md` in place of `.jsonl`.
+        error_sample: wrong answers to draw; all where there are fewer.
+        error_seed: of the draw.
         batch_size: dialogues in one forward pass.
         processes: precision and CPU threads.
     """
@@ -188,6 +85,11 @@ class EvaluateDialki:
     context_edges: tuple[int, int] = CONTEXT_EDGES
     document_edges: tuple[int, int] | None = None
     plots: bool = True
+    shared_task: str | None = None
+    ensemble: Sequence[ModelPath] = ()
+    errors: str | None = None
+    error_sample: int = 50
+    error_seed: int = 0
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
@@ -200,6 +102,8 @@ class EvaluateDialki:
                 object.__setattr__(self, name, tuple(edges))
                 if len(edges) != 2 or not 0 <= edges[0] < edges[1]:
                     raise ConfigError(f"{name}: expected two whole numbers, the second larger, got {list(edges)}")
+        require_shared_task(self.shared_task, self.format)
+        check_errors_file(self.errors, self.error_sample)
         self._source()
 
     def _source(self) -> DialogueData:
@@ -233,7 +137,7 @@ class EvaluateDialki:
         labelled = [example for example in reading.examples if example.gold][: self.limit]
         if not labelled:
             raise DataError("no dialogue names its gold knowledge, so nothing can be scored", file=self.data)
-        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        finder = load_finder(self.checkpoint, processes, self.ensemble, batch_size=self.batch_size)
         if self.score_by is not None:
             config = finder.model.config
             finder.model.config = replace(config, search=replace(config.search, score_by=self.score_by))
@@ -241,8 +145,9 @@ class EvaluateDialki:
         answers = self._answers(finder, items)
         if processes.is_main:
             Coverage.of(one.found.coverage for one in answers).warn()
-            about = {"system": system_of(finder.model.config).name, "data": _read(reading, cut)}
-            self._write(items, answers, about | self.measured(items, answers))
+            name = system_of(finder.model.config).name
+            about = {"system": name, "models": 1 + len(self.ensemble), "data": _read(reading, cut)}
+            self._write(items, answers, about | self.measured(items, answers) | self._more(items, answers))
         processes.barrier()
 
     def _answers(self, finder: Finder[Any], items: Sequence[Any]) -> list[Answered]:
@@ -270,6 +175,16 @@ class EvaluateDialki:
             "edges": {name: list(edges) for name, edges in self.edges.items()},
             "gate_similarity": gate_summary(answers),
         }
+
+    def _more(self, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
+        """Write the files that were asked for; what `evaluation.json` says of them."""
+        records, said = [item.record for item in items], dict[str, Any]()
+        if self.shared_task is not None:  # scored as it lies on the disk
+            write_json(self.shared_task, [shared_task_row(one.found) for one in answers])
+            said["shared_task"] = score_shared_task(read_shared_task(self.shared_task), records)
+        if self.errors is not None:
+            said["errors"] = write_errors(self.errors, records, answers, self.error_sample, self.error_seed)
+        return said
 
     def _write(self, items: Sequence[Any], answers: Sequence[Answered], result: Mapping[str, Any]) -> None:
         output = Path(self.output_dir)

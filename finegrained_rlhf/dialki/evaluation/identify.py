@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -96,6 +98,8 @@ class IdentifyKnowledge:
         documents: `doc2dial` only: the document file.
         part: `dstc11` only: the part to answer.
         segmenter: `rules` or the name of an installed spaCy pipeline; cuts `document` into sentences.
+        shared_task: `doc2dial` only: JSON file that gets the answers as the DialDoc shared task's scoring reads them.
+        ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's.
         batch_size: dialogues that are encoded together.
         processes: precision and CPU threads.
     """
@@ -109,6 +113,8 @@ class IdentifyKnowledge:
     documents: str | None = None
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
+    shared_task: str | None = None
+    ensemble: Sequence[ModelPath] = ()
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 
@@ -117,6 +123,7 @@ class IdentifyKnowledge:
             raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}")
         if self.input is not None and (self.turns or self.document is not None):
             raise ConfigError("input: expected either input, or turns and document")
+        require_shared_task(self.shared_task, self.format)
 
     def run(self) -> None:
         """Answer and write.
@@ -142,18 +149,22 @@ class IdentifyKnowledge:
             .read()
             .examples
         )
-        finder = load_finder(self.checkpoint, processes, batch_size=self.batch_size)
+        finder = load_finder(self.checkpoint, processes, self.ensemble, batch_size=self.batch_size)
         searched: list[Searched] = []
+        predictions: list[dict[str, Any]] = []
         try:
             with writable(self.output) as stream, progress_bar("identifying", len(examples), "dialogue") as bar:
                 for example, answer in self._answers(finder, examples):
                     stream.write(json.dumps(answer.to_json(example), ensure_ascii=False) + "\n")
                     searched.append(answer.coverage)
+                    predictions.append(shared_task_row(answer))
                     bar.update(1)
         except BrokenPipeError:  # whoever read standard output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         Coverage.of(searched).warn()
+        if self.shared_task is not None:
+            write_json(self.shared_task, predictions)
         if self.output != STANDARD_OUTPUT:
             print(f"{finder.report} -> {self.output}", file=sys.stderr)
 

@@ -169,6 +169,11 @@ class KnowledgeFinder(Finder[DialkiModel]):
         """
         return KnowledgeFinder(load_dialki(path), processes, **options)
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether the model's vectors say how near each turn is to an input that is a passage with its spans."""
+        return self.model.config.units == "passages"
+
     def answer(self, items: Sequence[EncodedExample]) -> list[Found]:
         """The best knowledge of each dialogue among its first passages (`search.max_passages`)."""
         limit = self.model.config.search.max_passages
@@ -183,9 +188,13 @@ class KnowledgeFinder(Finder[DialkiModel]):
         """The same, with the vectors that the answers rest on and the tensors that went in."""
         batch = collate(chosen, self.model.pad_id, self.model.device, self.group_size)
         with self.processes.autocast():
-            vectors = self.model.encode(batch)
-            scores = self.model.next_scores(vectors, batch)
+            vectors, scores = self.scores(batch)
         return self._answers(chosen, scores, batch), vectors, batch
+
+    def scores(self, batch: DialkiBatch) -> tuple[Vectors, NextScores]:
+        """The vectors of a batch's inputs, and the logits of what its dialogues rest on."""
+        vectors = self.model.encode(batch)
+        return vectors, self.model.next_scores(vectors, batch)
 
     def _answers(self, chosen: Sequence[Chosen], scores: NextScores, batch: DialkiBatch) -> list[Found]:
         config = self.model.config.search
@@ -229,7 +238,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
             known = known if whole is None else whole.back(known)
             best_of: dict[int, tuple[float, float]] = {}  # of each passage of the record: those of its best part
             for passage, *pair in zip(item.passages, of_passages, row, strict=False):
-                owner = item.example.owner(passage)
+                owner = item.example.owner(passage, known)
                 best_of[owner] = max((pair[0], pair[1]), best_of.get(owner, (-math.inf, 0.0)))
             searched = tuple(best_of)
             answer = Found(
@@ -243,7 +252,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
                 passages=(),
                 searched=searched,
                 probabilities=tuple(probability for _, probability in best_of.values()),
-                coverage=_coverage(item, len(searched)),
+                coverage=_coverage(item, item.example.passages_searched(searched)),
                 logits=tuple(logit for logit, _ in best_of.values()),
             )
             above = passages_above(answer.scores(search.select_by), threshold, search.most, searched)

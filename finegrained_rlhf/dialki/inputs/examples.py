@@ -17,7 +17,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.dialki.inputs.passage_tokens import Ids, PassageTokens
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
-from finegrained_rlhf.dialki.inputs.units import Units, Whole, check_units, in_units
+from finegrained_rlhf.dialki.inputs.units import Joined, Units, Whole, check_units, in_units
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Role, Turn
 from finegrained_rlhf.dialogue.tokens import ROLE_TOKENS
@@ -77,16 +77,25 @@ class EncodedExample:
     lengths: tuple[int, ...]
     gold: tuple[Knowledge, ...]
     sep_id: int
-    whole: Whole | None = None
+    whole: Whole | Joined | None = None
 
     @property
     def record(self) -> DialogueExample:
         """The record as it was read: what an answer is compared with."""
         return self.example if self.whole is None else self.whole.example
 
-    def owner(self, passage: int) -> int:
-        """The passage of `record` that a passage of `example` is, or is a part of."""
+    def owner(self, passage: int, answer: Knowledge | None = None) -> int:
+        """The passage of `record` that a passage of `example` is, or is a part of.
+
+        A joined record has one passage, of which every answer is a part: its owner is that of a given `answer`.
+        """
+        if isinstance(self.whole, Joined):
+            return passage if answer is None else answer.passage
         return passage if self.whole is None else self.whole.owners[passage]
+
+    def passages_searched(self, owners: Sequence[int]) -> int:
+        """How many passages of `record` were searched, of which `owners` have a probability."""
+        return self.whole.searched(self.candidates[0]) if isinstance(self.whole, Joined) else len(owners)
 
     def spans_searched(self, passage: int) -> int:
         """How many spans of `record` the candidates of a passage stand for."""
@@ -142,8 +151,8 @@ class InputEncoder:
         tokenizer: with class, separator and padding tokens, and the role tokens as special tokens. The marks of titles
             are special tokens where it has them (a model saved before they were added has not).
         config: limits and layout.
-        units: what becomes an input: passages with their spans, their sentences one by one, or passages without spans
-            (`whole`), of which each is a candidate however much of it fits.
+        units: what becomes an input: passages with their spans, their sentences one by one, passages without spans
+            (`whole`), of which each is a candidate however much of it fits, or all spans of the `document`.
 
     Raises:
         ModelError: the tokenizer lacks one of these tokens.
@@ -231,7 +240,7 @@ class InputEncoder:
         return np.concatenate([ends[0], history, ends[1]]), tuple(starts), total
 
     def _assemble(
-        self, example: DialogueExample, whole: Whole | None, training: bool
+        self, example: DialogueExample, whole: Whole | Joined | None, training: bool
     ) -> tuple[EncodedExample | None, InputReport]:
         turns = example.turns[::-1]
         context, starts, total = self.context(turns)

@@ -1,7 +1,8 @@
-"""What a document is divided into before it is read: its passages with or without their spans, or their sentences.
+"""What a document is divided into before it is read: its passages with or without spans, their sentences, or all of it.
 
 Knows records. Does not know tokens or models. The passages of a divided record are sentences (Multi-Sentence), or the
-passages themselves as one span each; `Whole` leads back to the passages of the record that it was made of.
+passages themselves as one span each; `Whole` leads back to the passages of the record that it was made of, and `Joined`
+where they became one passage (BERTQA-Span).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage
+from finegrained_rlhf.dialogue.tokens import plain_title
 
-Units = Literal["passages", "sentences", "whole"]
+Units = Literal["passages", "sentences", "whole", "document"]
 
 
 def check_units(units: str) -> None:
@@ -50,8 +52,49 @@ class Whole:
         return self.sizes[passage] if self.sizes and candidates else candidates
 
 
-def in_units(example: DialogueExample, units: Units) -> tuple[DialogueExample, Whole | None]:
+@dataclass(frozen=True)
+class Joined:
+    """The record whose passages became one.
+
+    Attributes:
+        example: as it was read.
+        firsts: where the first span of each of its passages stands in the one passage.
+    """
+
+    example: DialogueExample
+    firsts: tuple[int, ...]
+
+    def forth(self, knowledge: Knowledge) -> Knowledge:
+        """A run of spans of `example`, as one of the joined record."""
+        first = self.firsts[knowledge.passage]
+        return Knowledge(0, first + knowledge.begin, first + knowledge.end)
+
+    def back(self, knowledge: Knowledge) -> Knowledge:
+        """A run of spans of the joined record, as one of `example`.
+
+        Of a run that crosses passages the part in the passage with most of its spans is kept, of equals in the first.
+        """
+        best: Knowledge | None = None
+        for p, (first, passage) in enumerate(zip(self.firsts, self.example.passages, strict=True)):
+            begin, end = max(knowledge.begin - first, 0), min(knowledge.end - first, len(passage.spans) - 1)
+            if begin <= end and (best is None or end - begin > best.end - best.begin):
+                best = Knowledge(p, begin, end)
+        assert best is not None  # every span stands in a passage
+        return best
+
+    def spans(self, passage: int, candidates: int) -> int:
+        """How many spans of `example` the candidates of the one passage stand for: as many."""
+        return candidates
+
+    def searched(self, candidates: int) -> int:
+        """How many passages of `example` the first candidates are of, at least in part."""
+        return sum(first < candidates for first in self.firsts)
+
+
+def in_units(example: DialogueExample, units: Units) -> tuple[DialogueExample, Whole | Joined | None]:
     """The record as it is read, and the way back to it; None where nothing was changed."""
+    if units == "document":
+        return joined(example)
     if units == "sentences":
         return divided(example)
     return undivided(example) if units == "whole" else (example, None)
@@ -70,6 +113,29 @@ def undivided(example: DialogueExample) -> tuple[DialogueExample, Whole | None]:
     gold = tuple(Knowledge(passage, 0, 0) for passage in dict.fromkeys(known.passage for known in example.gold))
     whole = Whole(example, tuple(range(len(sizes))), (0,) * len(sizes), sizes)
     return replace(example, turns=turns, passages=passages, gold=gold), whole
+
+
+def joined(example: DialogueExample) -> tuple[DialogueExample, Joined]:
+    """The record with all its spans in one passage, and the way back.
+
+    The first span of each passage begins with the passage's title, so that the document is read as one string with its
+    headings.
+    """
+    spans: list[str] = []
+    firsts: list[int] = []
+    for passage in example.passages:
+        firsts.append(len(spans))
+        title = plain_title(passage.title)
+        headed = title and passage != NO_PASSAGE
+        spans += [f"{title} {passage.spans[0]}" if headed else passage.spans[0], *passage.spans[1:]]
+    way = Joined(example, tuple(firsts))
+    turns = tuple(
+        turn if turn.knowledge is None else replace(turn, knowledge=way.forth(turn.knowledge)) for turn in example.turns
+    )
+    gold = tuple(way.forth(known) for known in example.gold)
+    one = (Passage("document", "", tuple(spans)),)
+    changed = replace(example, turns=turns, passages=one, gold=gold, also_right=(), no_passage=False)
+    return changed, way
 
 
 def divided(example: DialogueExample) -> tuple[DialogueExample, Whole]:

@@ -27,6 +27,7 @@ from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.markers import add_markers
 from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.encoders.positions import repeat_positions
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 
 RECORD = "dialki.json"
@@ -48,7 +49,8 @@ class DialkiConfig:
         threshold: γ above which a passage is part of an answer from several, in what `search.select_by` says; None
             where it was not tuned.
         units: what becomes an input: `passages` with their spans, or their `sentences` one by one (Multi-Sentence);
-            `whole` passages are found without spans in them.
+            `whole` passages are found without spans in them; of a `document` all spans are one input (BERTQA-Span),
+            for which a BERT's positions are repeated up to `inputs.max_length`.
     """
 
     inputs: InputConfig = field(default_factory=InputConfig)
@@ -170,7 +172,8 @@ def new_dialki(path: str | Path, config: DialkiConfig) -> DialkiModel:
 def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, DialkiConfig], M]) -> M:
     """A model to train: the encoder at `path` with new heads and, where it lacks them, marker tokens.
 
-    New weights are drawn from the global generator. The input limit is lowered to what the encoder can read.
+    New weights are drawn from the global generator. The input limit is lowered to what the encoder can read; with
+    `units` document a BERT's positions are repeated up to it instead.
 
     Args:
         path: directory of the encoder.
@@ -179,11 +182,13 @@ def new_model(path: str | Path, config: DialkiConfig, kind: Callable[[Any, Any, 
 
     Raises:
         ModelError: there is no encoder at `path`.
-        ConfigError: the encoder reads fewer tokens than the history takes.
+        ConfigError: the encoder reads fewer tokens than the history takes, or its positions cannot be repeated.
     """
     directory = model_directory(path, export="model")
     encoder, tokenizer = open_encoder(directory), load_tokenizer(directory)
     add_markers(tokenizer, MARKER_TOKENS, encoder)
+    if config.units == "document":
+        encoder = repeat_positions(encoder, tokenizer, config.inputs.max_length)
     limit = input_limit(encoder.config, tokenizer, config.inputs.max_length)
     config = replace(config, inputs=replace(config.inputs, max_length=limit))
     return kind(encoder, tokenizer, config).eval()

@@ -1,4 +1,4 @@
-"""Which classes a configuration asks for: DIALKI's (and Multi-Sentence's), or BERTQA's.
+"""Which classes a configuration asks for: DIALKI's (Multi-Sentence's and BERTQA-Span's too), or BERTQA's.
 
 Knows both. Jobs ask here which classes a configuration means; beside them only figures of what DIALKI alone has (its
 gates, in `evaluation`) ask which system they have before them.
@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel, ChosenWindows, QaParts, qa_objective, windows_to_train
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
+from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
 from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
 from finegrained_rlhf.dialki.model.model import (
     DialkiConfig,
@@ -80,23 +82,39 @@ def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
     if isinstance(config, BertQaConfig):
         return System("BERTQA", BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer, "next")
-    name = "Multi-Sentence" if config.units == "sentences" else "DIALKI"
+    name = {"sentences": "Multi-Sentence", "document": "BERTQA-Span"}.get(config.units, "DIALKI")
     return System(name, DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
 
 
-def load_finder(path: str | Path, processes: Processes | None = None, **options: int) -> Finder[Any]:
+def load_finder(
+    path: str | Path, processes: Processes | None = None, ensemble: Sequence[str | Path] = (), **options: int
+) -> Finder[Any]:
     """The finder of a model directory or run directory, whichever system was trained there.
 
     Args:
         path: directory.
         processes: device and precision.
+        ensemble: directories of further DIALKIs whose distributions are averaged with those of `path`.
         options: `batch_size` and `group_size`.
 
     Raises:
         ModelError: there is no trained model.
+        ConfigError: the models of the ensemble do not read alike, or one is a BERTQA.
     """
+    system, model = _opened(path)
+    if not ensemble:
+        return system.finder(model, processes, **options)
+    opened = [(path, system, model), *((more, *_opened(more)) for more in ensemble)]
+    for place, kind, _ in opened:
+        if kind.finder is not KnowledgeFinder:
+            raise ConfigError(f"ensemble: {place} is a {kind.name}, expected DIALKI or Multi-Sentence")
+    return EnsembleFinder([one for _, _, one in opened], processes, **options)
+
+
+def _opened(path: str | Path) -> tuple[System, Any]:
+    """The system and the trained model of a model directory or run directory."""
     directory = model_directory(path, export="model")
     kind = DialkiConfig if raw_record(directory).get("windows") is None else BertQaConfig
     config = read_record(directory, kind)
     system = system_of(config)
-    return system.finder(load_model(directory, config, system.model), processes, **options)
+    return system, load_model(directory, config, system.model)

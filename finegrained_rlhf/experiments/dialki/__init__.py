@@ -1,4 +1,4 @@
-"""What DialogueWorld and DSTC11 show of chapter 3."""
+"""What DialogueWorld and DSTC11 show of chapter 3, and its tables from Doc2Dial and Wizard of Wikipedia."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 
@@ -6,8 +6,10 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "DialogueWorldTable": "dialogue_world",
+        "Doc2DialTable": "thesis_tables",
         "Dstc11Table": "dstc11",
         "MinilmDstc11Table": "dstc11",
         "ResponseTable": "responses",
+        "WowTable": "thesis_tables",
     },
 )

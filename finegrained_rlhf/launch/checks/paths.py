@@ -25,7 +25,7 @@ _READ = frozenset(
     "ratings inputs responses selection".split()
 )
 _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs", "scai_runs")
-_WRITTEN_FILES = ("output", "results", "cache_file", "per_question")
+_WRITTEN_FILES = ("output", "results", "cache_file", "per_question", "shared_task", "errors")
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
 _HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}
