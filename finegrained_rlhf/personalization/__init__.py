@@ -16,6 +16,7 @@ __getattr__, __dir__ = lazy_exports(
         "ModelContexts": "retrieval.encoders",
         "NoLearning": "learners.without_context",
         "Oracle": "learners.without_context",
+        "Pahf": "learners.pahf",
         "RunPrelude": "prelude.run",
         "UserMemory": "store.memory",
     },
