@@ -78,6 +78,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_tone_world": "make a ToneWorld",
         "make_inscit_world": "make an InscitWorld",
         "make_style_world": "make a StyleWorld",
+        "make_pahf_world": "make a PahfWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "retrieve_evidence": "search an index for every turn of INSCIT",
         "make_dpr_data": "make what a dense retriever learns from, of INSCIT's turns",
