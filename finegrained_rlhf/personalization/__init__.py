@@ -14,10 +14,13 @@ __getattr__, __dir__ = lazy_exports(
         "IclEdit": "learners.in_context",
         "MemoryLimits": "store.records",
         "ModelContexts": "retrieval.encoders",
+        "ModelUser": "pahf.users",
         "NoLearning": "learners.without_context",
         "Oracle": "learners.without_context",
         "Pahf": "learners.pahf",
+        "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
+        "ScriptedUser": "pahf.users",
         "UserMemory": "store.memory",
     },
 )

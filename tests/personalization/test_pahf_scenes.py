@@ -31,10 +31,11 @@ def test_scenario_files_of_the_paper(tmp_path: Path) -> None:
         scenario(3, "letter", "tray"),
         scenario(4, "letter", "shelf"),
         scenario(5, "card", "tray"),
+        scenario(6, "blue pen", scene_objects=[]),
     ]
     write_json(tmp_path / "a.json", rows)
     read = read_scenes(tmp_path / "a.json")
-    assert read.left_out == 3 and read.scenes[0] == SCENE
+    assert read.left_out == 4 and read.scenes[0] == SCENE
     placed = read.scenes[1]
     assert (placed.options, placed.intent) == (("desk", "tray"), "tray")
     assert placed.preference == "Writing: I want letter at tray."

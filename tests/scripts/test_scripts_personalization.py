@@ -37,3 +37,24 @@ def test_a_world_and_a_run(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     wrong = run_script("run_prelude", "contexts=none.jsonl", "preferences=none.json", f"output_dir={tmp_path}/run")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+
+
+def test_four_phases(tmp_path: Path) -> None:
+    made = run_script("make_pahf_world", f"output_dir={tmp_path}/world", "users=1", "scenes=6")
+    assert made.returncode == 0, made.stderr
+    phases = ",".join(f"{tmp_path}/world/phase{number}.jsonl" for number in (1, 2, 3, 4))
+    keys = [f"phases=[{phases}]", "iterations=1", "progress=false", "feedback=[both]"]
+    own = [f"output_dir={tmp_path}/run", "user.terse=0.0"]
+    run = run_script("run_pahf", *keys, *own, "context_encoder@encoder=words", "llm.noise=0.0")
+    assert run.returncode == 0 and "| oracle " in run.stdout, run.stderr
+    found = read_json(tmp_path / "run/summary.json")
+    assert found["unchanged_in_tests"] and found["settings"]["both"]["phase1"]["frequency"][0] > 0
+    needed = [
+        "user.llm.remote.url=http://127.0.0.1:9/v1/chat/completions",
+        "user.llm.model=m",
+        "user.llm.remote.budget_s=1.0",
+    ]
+    played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
+    assert (
+        played.returncode == 1 and "127.0.0.1:9" in played.stderr
+    )  # the user's model, at whose address nobody answers

@@ -96,7 +96,7 @@ def _scenario(row: Any) -> Scene:
     row = as_object(row, "scene")
     user, instruction = (require_text(get_field(row, name), name) for name in ("user", "task"))
     wanted, where = (require_text(get_field(row, f"user_intent_{name}"), name) for name in ("object", "location"))
-    objects = _options(row, "scene_objects")
+    objects = _options(row, "scene_objects", empty=True)  # some have none, and are left out
     situation = require_text(get_field(row, "context"), "context")
     picks = where == PICK_UP
     if not picks and wanted in objects:
@@ -108,9 +108,9 @@ def _scenario(row: Any) -> Scene:
     return Scene(f"{get_field(row, 'index')}", user, instruction, objects, intent, says)
 
 
-def _options(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _options(row: Mapping[str, Any], name: str, empty: bool = False) -> tuple[str, ...]:
     found = get_field(row, name)
-    require(isinstance(found, list) and len(found) > 0, "expected a list of options", name)
+    require(isinstance(found, list) and (empty or len(found) > 0), "expected a list of options", name)
     options = tuple(require_text(option, name) for option in found)
     require(len(set(options)) == len(options), "expected options that are all different", name)
     return options
