@@ -55,6 +55,5 @@ def test_four_phases(tmp_path: Path) -> None:
         "user.llm.remote.budget_s=1.0",
     ]
     played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
-    assert (
-        played.returncode == 1 and "127.0.0.1:9" in played.stderr
-    )  # the user's model, at whose address nobody answers
+    # the user's model, at whose address nobody answers
+    assert played.returncode == 2 and "127.0.0.1:9" in played.stderr, played.stderr
