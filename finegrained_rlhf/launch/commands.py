@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "read_annotations": "read what annotators exported, checked against the tasks",
         "measure_agreement": "measure how far annotators agree, and show where they do not",
         "adjudicate": "make feedback records of annotations",
+        "edits_to_feedback": "write users' edits of drafts as span feedback",
         "read_public_feedback": "read public span feedback: RAGTruth, FavaBench, PRM800K, MQM",
         "make_human_evaluation": "make tasks for people who rate INSCIT's systems",
         "read_human_evaluation": "read what raters of INSCIT's systems exported",

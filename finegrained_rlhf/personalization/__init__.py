@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "Continual": "learners.without_context",
         "CotEdit": "learners.in_context",
         "Draft": "learners.base",
+        "EditsToFeedback": "span_feedback.convert",
         "ExploreThenExploit": "learners.without_context",
         "HashedWords": "retrieval.encoders",
         "IclEdit": "learners.in_context",
