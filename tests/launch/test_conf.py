@@ -75,6 +75,7 @@ NEEDED = {
     "evaluate_inscit": ["baseline=last_turn"],
     "make_reader_inputs": ["retrieved=given"],
     "fuse_runs": ["inputs=[one,other]"],
+    "edits_to_feedback": ["data=given"],
     "run_pahf": ["phases=[one,two,three,four]"],
 }
 OWN = {"bertqa": "train_dialki", "multi_sentence": "train_dialki", "last_turn": "evaluate_inscit"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from script_runs import run_script
 
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.files import read_json, write_jsonl
 
 pytestmark = pytest.mark.scripts
 
@@ -57,3 +57,11 @@ def test_four_phases(tmp_path: Path) -> None:
     played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
     # the user's model, at whose address nobody answers
     assert played.returncode == 2 and "127.0.0.1:9" in played.stderr, played.stderr
+
+
+def test_edits_as_feedback(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "edits.jsonl", [{"context": "Dogs", "draft": "The red dog.", "edited": "The blue dog."}])
+    run = run_script("edits_to_feedback", f"data={tmp_path}/edits.jsonl", f"output={tmp_path}/feedback.json")
+    assert run.returncode == 0 and "1 records, 1 wrong" in run.stdout, run.stderr
+    (record,) = read_json(tmp_path / "feedback.json")
+    assert record["feedback"]["errors"][0]["error type"] == "wrong"
