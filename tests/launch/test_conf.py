@@ -65,6 +65,7 @@ GROUPS = {
     "preannotate": ("make_annotation_tasks",),
     "text_generator": (),  # of what `llm` chooses
     "context_encoder": (),
+    "advising_user": (),  # of what `user` chooses
     "public_feedback": (),  # of what `source` chooses
     "taxonomy": ("inspect_feedback", "evaluate_reward_model", "make_annotation_tasks"),  # kinds go with their own
 }
@@ -74,6 +75,8 @@ NEEDED = {
     "evaluate_inscit": ["baseline=last_turn"],
     "make_reader_inputs": ["retrieved=given"],
     "fuse_runs": ["inputs=[one,other]"],
+    "edits_to_feedback": ["data=given"],
+    "run_pahf": ["phases=[one,two,three,four]"],
 }
 OWN = {
     **dict.fromkeys(("bertqa", "bertqa_span", "multi_sentence"), "train_dialki"),

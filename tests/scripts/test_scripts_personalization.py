@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from script_runs import run_script
 
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.files import read_json, write_jsonl
 
 pytestmark = pytest.mark.scripts
 
@@ -37,3 +37,31 @@ def test_a_world_and_a_run(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     wrong = run_script("run_prelude", "contexts=none.jsonl", "preferences=none.json", f"output_dir={tmp_path}/run")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+
+
+def test_four_phases(tmp_path: Path) -> None:
+    made = run_script("make_pahf_world", f"output_dir={tmp_path}/world", "users=1", "scenes=6")
+    assert made.returncode == 0, made.stderr
+    phases = ",".join(f"{tmp_path}/world/phase{number}.jsonl" for number in (1, 2, 3, 4))
+    keys = [f"phases=[{phases}]", "iterations=1", "progress=false", "feedback=[both]"]
+    own = [f"output_dir={tmp_path}/run", "user.terse=0.0"]
+    run = run_script("run_pahf", *keys, *own, "context_encoder@encoder=words", "llm.noise=0.0")
+    assert run.returncode == 0 and "| oracle " in run.stdout, run.stderr
+    found = read_json(tmp_path / "run/summary.json")
+    assert found["unchanged_in_tests"] and found["settings"]["both"]["phase1"]["frequency"][0] > 0
+    needed = [
+        "user.llm.remote.url=http://127.0.0.1:9/v1/chat/completions",
+        "user.llm.model=m",
+        "user.llm.remote.budget_s=1.0",
+    ]
+    played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
+    # the user's model, at whose address nobody answers
+    assert played.returncode == 2 and "127.0.0.1:9" in played.stderr, played.stderr
+
+
+def test_edits_as_feedback(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "edits.jsonl", [{"context": "Dogs", "draft": "The red dog.", "edited": "The blue dog."}])
+    run = run_script("edits_to_feedback", f"data={tmp_path}/edits.jsonl", f"output={tmp_path}/feedback.json")
+    assert run.returncode == 0 and "1 records, 1 wrong" in run.stdout, run.stderr
+    (record,) = read_json(tmp_path / "feedback.json")
+    assert record["feedback"]["errors"][0]["error type"] == "wrong"

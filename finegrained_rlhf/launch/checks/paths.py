@@ -105,6 +105,8 @@ def inputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]
     """The dotted keys that name what is read, and their paths."""
     for name, value, where, holder in _texts(config, key):
         model = _annotation(holder, name) == "ModelPath"
+        if name == "model" and "remote" in holder:
+            continue  # beside an endpoint: what that calls it
         if name in _READ or model or (name == "resume" and value not in _RESUME_WORDS):
             yield where, value
 

@@ -1,4 +1,4 @@
-"""What every learner does alike: a draft for a context, an edit written down before anything follows from it.
+"""What agents do alike: events written down before anything follows from them; of learners, a draft for a context.
 
 Knows the memory, prompts and the order of events. Does not know how a preference is found: each learner says so.
 """
@@ -9,7 +9,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
@@ -42,11 +42,70 @@ class Draft:
     retrieved: tuple[str, ...] = ()
 
 
-class Learner(ABC):
-    """An agent of protocol 1 of Gao et al. 2024: it writes, the user edits, it learns.
+class MemoryAgent(ABC):
+    """What every agent does that learns from events: it derives notes from them, catches up and forgets.
 
     Many processes may serve one user: what is remembered is in the memory alone. No transaction is open while the
     language model is asked.
+
+    Args:
+        memory: of users.
+        llm: a language model, for everything that is asked.
+        task: what is to be done, in a sentence for the language model.
+        longest_text: most characters of a text that is given to the agent; a longer one is refused.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+    """Of events that notes are derived from."""
+
+    def __init__(self, memory: UserMemory, llm: TextGenerator, *, task: str, longest_text: int = 40_000) -> None:
+        self.memory, self.llm, self.task, self._longest_text = memory, llm, task, longest_text
+
+    def catch_up(self, user: str) -> int:
+        """Learn from events that were only written down: the process died, or an error came in between.
+
+        Returns:
+            How many there were.
+        """
+        handle = self.memory.user(user)
+        pending = [event for event in handle.pending() if event.kind in self.kinds]
+        for event in pending:
+            self._learn(handle, event)
+        return len(pending)
+
+    def forget(self, user: str) -> bool:
+        """Remove all that is known of a user, also from answers that the language model's wrappers keep.
+
+        Returns:
+            Whether there was anything.
+        """
+        drop_kept_answers(self.llm)
+        return self.memory.forget(user)
+
+    @abstractmethod
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        """The notes that follow from an event."""
+
+    def _learn(self, handle: UserHandle, event: Event) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                handle.apply(event, self._derive(handle, event))
+                return
+            except NoteConflictError:
+                if not left:
+                    raise
+
+    def _ask(self, template: str, data: Mapping[str, Any]) -> str:
+        return self.llm.generate(filled(template, self.task, data)).text.strip()
+
+    def _check(self, name: str, text: str, empty: bool = False) -> None:
+        require_text(text, name, empty=empty)
+        if len(text) > self._longest_text:
+            raise MemoryLimitError(f"{name}: {len(text)} characters, more than {self._longest_text} (longest_text)")
+
+
+class Learner(MemoryAgent):
+    """An agent of protocol 1 of Gao et al. 2024: it writes, the user edits, it learns.
 
     Args:
         memory: of users.
@@ -56,6 +115,8 @@ class Learner(ABC):
         longest_text: most characters of a context, draft or edited text; a longer one is refused.
         longest_preference: most characters of a preference; a longer one is refused.
     """
+
+    kinds = (EDIT,)
 
     def __init__(
         self,
@@ -67,8 +128,8 @@ class Learner(ABC):
         longest_text: int = 40_000,
         longest_preference: int = 2_000,
     ) -> None:
-        self.memory, self.llm, self.task, self._tokenise = memory, llm, task, tokenise
-        self._longest_text, self._longest_preference = longest_text, longest_preference
+        super().__init__(memory, llm, task=task, longest_text=longest_text)
+        self._tokenise, self._longest_preference = tokenise, longest_preference
 
     def respond(self, user: str, context: str, key: str | None = None) -> Draft:
         """A draft for a context.
@@ -113,27 +174,6 @@ class Learner(ABC):
             self._learn(handle, event)
         return self._cost(body)
 
-    def catch_up(self, user: str) -> int:
-        """Learn from edits that were only written down: the process died, or an error came in between.
-
-        Returns:
-            How many there were.
-        """
-        handle = self.memory.user(user)
-        pending = [event for event in handle.pending() if event.kind == EDIT]
-        for event in pending:
-            self._learn(handle, event)
-        return len(pending)
-
-    def forget(self, user: str) -> bool:
-        """Remove all that is known of a user, also from answers that the language model's wrappers keep.
-
-        Returns:
-            Whether there was anything.
-        """
-        drop_kept_answers(self.llm)
-        return self.memory.forget(user)
-
     @abstractmethod
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         """The draft y_t for a context x_t."""
@@ -141,15 +181,6 @@ class Learner(ABC):
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The notes that follow from an edit; none for a learner that keeps none."""
         return []
-
-    def _learn(self, handle: UserHandle, event: Event) -> None:
-        for left in reversed(range(_TRIES)):
-            try:
-                handle.apply(event, self._derive(handle, event))
-                return
-            except NoteConflictError:
-                if not left:
-                    raise
 
     def _write(self, context: str, preference: str = "") -> str:
         """A text for a context, by a preference where there is one."""
@@ -166,13 +197,5 @@ class Learner(ABC):
         longest = self._longest_preference if field == "preference" else self._longest_text
         return reply_field(reply, field, longest)
 
-    def _ask(self, template: str, data: Mapping[str, Any]) -> str:
-        return self.llm.generate(filled(template, self.task, data)).text.strip()
-
     def _cost(self, edit: Mapping[str, Any]) -> EditCost:
         return edit_cost(edit["draft"], edit["edited"], self._tokenise)
-
-    def _check(self, name: str, text: str, empty: bool = False) -> None:
-        require_text(text, name, empty=empty)
-        if len(text) > self._longest_text:
-            raise MemoryLimitError(f"{name}: {len(text)} characters, more than {self._longest_text} (longest_text)")

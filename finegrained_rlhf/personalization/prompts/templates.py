@@ -17,9 +17,15 @@ from finegrained_rlhf.core.errors import DataError, FineGrainedError
 
 _OPEN, _CLOSE = "<data>\n", "\n</data>"
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
-NAMES = ("write", "write_preferred", "infer", "aggregate", "in_context", "chain")
-"""The templates: a draft without and with a preference; a preference from edits; one from several; a draft after
-examples, without and with a preference that is named first."""
+NAMES = (
+    *("write", "write_preferred", "infer", "aggregate", "in_context", "chain"),
+    *("distil", "decide", "choose", "salient", "summarise", "integrate"),
+    *("persona_answer", "persona_feedback"),
+)
+"""The templates. CIPHER and its baselines: a draft without and with a preference; a preference from edits; one from
+several; a draft after examples, without and with a preference that is named first. PAHF: cues from notes; act or ask;
+an option; whether a remark says a preference; the note that it makes; where the note belongs. Simulated users: an
+answer to a question, and what is said of an action."""
 
 
 class UnreadableReplyError(FineGrainedError):

@@ -5,6 +5,7 @@ Knows one user's notes, which the store has filtered before anything is compared
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +38,9 @@ def nearest_rows(query: NDArray[np.float32], rows: NDArray[np.float32], k: int) 
     return [int(i) for i in order[:k]]
 
 
-def nearest_notes(notes: Sequence[Note], encoder: ContextEncoder, context: str, k: int) -> list[Note]:
+def nearest_notes(
+    notes: Sequence[Note], encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
+) -> list[Note]:
     """The k notes nearest to a context, the best first; those without a vector are left out.
 
     Args:
@@ -45,6 +48,7 @@ def nearest_notes(notes: Sequence[Note], encoder: ContextEncoder, context: str, 
         encoder: of the context.
         context: a text.
         k: how many; all where there are fewer.
+        least: the lowest similarity, a cosine from −1 to 1; notes that are further away are left out.
 
     Raises:
         DataError: a note's vector was made by another encoder.
@@ -58,4 +62,5 @@ def nearest_notes(notes: Sequence[Note], encoder: ContextEncoder, context: str, 
                 "its vector was made by another encoder than the one in use", record=note.key, field="encoder"
             )
     rows = np.stack([np.frombuffer(note.vector or b"", "<f4") for note in kept])
-    return [kept[i] for i in nearest_rows(encoder.encode([context])[0], rows, k)]
+    query = encoder.encode([context])[0]
+    return [kept[i] for i in nearest_rows(query, rows, k) if float(rows[i] @ query) >= least]

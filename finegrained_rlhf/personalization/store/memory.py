@@ -66,6 +66,20 @@ class UserMemory:
                 found = file.execute("SELECT id FROM users WHERE name = ?", (name,)).fetchall()
         return UserHandle(self._database, self.limits, int(found[0][0]))
 
+    def known(self, name: str) -> UserHandle | None:
+        """The handle of a user who is there; None where there is none. Nothing is written.
+
+        Args:
+            name: as for `user`.
+
+        Raises:
+            DataError: a blank name, or no text.
+            MemoryLimitError: a name that is too long.
+        """
+        self.limits.name(name, "user")
+        found = self._database.read("SELECT id FROM users WHERE name = ?", (name,))
+        return UserHandle(self._database, self.limits, int(found[0][0])) if found else None
+
     def forget(self, name: str) -> bool:
         """Remove a user and leave no trace of what was stored: not in the file, its log or its indexes.
 

@@ -1,0 +1,234 @@
+"""PAHF: an agent that looks up what it knows of a user, asks before it acts where that is too little, and is corrected.
+
+Knows instructions, options, remarks and notes. Does not know who the user is played by, what is right, or how rounds
+are counted. Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieval and writing).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.personalization.learners.base import MemoryAgent
+from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_field
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
+from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
+from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
+
+ANSWER, FEEDBACK = "answer", "feedback"
+"""The kinds of events: f_pre, said before an action, and f_post, said after it."""
+FEEDBACK_SETTINGS = ("none", "pre", "post", "both")
+"""Which feedback an agent uses; `none` has no memory either, and `both` is PAHF."""
+CHOICE_TASK = "You assist a user: you choose one option that they will like."
+Ask = Callable[[str], str]
+"""A user who can be asked: a question q_t in, an answer f_pre out."""
+
+
+@dataclass(frozen=True)
+class ChosenAction:
+    """An action a_t, with all that must be known when feedback on it comes, to this process or another one.
+
+    Attributes:
+        key: idempotency key of the round.
+        instruction: I_t.
+        number: of the option, from 0.
+        option: its text.
+        cues: what the notes say of the matter, distilled; empty for nothing.
+        retrieved: keys of the notes that they rest on, the nearest first.
+        question: q_t; empty where none was asked.
+        answer: f_pre; empty where none was asked.
+    """
+
+    key: str
+    instruction: str
+    number: int
+    option: str
+    cues: str = ""
+    retrieved: tuple[str, ...] = ()
+    question: str = ""
+    answer: str = ""
+
+
+class Pahf(MemoryAgent):
+    """Ask if need be, act, be corrected (Liang et al. 2026, equations 1 to 3), with a memory of notes for each user.
+
+    Args:
+        memory: of users.
+        llm: a language model, for everything that the agent does; users are another's.
+        feedback: one of `FEEDBACK_SETTINGS`.
+        k: notes that are retrieved.
+        similarity: τ, a cosine; notes at least so like a new one may be merged with it or replaced by it.
+        encoder: of notes and rounds; words by default.
+        task: of the agent, in a sentence for the language model.
+        longest_text: most characters of an instruction, of all options, or of a remark; a longer one is refused.
+        longest_note: most characters of a note, of cues and of a question; a longer one is refused.
+
+    Raises:
+        ConfigError: no such setting, k below 1, or τ outside −1 to 1.
+    """
+
+    kinds = (ANSWER, FEEDBACK)
+
+    def __init__(
+        self,
+        memory: UserMemory,
+        llm: TextGenerator,
+        feedback: str = "both",
+        k: int = 10,
+        similarity: float = 0.3,
+        encoder: ContextEncoder | None = None,
+        *,
+        task: str = CHOICE_TASK,
+        longest_text: int = 40_000,
+        longest_note: int = 2_000,
+    ) -> None:
+        super().__init__(memory, llm, task=task, longest_text=longest_text)
+        if feedback not in FEEDBACK_SETTINGS:
+            raise ConfigError(f"feedback: expected one of {', '.join(FEEDBACK_SETTINGS)}, got {feedback!r}")
+        if k < 1:
+            raise ConfigError(f"k: expected at least 1, got {k}")
+        if not -1.0 <= similarity <= 1.0:
+            raise ConfigError(f"similarity: expected a cosine from -1 to 1, got {similarity}")
+        self._before, self._after = feedback in ("pre", "both"), feedback in ("post", "both")
+        self._k, self._similarity, self._encoder = k, similarity, encoder or HashedWords()
+        self._longest_note = longest_note
+
+    def act(
+        self, user: str, instruction: str, options: Sequence[str], ask: Ask | None = None, key: str | None = None
+    ) -> ChosenAction:
+        """Choose an option, after at most one question.
+
+        Args:
+            user: who it is, from the caller's own login.
+            instruction: I_t.
+            options: O_t, what there is to choose from.
+            ask: the user; None where nobody can be asked: then nothing is written either.
+            key: of the round, unique for the user; a random one by default.
+
+        Raises:
+            ConfigError: there is no option.
+            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+        """
+        if not options:
+            raise ConfigError("options: expected at least one")
+        self._check("instruction", instruction)
+        self._check("options", "\n".join(options))
+        key = uuid.uuid4().hex if key is None else key
+        seen = {"instruction": instruction, "options": list(options)}
+        notes = self._retrieve(user, seen)
+        cues = self._distil(seen, notes)
+        question = self._question(seen, cues) if self._before and ask is not None else ""
+        answer = ""
+        if question and ask is not None:
+            answer = ask(question)
+            self._take_in(user, f"{key}/{ANSWER}", ANSWER, answer, instruction=instruction, question=question)
+        number = self._choose(seen, cues, question, answer)
+        retrieved = tuple(note.key for note in notes)
+        return ChosenAction(key, instruction, number, options[number], cues, retrieved, question, answer)
+
+    def observe_feedback(self, user: str, action: ChosenAction, remark: str) -> bool:
+        """Learn from what the user says of an action. The same remark again changes nothing.
+
+        The remark is safe in the event log before anything is derived from it. When this raises, `catch_up` derives
+        what is missing.
+
+        Args:
+            user: whose round it was.
+            action: as `act` gave it.
+            remark: f_post.
+
+        Returns:
+            Whether this agent learns from feedback after actions at all (`post` and `both`).
+
+        Raises:
+            RepeatedKeyError: there was another remark on this action before.
+            FineGrainedError: as for `act`.
+        """
+        if self._after:
+            says = {"instruction": action.instruction, "action": action.option}
+            self._take_in(user, f"{action.key}/{FEEDBACK}", FEEDBACK, remark, **says)
+        return self._after
+
+    def _retrieve(self, user: str, seen: dict[str, Any]) -> list[Note]:
+        """m_t: the k notes nearest to instruction and options. Nothing is written, nor the user entered."""
+        handle = self.memory.known(user) if self._before or self._after else None
+        if handle is None:
+            return []
+        query = "\n".join([seen["instruction"], *seen["options"]])
+        return nearest_notes(handle.notes(), self._encoder, query, self._k)
+
+    def _distil(self, seen: dict[str, Any], notes: Sequence[Note]) -> str:
+        """What of the notes bears on this round; empty for nothing."""
+        if not notes:
+            return ""
+        reply = self._ask("distil", {**seen, "notes": [note.body["text"] for note in notes]})
+        return reply_field(reply, "cues", self._longest_note)
+
+    def _question(self, seen: dict[str, Any], cues: str) -> str:
+        """q_t; empty where what is known is enough."""
+        reply = self._ask("decide", {**seen, "cues": cues})
+        if _one_of(reply, "decision", ("act", "ask")) == "act":
+            return ""
+        question = reply_field(reply, "question", self._longest_note)
+        if not question:
+            raise UnreadableReplyError("question: expected one where the decision is to ask", reply)
+        return question
+
+    def _choose(self, seen: dict[str, Any], cues: str, question: str, answer: str) -> int:
+        """π_act(I_t, O_t, m_t, q_t, f_pre): the option's number, from 0."""
+        asked = {"question": question, "answer": answer} if question else {}
+        numbered = [f"{number}. {option}" for number, option in enumerate(seen["options"], start=1)]
+        reply = self._ask("choose", {**seen, "options": numbered, "cues": cues, **asked})
+        return int(_one_of(reply, "choice", [str(number + 1) for number in range(len(numbered))])) - 1
+
+    def _take_in(self, user: str, key: str, kind: str, remark: str, **says: str) -> None:
+        """M_t → M_{t+1}: the remark is recorded, then what follows from it is derived and written at once."""
+        self._check("remark", remark)
+        handle = self.memory.user(user)
+        event = handle.record(key, kind, {**says, "remark": remark})
+        if not event.applied:
+            self._learn(handle, event)
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        """Detect, summarise, integrate (section 3.4)."""
+        if _one_of(self._ask("salient", event.body), "salient", ("yes", "no")) == "no":
+            return []
+        said = reply_field(self._ask("summarise", event.body), "note", self._longest_note)
+        if not said:
+            return []
+        near = nearest_notes(handle.notes(), self._encoder, said, self._k, self._similarity)
+        return [self._integrate(event, said, near)]
+
+    def _integrate(self, event: Event, said: str, near: Sequence[Note]) -> NoteChange:
+        """A new note, or one note changed: the language model names it by number, and no other can be touched."""
+        if not near:
+            return self._note(event.key, said)
+        existing = [f"{number}. {note.body['text']}" for number, note in enumerate(near, start=1)]
+        reply = self._ask("integrate", {"note": said, "existing": existing})
+        operation = _one_of(reply, "operation", ("add", "merge", "replace"))
+        if operation == "add":
+            return self._note(event.key, said)
+        target = near[int(_one_of(reply, "number", [str(number + 1) for number in range(len(near))])) - 1]
+        text = said if operation == "replace" else reply_field(reply, "note", self._longest_note)
+        if not text:
+            raise UnreadableReplyError("note: expected the merged text", reply)
+        return self._note(target.key, text, target.version)
+
+    def _note(self, key: str, text: str, version: int = 0) -> NoteChange:
+        vector = to_bytes(self._encoder.encode([text])[0])
+        return NoteChange(key, {"encoder": self._encoder.identity, "text": text}, vector, version)
+
+
+def _one_of(reply: str, field: str, values: Sequence[str]) -> str:
+    """A field that must have one of some values; nothing is guessed."""
+    value = reply_field(reply, field, max(map(len, values)) + 20)
+    if value not in values:
+        raise UnreadableReplyError(
+            f"{field}: expected one of {', '.join(values)} in a reply of a language model", reply
+        )
+    return value

@@ -1,0 +1,210 @@
+"""Running PAHF's four phases: every setting on the same scenes in the same order, each with a memory of its own.
+
+Knows files of scenes, the agent, users and rounds. Does not know any world.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
+from finegrained_rlhf.personalization.pahf.measures import SceneRound, setting_figures, without_agent
+from finegrained_rlhf.personalization.pahf.scenes import Scene, read_scenes
+from finegrained_rlhf.personalization.pahf.users import AdvisingUser
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
+from finegrained_rlhf.text.tables import markdown_table
+
+LEARNING = (1, 3)
+"""The phases in which users can be asked and give feedback."""
+SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4", "frequency1", "frequency3")
+
+
+@dataclass(frozen=True)
+class RunPahf:
+    """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
+
+    Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing, and
+    `rounds.jsonl`, every round, to `output_dir`.
+
+    Attributes:
+        phases: four files of scenes, as `read_scenes` takes them.
+        output_dir: where the results go.
+        llm: the agent's language model.
+        user: who answers and corrects; never asked by `llm`.
+        feedback: the settings to run.
+        iterations: of a learning phase, over all its scenes.
+        k: notes that are retrieved.
+        similarity: τ, a cosine; notes at least so like a new one may be merged with it or replaced by it.
+        encoder: of notes and scenes; None is words.
+        task: of the agent, in a sentence for the language model.
+        answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
+            a language model with an `identity`, such as an endpoint. None keeps none.
+        progress: show a progress bar.
+    """
+
+    every_process: ClassVar[bool] = False
+
+    phases: Sequence[str]
+    output_dir: str
+    llm: TextGenerator
+    user: AdvisingUser
+    feedback: Sequence[str] = FEEDBACK_SETTINGS
+    iterations: int = 3
+    k: int = 10
+    similarity: float = 0.3
+    encoder: ContextEncoder | None = None
+    task: str = CHOICE_TASK
+    answers: str | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.phases, str) or len(self.phases) != 4:
+            raise ConfigError(f"phases: expected four files, got {self.phases!r}")
+        if (
+            not self.feedback
+            or set(self.feedback) - set(FEEDBACK_SETTINGS)
+            or len({*self.feedback}) < len(self.feedback)
+        ):
+            raise ConfigError(f"feedback: expected some of {', '.join(FEEDBACK_SETTINGS)}, each once")
+        if self.iterations < 1 or self.k < 1:
+            raise ConfigError(f"iterations and k: expected at least 1, got {self.iterations} and {self.k}")
+        if not -1.0 <= self.similarity <= 1.0:
+            raise ConfigError(f"similarity: expected a cosine from -1 to 1, got {self.similarity}")
+        if self.answers is not None and not hasattr(self.llm, "identity"):
+            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+
+    def run(self) -> dict[str, Any]:
+        """Run every setting, write the results, print a table.
+
+        Returns:
+            What `summary.json` has: `settings`, `baselines` by phase, `scenes` and `left_out` by phase, and
+            `unchanged_in_tests`: whether every memory's files were, byte by byte, the same after a test as before.
+
+        Raises:
+            FineGrainedError: a file is not as it should be, or a language model gives no answer.
+        """
+        files = [read_scenes(path) for path in self.phases]
+        scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
+        llm = self.llm
+        if self.answers is not None:
+            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        played, unchanged = list[SceneRound](), True
+        for setting in self.feedback:
+            rounds, kept = self._play(setting, llm, scenes)
+            played += rounds
+            unchanged = unchanged and kept
+        found = {
+            "settings": {
+                name: setting_figures([one for one in played if one.setting == name]) for name in self.feedback
+            },
+            "baselines": {f"phase{phase}": without_agent(own) for phase, own in scenes.items()},
+            "scenes": {f"phase{phase}": len(own) for phase, own in scenes.items()},
+            "left_out": {f"phase{phase}": file.left_out for phase, file in enumerate(files, start=1)},
+            "unchanged_in_tests": unchanged,
+        }
+        directory = Path(self.output_dir)
+        write_jsonl(directory / "rounds.jsonl", (asdict(one) for one in played))
+        write_json(directory / "summary.json", found)
+        rows = [{"agent": name, **figures} for name, figures in final_figures(found).items()]
+        print(
+            f"{markdown_table(rows, ['agent', *SHOWN_FIGURES])}\n{len(played)} rounds -> {directory / 'summary.json'}"
+        )
+        return found
+
+    def _play(
+        self, setting: str, llm: TextGenerator, scenes: dict[int, tuple[Scene, ...]]
+    ) -> tuple[list[SceneRound], bool]:
+        """The rounds of one setting, whose memory begins empty and is gone at the end; whether tests left it alone."""
+        turns = {phase: self.iterations if phase in LEARNING else 1 for phase in scenes}
+        total = sum(turns[phase] * len(own) for phase, own in scenes.items())
+        played: list[SceneRound] = []
+        unchanged = True
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            progress_bar(setting, total, "scene", self.progress) as bar,
+        ):
+            memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
+            agent = Pahf(memory, meter, setting, self.k, self.similarity, self.encoder, task=self.task)
+            for phase, own in scenes.items():
+                before = _hashes(directory)
+                for iteration in range(1, turns[phase] + 1):
+                    for scene in own:
+                        played.append(self._round(agent, setting, meter, scene, (phase, iteration)))
+                        bar.update()
+                unchanged = unchanged and (phase in LEARNING or _hashes(directory) == before)
+            memory.close()
+        return played, unchanged
+
+    def _round(
+        self, agent: Pahf, setting: str, meter: MeteredGenerator, scene: Scene, at: tuple[int, int]
+    ) -> SceneRound:
+        phase, iteration = at
+        before, learns = meter.expense, phase in LEARNING
+
+        def ask(question: str) -> str:
+            return self.user.answer(scene, question, phase)
+
+        key = f"{phase}.{iteration}/{scene.id}"
+        action = agent.act(scene.user, scene.instruction, scene.options, ask if learns else None, key)
+        correct = action.option == scene.intent
+        given = learns and not correct and setting in ("post", "both")
+        if given:
+            agent.observe_feedback(scene.user, action, self.user.correct(scene, action.option, phase))
+        after = meter.expense
+        return SceneRound(
+            setting=setting,
+            phase=phase,
+            iteration=iteration,
+            scene=scene.id,
+            user=scene.user,
+            option=action.option,
+            correct=correct,
+            asked=bool(action.question),
+            given=given,
+            question=action.question,
+            cues=action.cues,
+            calls=after.calls - before.calls,
+            tokens_in=after.tokens_in - before.tokens_in,
+            tokens_out=after.tokens_out - before.tokens_out,
+        )
+
+
+def final_figures(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """One row a setting and baseline, of what `summary.json` has.
+
+    Returns:
+        `success1` to `success4`, `acpe1`, `acpe3`, `frequency1`, `frequency3`: of the phase's last iteration; `first1`
+        and `first3`: success of its first one. Who looks at nothing needs no user and makes the same errors each time.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for setting, figures in summary["settings"].items():
+        row = {f"success{phase}": figures[f"phase{phase}"]["success"][-1] for phase in (1, 2, 3, 4)}
+        for phase in LEARNING:
+            own = figures[f"phase{phase}"]
+            row[f"first{phase}"] = own["success"][0]
+            row |= {f"{name}{phase}": own[name][-1] for name in ("acpe", "frequency")}
+        rows[setting] = row
+    for name in ("chance", "constant", "constant_option", "oracle"):
+        row = {f"success{phase}": summary["baselines"][f"phase{phase}"][name] for phase in (1, 2, 3, 4)}
+        for phase in LEARNING:
+            share = row[f"success{phase}"]
+            row |= {f"first{phase}": share, f"acpe{phase}": 1.0 - share, f"frequency{phase}": 0.0}
+        rows[name] = row
+    return rows
+
+
+def _hashes(directory: str) -> dict[str, str]:
+    """SHA-256 of a memory's database and its log; `-shm`, which holds locks and no content, is left out."""
+    files = sorted(path for path in Path(directory).iterdir() if not path.name.endswith("-shm"))
+    return {path.name: sha256_of(path) for path in files}

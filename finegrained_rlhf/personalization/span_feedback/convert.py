@@ -1,0 +1,107 @@
+"""Edits of an application as a feedback file: what `scripts/edits_to_feedback.py` runs.
+
+Knows the event log of a memory, files of edits and feedback records. Does not know learners or reward models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.checks import as_object, get_field, require_text
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
+from finegrained_rlhf.personalization.learners.base import EDIT
+from finegrained_rlhf.personalization.span_feedback.changes import edit_errors
+from finegrained_rlhf.personalization.store.memory import UserMemory
+
+
+@dataclass(frozen=True)
+class EditsToFeedback:
+    """Write edits as span feedback for `train_reward_model.py` with `taxonomy=edits`.
+
+    A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
+    spans are those of `edit_errors`. A draft that was left as it is has none. No user is named in the file. It is a
+    copy: `forget` does not reach it.
+
+    Attributes:
+        output: feedback FILE.
+        data: FILE of edits, one a line: `context`, `draft`, `edited`; None where a memory is read.
+        memory: SQLite FILE of a `UserMemory`; None where `data` is read.
+        users: whose edits of the memory are taken, by name: the application says who has agreed.
+    """
+
+    every_process: ClassVar[bool] = False
+
+    output: str
+    data: str | None = None
+    memory: str | None = None
+    users: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.memory is None):
+            raise ConfigError("expected either data, a file of edits, or memory, the file of a memory")
+        if (self.memory is not None) != bool(self.users):
+            raise ConfigError("users: expected names of users with a memory, and none without")
+
+    def run(self) -> list[FeedbackRecord]:
+        """Read, compare, write; prints how many spans of each type there are, and what was left out.
+
+        Raises:
+            DataError: a file is missing or damaged, a user is unknown, or no record is left.
+        """
+        records, types, blank = dict[str, FeedbackRecord](), Counter[str](), 0
+        for key, edit in self._edits():
+            if not words_and_marks(edit["draft"]):
+                blank += 1  # there is nothing that could be marked
+                continue
+            name = f"edit-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+            feedback = Feedback(edit_errors(edit["draft"], edit["edited"]), (), edit["edited"])
+            types.update(error.error_type for error in feedback.errors)
+            records[name] = FeedbackRecord(name, edit["context"], (), (edit["draft"],), feedback)
+        if not records:
+            raise DataError("no edit is left: nothing is written", file=self.output)
+        write_feedback(self.output, records.values())
+        spans = ", ".join(f"{count} {name}" for name, count in sorted(types.items())) or "no span"
+        print(f"{len(records)} records, {spans} -> {self.output}")
+        if blank:
+            print(f"  left out: drafts without a word: {blank}")
+        return list(records.values())
+
+    def _edits(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Each edit with what makes it unique."""
+        if self.data is not None:
+            for number, row in enumerate(read_jsonl(self.data)):
+                try:
+                    yield f"{number}", _edit(row)
+                except DataError as error:
+                    raise error.at(file=self.data, record=number) from None
+            return
+        path = Path(str(self.memory))
+        if not path.is_file():
+            raise DataError("expected the file of a memory", file=path)
+        memory = UserMemory(path)
+        try:
+            for name in self.users:
+                handle = memory.known(name)
+                if handle is None:
+                    raise DataError("there is no such user", file=path, field="users")
+                for event in handle.events(EDIT):
+                    yield f"{name}\0{event.key}", _edit(event.body)
+        finally:
+            memory.close()
+
+
+def _edit(row: Any) -> dict[str, str]:
+    row = as_object(row, "edit")
+    return {
+        name: require_text(get_field(row, name), name, empty=name != "context")
+        for name in ("context", "draft", "edited")
+    }

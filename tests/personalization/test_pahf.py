@@ -1,0 +1,209 @@
+"""PAHF against the paper's loop, step by step, with a language model that follows a script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
+from finegrained_rlhf.personalization import Pahf, UserMemory
+from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
+from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
+from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
+
+DRINK, DRINKS = "Bring me a drink", ["cold tea", "hot tea"]
+
+
+class Model:
+    """Answers from a table by template; keeps what it was asked."""
+
+    def __init__(self, **replies: Any) -> None:
+        self.replies: dict[str, Any] = {
+            "distil": {"cues": "known"},
+            "decide": {"decision": "act"},
+            "choose": {"choice": "1"},
+            "salient": {"salient": "yes"},
+            "summarise": {"note": "drink: hot"},
+            "integrate": {"operation": "add", "number": "", "note": ""},
+        } | replies
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, prompt: str) -> str:
+        data = fenced_data(prompt)
+        (name,) = (
+            name
+            for name, is_asked in {
+                "distil": '{"cues"' in prompt,
+                "decide": '{"decision"' in prompt,
+                "choose": '{"choice"' in prompt,
+                "salient": '{"salient"' in prompt,
+                "summarise": '{"note": "..."}' in prompt,
+                "integrate": '{"operation"' in prompt,
+            }.items()
+            if is_asked
+        )
+        self.asked.append((name, data))
+        reply = self.replies[name]
+        reply = reply(data) if callable(reply) else reply
+        return reply if isinstance(reply, str) else json.dumps(reply)
+
+    def steps(self) -> list[str]:
+        names = [name for name, _ in self.asked]
+        self.asked.clear()
+        return names
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> UserMemory:
+    return UserMemory(tmp_path / "users.db", durable=False)
+
+
+def pahf(memory: UserMemory, model: Model, **keys: Any) -> Pahf:
+    return Pahf(memory, ScriptedGenerator(model), **keys)
+
+
+def texts(memory: UserMemory, user: str = "ada") -> list[str]:
+    return [note.body["text"] for note in memory.user(user).notes()]
+
+
+def test_a_round_is_the_loop_of_the_paper(memory: UserMemory) -> None:
+    model = Model(decide={"decision": "ask", "question": "Hot or cold?"}, choose={"choice": "2"})
+    agent = pahf(memory, model)
+    questions: list[str] = []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        assert memory.known("ada") is None  # nothing is written before the answer
+        return "Hot, always."
+
+    action = agent.act("ada", DRINK, DRINKS, ask, key="one")
+    assert questions == ["Hot or cold?"]
+    assert (action.number, action.option, action.answer, action.retrieved) == (1, "hot tea", "Hot, always.", ())
+    chosen = model.asked[-1][1]
+    assert chosen["answer"] == "Hot, always." and chosen["options"] == ["1. cold tea", "2. hot tea"]
+    assert model.steps() == ["decide", "salient", "summarise", "choose"]  # there was no note to distil or to merge with
+    assert [(event.key, event.kind) for event in memory.user("ada").events()] == [("one/answer", "answer")]
+    assert texts(memory) == ["drink: hot"]
+
+    model.replies |= {"decide": {"decision": "act"}, "integrate": {"operation": "replace", "number": "1", "note": "x"}}
+    model.replies["summarise"] = {"note": "drink: cold"}
+    second = agent.act("ada", DRINK, DRINKS, ask, key="two")
+    assert second.retrieved == ("one/answer",) and second.cues == "known" and second.question == ""
+    assert model.asked[0] == ("distil", {"instruction": DRINK, "options": DRINKS, "notes": ["drink: hot"]})
+    assert agent.observe_feedback("ada", second, "No, cold from now on.")
+    assert model.steps() == ["distil", "decide", "choose", "salient", "summarise", "integrate"]
+    assert texts(memory) == ["drink: cold"] and memory.user("ada").notes()[0].version == 2
+    agent.observe_feedback("ada", second, "No, cold from now on.")
+    assert model.steps() == []  # learnt once
+    with pytest.raises(RepeatedKeyError):
+        agent.observe_feedback("ada", second, "Something else.")
+
+
+@pytest.mark.parametrize("setting", FEEDBACK_SETTINGS)
+def test_settings(setting: str, memory: UserMemory) -> None:
+    model = Model(decide={"decision": "ask", "question": "Which?"})
+    agent = pahf(memory, model, feedback=setting)
+    action = agent.act("ada", DRINK, DRINKS, lambda question: "Hot.", key="one")
+    assert agent.observe_feedback("ada", action, "Wrong.") is (setting in ("post", "both"))
+    handle = memory.known("ada")
+    kinds = [] if handle is None else [event.kind for event in handle.events()]
+    assert kinds == {"none": [], "pre": ["answer"], "post": ["feedback"], "both": ["answer", "feedback"]}[setting]
+    assert bool(action.question) is (setting in ("pre", "both"))
+    model.asked.clear()
+    agent.act("ada", DRINK, DRINKS)  # nobody to ask
+    assert model.steps() == (["choose"] if setting == "none" else ["distil", "choose"])
+
+
+def test_a_remark_without_a_preference_leaves_no_note(memory: UserMemory) -> None:
+    model = Model(salient={"salient": "no"})
+    agent = pahf(memory, model)
+    agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "Thank you.")
+    assert texts(memory) == [] and not memory.user("ada").pending() and len(memory.user("ada").events()) == 1
+
+
+def test_a_merge_touches_the_named_note_only(memory: UserMemory) -> None:
+    notes = iter(["drink in the morning: hot", "drink at night: cold", "drink at night: sweet"])
+    model = Model(summarise=lambda data: {"note": next(notes)})
+    agent = pahf(memory, model, similarity=0.0)
+    for round_ in ("one", "two"):
+        agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS, key=round_), "That was wrong.")
+    before = memory.user("ada").note("one/feedback")
+
+    def merged(data: dict[str, Any]) -> dict[str, str]:
+        number = next(line[0] for line in data["existing"] if "night" in line)
+        return {"operation": "merge", "number": number, "note": "drink at night: cold and sweet"}
+
+    model.replies["integrate"] = merged
+    agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS, key="three"), "Sweet, too.")
+    assert sorted(texts(memory)) == ["drink at night: cold and sweet", "drink in the morning: hot"]
+    assert memory.user("ada").note("one/feedback") == before
+    assert memory.user("ada").note("three/feedback") is None
+
+
+@pytest.mark.parametrize(
+    ("step", "reply"),
+    [
+        ("choose", {"choice": "3"}),
+        ("choose", {"choice": "0"}),
+        ("choose", "the first one"),
+        ("decide", {"decision": "maybe"}),
+        ("decide", {"decision": "ask", "question": " "}),
+        ("salient", {"salient": "yes, certainly, because it says so"}),
+        ("integrate", {"operation": "delete", "number": "1", "note": ""}),
+        ("integrate", {"operation": "replace", "number": "2", "note": ""}),
+        ("integrate", {"operation": "merge", "number": "1", "note": ""}),
+    ],
+)
+def test_replies_that_do_not_fit_change_nothing(step: str, reply: Any, memory: UserMemory) -> None:
+    agent = pahf(memory, Model())
+    agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS, key="one"), "Hot.")
+    wrong = pahf(memory, Model(**{step: reply}))
+    before = memory.user("ada").notes()
+    with pytest.raises(UnreadableReplyError):
+        action = wrong.act("ada", DRINK, DRINKS, lambda question: "Hot.", key="two")
+        wrong.observe_feedback("ada", action, "Hot.")
+    assert memory.user("ada").notes() == before
+    assert agent.catch_up("ada") == (step in ("salient", "integrate"))  # what was said is not lost
+    assert not memory.user("ada").pending()
+
+
+def test_a_note_that_changed_meanwhile_is_derived_again(memory: UserMemory) -> None:
+    agent = pahf(memory, Model())
+    agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS, key="one"), "Hot.")
+    other = pahf(memory, Model(integrate={"operation": "replace", "number": "1", "note": ""}))
+    calls = []
+
+    def late(data: dict[str, Any]) -> dict[str, str]:
+        calls.append(data["existing"])
+        if len(calls) == 1:
+            other.observe_feedback("ada", other.act("ada", DRINK, DRINKS, key="other"), "Hot, I said.")
+        return {"operation": "merge", "number": "1", "note": "drink: hot, in a cup"}
+
+    slow = pahf(memory, Model(integrate=late))
+    slow.observe_feedback("ada", slow.act("ada", DRINK, DRINKS, key="two"), "In a cup.")
+    assert len(calls) == 2 and texts(memory) == ["drink: hot, in a cup"]
+    assert memory.user("ada").notes()[0].version == 3
+
+
+def test_users_are_apart_and_acting_alone_writes_nothing(memory: UserMemory) -> None:
+    agent = pahf(memory, Model())
+    agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "Hot.")
+    assert agent.act("bob", DRINK, DRINKS).retrieved == () and memory.known("bob") is None
+    assert agent.forget("ada") and memory.known("ada") is None and agent.act("ada", DRINK, DRINKS).cues == ""
+
+
+def test_what_is_refused(memory: UserMemory) -> None:
+    for keys in ({"feedback": "all"}, {"k": 0}, {"similarity": 1.5}):
+        with pytest.raises(ConfigError):
+            pahf(memory, Model(), **keys)
+    agent = pahf(memory, Model(), longest_text=20)
+    with pytest.raises(ConfigError):
+        agent.act("ada", DRINK, [])
+    with pytest.raises(MemoryLimitError):
+        agent.act("ada", "x" * 21, DRINKS)
+    with pytest.raises(MemoryLimitError):
+        agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "x" * 21)

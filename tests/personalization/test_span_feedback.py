@@ -1,0 +1,139 @@
+"""Edits as span feedback: categories by rule, nothing lost on the way, and labels that a reward model can learn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.core.generation.protocol import words_and_marks
+from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
+from finegrained_rlhf.feedback.reading import read_feedback
+from finegrained_rlhf.feedback.records import SpanError
+from finegrained_rlhf.feedback.taxonomy import Taxonomy
+from finegrained_rlhf.personalization import EditsToFeedback, NoLearning, UserMemory
+from finegrained_rlhf.personalization.span_feedback.changes import edit_errors, words_after
+from reward_models.kinds.segment import SegmentKind
+
+ROOT = Path(__file__).parents[2]
+
+
+def marked(draft: str, edited: str) -> list[tuple[str, str, str | None]]:
+    return [(draft[e.start : e.end], e.error_type, e.explanation) for e in edit_errors(draft, edited)]
+
+
+def test_the_rules() -> None:
+    assert marked("The big red dog ran.", "The dog ran.") == [("big red", "irrelevant", None)]
+    assert marked("The red dog ran.", "The blue dog ran.") == [("red", "wrong", "replaced by: blue")]
+    assert marked("The dog ran.", "The dog ran home, alone.") == [("ran", "missing", "added after it: home, alone")]
+    assert marked("Dogs run.", "All dogs run.") == [("Dogs", "wrong", "replaced by: All dogs")]
+    assert marked("dogs run", "All dogs run") == [("dogs", "missing", "added before it: All")]
+    assert marked("It is so.", "It  is\nso.") == [] == marked("It is so.", "It is so.")
+    assert marked("It is so.", "") == [("It is so.", "irrelevant", None)]
+    assert [kind for _, kind, _ in marked("a", "x a y")] == ["missing", "missing"]
+    for blank in ("", " \n"):
+        with pytest.raises(ValueError):
+            edit_errors(blank, "a")
+
+
+texts = st.lists(st.sampled_from(["a", "b", "c", "Dog", ",", ".", "\n", "  "]), max_size=12).map(" ".join)
+
+
+@given(texts.filter(lambda text: bool(text.strip())), texts)
+def test_nothing_is_lost(draft: str, edited: str) -> None:
+    errors = edit_errors(draft, edited)
+    assert words_after(draft, errors) == words_and_marks(edited)
+    assert all(draft[error.start : error.end].strip() for error in errors)
+    spans = [error for error in errors if error.error_type != "missing"]
+    assert all(left.end <= right.start for left, right in zip(spans, spans[1:], strict=False))
+
+
+def test_marks_of_others_are_refused() -> None:
+    for wrong in (SpanError(0, 1, "wrong"), SpanError(0, 1, "irrelevant", "replaced by: b")):
+        with pytest.raises(ValueError):
+            words_after("a b", [wrong])
+
+
+def taxonomy() -> Taxonomy:
+    values = yaml.safe_load((ROOT / "conf/taxonomy/edits.yaml").read_text(encoding="utf-8"))
+    del values["_target_"]
+    return Taxonomy(**values)
+
+
+EDITS = [
+    {"context": "Dogs", "draft": "The red dog ran. It was late.", "edited": "The blue dog ran. It was late."},
+    {"context": "Cats", "draft": "The cat slept.", "edited": "The cat slept."},
+    {"context": "Birds", "draft": "Birds, of course, sing. They fly.", "edited": "Birds sing. They fly high."},
+    {"context": "Nothing", "draft": " ", "edited": "Something."},
+]
+
+
+def test_a_file_of_edits_becomes_feedback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "edits.jsonl", EDITS)
+    records = EditsToFeedback(str(tmp_path / "feedback.json"), data=str(tmp_path / "edits.jsonl")).run()
+    assert "3 records" in (said := capsys.readouterr().out) and "without a word: 1" in said
+    read = read_feedback(tmp_path / "feedback.json", taxonomy())
+    assert read == records
+    for record, edit in zip(read, EDITS, strict=False):
+        assert record.feedback is not None and record.feedback.corrected_prediction == edit["edited"]
+        assert words_after(record.predictions[0], record.feedback.errors) == words_and_marks(edit["edited"])
+    again = EditsToFeedback(str(tmp_path / "again.json"), data=str(tmp_path / "edits.jsonl")).run()
+    assert again == records
+
+
+class Pieces:
+    """Cuts after full stops, and after commas too."""
+
+    def sentences(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"[^\s.][^.]*\.", text)]
+
+    def sub_sentences(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"[^\s.,][^.,]*[.,]", text)]
+
+
+def test_a_reward_model_gets_labels_of_it(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "edits.jsonl", EDITS)
+    records = EditsToFeedback(str(tmp_path / "feedback.json"), data=str(tmp_path / "edits.jsonl")).run()
+    marks = taxonomy()
+    found = {}
+    for name, category in marks.categories.items():
+        kind = SegmentKind.of(category, marks)
+        found[name] = [kind.labels(record, Pieces()).labels for record in records]
+    assert found["missing"] == [(0, 0), (0,), (0, 1)]  # by sentence: "They fly." lacks something
+    assert sum(found["wrong"][0]) == 1 and found["wrong"][0][0] == 1 and not any(found["wrong"][1] + found["wrong"][2])
+    assert sum(found["irrelevant"][2]) >= 1 and found["irrelevant"][2][-1] == 0 and not any(found["irrelevant"][1])
+
+
+def test_the_events_of_a_memory_become_feedback(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    learner = NoLearning(memory, ScriptedGenerator(lambda prompt: "The red dog ran."))
+    for user in ("ada", "bob"):
+        draft = learner.respond(user, "Dogs", key="one")
+        learner.observe_edit(user, "Dogs", draft, f"The dog of {user} ran.")
+    memory.close()
+    keys = {"memory": str(tmp_path / "users.db")}
+    (record,) = EditsToFeedback(str(tmp_path / "ada.json"), **keys, users=["ada"]).run()
+    assert record.question == "Dogs" and record.feedback is not None
+    assert record.feedback.corrected_prediction == "The dog of ada ran." and "ada" not in record.id
+    assert len(EditsToFeedback(str(tmp_path / "both.json"), **keys, users=["ada", "bob"]).run()) == 2
+    with pytest.raises(DataError, match="no such user"):
+        EditsToFeedback(str(tmp_path / "x.json"), **keys, users=["eve"]).run()
+    with pytest.raises(DataError):
+        EditsToFeedback(str(tmp_path / "x.json"), memory=str(tmp_path / "none.db"), users=["ada"]).run()
+    assert not (tmp_path / "none.db").exists() and not (tmp_path / "x.json").exists()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for wrong in ({}, {"data": "a", "memory": "b", "users": ["c"]}, {"memory": "b"}, {"data": "a", "users": ["c"]}):
+        with pytest.raises(ConfigError):
+            EditsToFeedback("out.json", **wrong)
+    for rows in ([{"context": "a", "draft": "b"}], [EDITS[3]], [{**EDITS[0], "context": ""}]):
+        write_jsonl(tmp_path / "edits.jsonl", rows)
+        with pytest.raises(DataError):
+            EditsToFeedback(str(tmp_path / "out.json"), data=str(tmp_path / "edits.jsonl")).run()
