@@ -150,16 +150,13 @@ class Assistant:
         expected = f"expected the evidence of {len(dialogue) // 2} earlier answers, got {len(before)}"
         require(len(before) == len(dialogue) // 2, expected, "earlier")
         candidates = self._candidates(dialogue, before)
-        kind: ResponseType | None = None
+        known = {passage.id: passage for passage in candidates}
         if self.identifier is None:
             said = self._said(dialogue, candidates, joint=True)
-            known = {passage.id: passage for passage in candidates}
             evidence = [known[name] for name in said.evidence]
             kind = self._type(dialogue, evidence)
         else:
-            names = self.identifier.select(dialogue, before, candidates)
-            known = {passage.id: passage for passage in candidates}
-            evidence = [known[name] for name in names]
+            evidence = [known[name] for name in self.identifier.select(dialogue, before, candidates)]
             kind = self._type(dialogue, evidence)
             asked = with_type(dialogue, kind) if self.settings.typed and kind is not None else dialogue
             said = self._said(asked, evidence, joint=False)

@@ -248,7 +248,7 @@ class Seq2SeqPolicy(Policy):
         return t5.ALIGNED if self.device.type == "cuda" and t5.is_t5(self.model) else 1
 
     def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor:
-        return encode_in_pieces(self.model, prompts, ids, mask, self.multiple)
+        return encode_in_pieces(self.model, prompts, ids, mask)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""

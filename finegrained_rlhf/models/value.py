@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.models.families import seq2seq, t5
+from finegrained_rlhf.models.families import seq2seq
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.families.pieces import encode_in_pieces
@@ -94,14 +93,11 @@ class SeparateValueModel(nn.Module):
             states = computed(self.backbone, partial(causal_states, self.backbone, *inputs))
         else:
             mask = memory.prompt_mask
-            encode = partial(encode_in_pieces, self.backbone, memory.prompts, multiple=self._multiple(mask.device))
+            encode = partial(encode_in_pieces, self.backbone, memory.prompts)
             encoded = computed(self.backbone, encode, memory.prompt_ids, mask)
             rest = mask, prompt_index, response_ids, self.start_ids
             states = computed(self.backbone, lambda given: seq2seq.decoder_states(self.backbone, given, *rest), encoded)
         return self.head(states).float()
-
-    def _multiple(self, device: torch.device) -> int:
-        return t5.ALIGNED if device.type == "cuda" and t5.is_t5(self.backbone) else 1
 
 
 class SharedTrunkValueModel(nn.Module):

@@ -19,7 +19,7 @@ from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
+from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.retrieval.runs import write_trec_run
 
@@ -118,12 +118,7 @@ class Search:
         queries = [Query(str(i), text) for i, text in enumerate(self.queries, 1)]
         queries = queries if self.input is None else read_queries(self.input)
         retriever = self.retriever.open(Path(self.index))
-        found: list[list[Hit]] = []
-        with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= self.batch_size) as bar:
-            for start in range(0, len(queries), self.batch_size):
-                batch = queries[start : start + self.batch_size]
-                found += retriever.search([query.text for query in batch], self.k)
-                bar.update(len(batch))
+        found = search_all(retriever, [query.text for query in queries], self.k, self.batch_size)
         if not self._json:
             write_trec_run(self.output, {query.id: hits for query, hits in zip(queries, found, strict=True)}, self.name)
         else:
@@ -144,6 +139,17 @@ class Search:
             return
         for row in rows:
             print(json.dumps(row, ensure_ascii=False))
+
+
+def search_all(retriever: Retriever, queries: Sequence[str], k: int, batch_size: int) -> list[list[Hit]]:
+    """The best passages for each query, searched in batches under a progress bar."""
+    found: list[list[Hit]] = []
+    with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= batch_size) as bar:
+        for start in range(0, len(queries), batch_size):
+            batch = queries[start : start + batch_size]
+            found += retriever.search(batch, k)
+            bar.update(len(batch))
+    return found
 
 
 def hit_row(hit: Hit, passage: Passage | None) -> dict[str, Any]:

@@ -87,9 +87,12 @@ def _pieces(item: PromptInput, most: int) -> _Pieces:
     turns = known.get("turns")
     if turns is None:
         return _Pieces((f"question: {known['question']}",), tuple(f"context: {context_text([p])}" for p in passages))
-    first, last = (0,) if len(turns) > 1 else (), len(turns) - 1
-    heads = (conversation_text(turns, [*first, *range(start, last + 1)]) for start in range(1, max(last, 1) + 1))
-    return _Pieces(tuple(heads) if len(turns) > 1 else (conversation_text(turns),), tuple(map(evidence_text, passages)))
+    evidence = tuple(map(evidence_text, passages))
+    if len(turns) == 1:
+        return _Pieces((conversation_text(turns),), evidence)
+    later = range(1, len(turns))
+    heads = tuple(conversation_text(turns, [0, *range(start, len(turns))]) for start in later)
+    return _Pieces(heads, evidence)
 
 
 class _Fitter:

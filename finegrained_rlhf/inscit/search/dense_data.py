@@ -18,7 +18,7 @@ from finegrained_rlhf.inscit.data.passages import corpus_passages
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
-from finegrained_rlhf.inscit.search.retrieve import search_all
+from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tqdm import tqdm
-
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
-from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
+from finegrained_rlhf.retrieval.jobs import search_all
+from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
 
@@ -61,17 +60,6 @@ class RetrieveEvidence:
         write_retrieved(self.output, turns, found)
         print(f"{len(turns)} turns, {self.k} passages at most -> {self.output}")
         return len(turns)
-
-
-def search_all(retriever: Retriever, queries: Sequence[str], k: int, batch_size: int) -> list[list[Hit]]:
-    """The best passages for each query, searched in batches under a progress bar."""
-    found: list[list[Hit]] = []
-    with tqdm(total=len(queries), desc="searching", unit="query", disable=len(queries) <= batch_size) as bar:
-        for start in range(0, len(queries), batch_size):
-            batch = queries[start : start + batch_size]
-            found += retriever.search(batch, k)
-            bar.update(len(batch))
-    return found
 
 
 def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequence[Sequence[Hit]]) -> None:

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
-from finegrained_rlhf.models.families import seq2seq
+from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.runtime.sharding.shards import COMPUTED
 
 PIECE_TOKENS = 1 << 14
 """Tokens that go through the encoder at once, padding included: a batch of pieces of similar length."""
 
 
-def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor, multiple: int = 1) -> Tensor:
+def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor:
     """Encoder output [P, L, D] of prompts, each of which is encoded whole or by pieces.
 
     Args:
@@ -32,7 +32,6 @@ def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: T
         prompts: the P prompts; `Prompt.pieces` says where they are cut.
         ids: int64 [P, L], right-padded.
         mask: int64 [P, L], 1 = real.
-        multiple: of how many tokens the padded length of a batch of pieces is a multiple.
 
     Raises:
         ModelError: a piece has more tokens than the model has positions.
@@ -45,9 +44,10 @@ def encode_in_pieces(model: Any, prompts: Sequence[Prompt], ids: Tensor, mask: T
     sharded = COMPUTED in vars(model)
     together = max(1, PIECE_TOKENS // max(max(lengths), 1))
     groups = [list(range(len(rows)))] if sharded else length_groups(lengths, together, batch_overhead(ids.device))
+    aligned = t5.ALIGNED if ids.is_cuda and t5.is_t5(model) else 1
     states, targets = [], []
     for group in groups:
-        piece_ids, piece_mask = pad_rows([rows[i] for i in group], 0, ids.device, multiple)
+        piece_ids, piece_mask = pad_rows([rows[i] for i in group], 0, ids.device, aligned)
         encoded = seq2seq.encode(model, piece_ids, piece_mask)
         real = torch.tensor([i * piece_ids.shape[1] + t for i, n in enumerate(group) for t in range(lengths[n])])
         states.append(encoded.flatten(0, 1).index_select(0, on_device(real, ids.device)))

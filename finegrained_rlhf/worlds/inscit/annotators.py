@@ -19,8 +19,9 @@ from finegrained_rlhf.inscit.data.records import (
     InscitLabel,
     ResponseType,
 )
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.worlds.inscit.articles import WorldArticle, WorldPassage
-from finegrained_rlhf.worlds.inscit.grammar import NO_INFORMATION, Statement, offered, related, told
+from finegrained_rlhf.worlds.inscit.grammar import Statement, offered, related, told
 from finegrained_rlhf.worlds.inscit.lexicon import SECTION_OF, TOPICS
 from finegrained_rlhf.worlds.inscit.questions import MANY, InscitQuestion, entities_of
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from finegrained_rlhf.worlds.inscit.lexicon import ENTITY_KINDS, PERIODS, SECTION_OF, SECTIONS, TOPICS
 
-NO_INFORMATION = "Sorry, I did not find any useful information."
-"""The answer that rests on nothing."""
 PASSAGE_SENTENCES: tuple[str, ...] = (
     "In the {period} period the {attribute} of {entity} was the {value}.",
     "The {value} was the {attribute} of {entity} in the {period} period.",

@@ -16,6 +16,7 @@ from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.reading import write_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.inscit.reader.targets import joint_target, with_type
 from finegrained_rlhf.retrieval.passages.pages import page_passages
 from finegrained_rlhf.text.templates import conversation_text, evidence_text
@@ -25,7 +26,6 @@ from finegrained_rlhf.worlds.inscit.annotators import AnnotatorHabits
 from finegrained_rlhf.worlds.inscit.articles import ArticleConfig, WorldArticle, draw_articles
 from finegrained_rlhf.worlds.inscit.conversations import ConversationConfig, DrawnConversation, draw_conversation
 from finegrained_rlhf.worlds.inscit.grammar import (
-    NO_INFORMATION,
     PASSAGE_SENTENCES,
     Statement,
     offered,

@@ -10,9 +10,9 @@ import pytest
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.worlds.inscit import ArticleConfig, InscitOracle, MakeInscitWorld
 from finegrained_rlhf.worlds.inscit.grammar import (
-    NO_INFORMATION,
     PASSAGE_SENTENCES,
     Statement,
     offered,

@@ -26,6 +26,7 @@ from finegrained_rlhf.inscit.data.records import (
     InscitTurn,
     turns_of,
 )
+from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config, Bm25Index
 from finegrained_rlhf.retrieval.passages.pages import MakeCorpus
@@ -33,7 +34,7 @@ from finegrained_rlhf.worlds.inscit import lexicon
 from finegrained_rlhf.worlds.inscit.annotators import AnnotatorHabits, answer
 from finegrained_rlhf.worlds.inscit.articles import ArticleConfig, WorldArticle, WorldPassage, draw_articles
 from finegrained_rlhf.worlds.inscit.conversations import ConversationConfig
-from finegrained_rlhf.worlds.inscit.grammar import NO_INFORMATION, Statement
+from finegrained_rlhf.worlds.inscit.grammar import Statement
 from finegrained_rlhf.worlds.inscit.make import PAGES, PASSAGES, MakeInscitWorld
 from finegrained_rlhf.worlds.inscit.questions import InscitQuestion
 
