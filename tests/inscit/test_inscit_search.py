@@ -43,10 +43,12 @@ def test_ways_to_ask() -> None:
         "context": "who made it a goat and when",
         "first_last": "who made it and when",
         "turns": "who made it [SEP] a goat [SEP] and when",
+        "recent_turns": "who made it [SEP] a goat [SEP] and when",
     }
     assert {kind: evidence_query(CONTEXT, kind) for kind in asked} == asked
     assert evidence_query(CONTEXT[:1], "first_last") == "who made it"
     assert evidence_query(("and where", "here", *CONTEXT), "recent") == "who made it a goat and when"
+    assert evidence_query(("and where", "here", *CONTEXT), "recent_turns") == asked["turns"]
 
 
 def test_every_turn_is_searched_for_and_scored(files: dict[str, str]) -> None:
@@ -92,7 +94,7 @@ def test_records_for_a_dense_retriever_hold_no_gold_among_negatives(files: dict[
 
 
 def test_what_cannot_be_searched_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="query: expected last_turn, recent, context, first_last, turns, got 'all'"):
+    with pytest.raises(ConfigError, match="query: expected last_turn, .*, turns, recent_turns, got 'all'"):
         RetrieveEvidence(**files, query="all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="k: expected at least 1, got 0"):
         RetrieveEvidence(**files, k=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
@@ -17,7 +17,13 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.passages import corpus_passages
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
-from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
+from finegrained_rlhf.inscit.search.queries import (
+    DenseQuery,
+    EvidenceQuery,
+    check_evidence_query,
+    evidence_query,
+    read_turns,
+)
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
@@ -27,7 +33,7 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 class MakeDprData:
     """Write records for a dense retriever; the job of `scripts/make_dpr_data.py`.
 
-    A record has the utterances of a turn; the evidence of all its labels as positives, the first label's first;
+    A record has utterances of a turn; the evidence of all its labels as positives, the first label's first;
     `hard_negatives`, what BM25 finds with the text of its first piece of evidence; and `negatives`, what it finds with
     the query. No gold passage of the turn is among them. Turns without evidence are left out.
 
@@ -38,6 +44,8 @@ class MakeDprData:
         output: JSON-lines file.
         store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
         query: what is searched for (`evidence_query`).
+        turns: utterances of a record, all (`turns`) or the last three (`recent_turns`): the query that the trained
+            retriever is asked with (`RetrieveEvidence.query`).
         negatives: at most so many of each kind; training draws from them.
         batch_size: queries that are searched together.
         retriever: settings that the index must have been built with; by default those that it has.
@@ -49,12 +57,15 @@ class MakeDprData:
     output: str
     store: str | None = None
     query: EvidenceQuery = "context"
+    turns: DenseQuery = "turns"
     negatives: int = 30
     batch_size: int = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)
+        if self.turns not in get_args(DenseQuery):
+            raise ConfigError(f"turns: expected {' or '.join(get_args(DenseQuery))}, got {self.turns!r}")
         for name in ("negatives", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -83,7 +94,7 @@ class MakeDprData:
         rows = [
             {
                 "id": turn.name,
-                "turns": list(turn.context),
+                "turns": list(read_turns(turn.context, self.turns)),
                 "positives": _rows(turn.gold, known),
                 "hard_negatives": _rows(one, known),
                 "negatives": _rows(two, known),

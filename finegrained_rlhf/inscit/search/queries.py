@@ -11,7 +11,12 @@ from typing import Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
 
-EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns"]
+EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]
+DenseQuery = Literal["turns", "recent_turns"]
+"""What a trained dense retriever reads: every utterance, or the last three."""
+
+RECENT = 3
+"""Utterances of `recent` and `recent_turns`: what the user said, was answered, and says."""
 
 
 def check_evidence_query(query: str) -> None:
@@ -26,12 +31,20 @@ def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
     Args:
         context: what was said, the user first and last.
         query: `last_turn`; `recent`, the last three utterances; `context`, everything; `first_last`, what the user said
-            first and last; `turns`, everything with ` [SEP] ` between the utterances, as dense retrievers read it.
+            first and last; `turns`, everything with ` [SEP] ` between the utterances, as dense retrievers read it;
+            `recent_turns`, the last three like that.
     """
     if query == "last_turn":
         return context[-1]
     if query == "recent":
-        return " ".join(context[-3:])
+        return " ".join(context[-RECENT:])
     if query == "first_last":
         return " ".join(dict.fromkeys((context[0], context[-1])))
-    return (SEPARATOR if query == "turns" else " ").join(context)
+    if query in get_args(DenseQuery):
+        return SEPARATOR.join(read_turns(context, query))
+    return " ".join(context)
+
+
+def read_turns(context: Sequence[str], query: DenseQuery) -> Sequence[str]:
+    """The utterances that a dense retriever reads, oldest first."""
+    return context if query == "turns" else context[-RECENT:]
