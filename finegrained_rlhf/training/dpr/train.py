@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.hub.names import ModelPath
@@ -18,14 +18,14 @@ from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.dpr.batches import DprSampling, DprSet
 from finegrained_rlhf.training.dpr.records import read_dpr_records
-from finegrained_rlhf.training.dpr.trainer import DprBatchConfig, DprTrainer, DprValidation
+from finegrained_rlhf.training.dpr.trainer import DprBatchConfig, DprSelection, DprTrainer, DprValidation
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainDPR(TrainingRun[DprTrainer]):
     """Train the two towers of dense passage retrieval, for `retriever=dense` with `encoder.query` and `.passage`.
 
-    The best towers, by the mean rank of each validation query's first positive among the passages of all, are two
+    The best towers, by the rank of each validation query's first positive among the passages of all, are two
     Hugging Face directories, `output_dir/model/query` and `output_dir/model/passage`.
 
     Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
@@ -45,6 +45,7 @@ class TrainDPR(TrainingRun[DprTrainer]):
         dropout: rate everywhere in what is trained; None keeps the models' own.
         validation_negatives: of each kind, that a validation record brings into the passages, the first ones.
         best_from_epoch: validations before this epoch are left out.
+        selected_by: `mean_rank`, as in the paper, or `mrr`.
     """
 
     export: ClassVar[str] = "model"
@@ -63,6 +64,7 @@ class TrainDPR(TrainingRun[DprTrainer]):
     dropout: float | None = None
     validation_negatives: int = 30
     best_from_epoch: float = 0
+    selected_by: DprSelection = "mean_rank"
 
     def __post_init__(self) -> None:
         if self.epochs <= 0:
@@ -70,6 +72,8 @@ class TrainDPR(TrainingRun[DprTrainer]):
         for name in ("max_query_tokens", "max_passage_tokens"):
             if getattr(self, name) < 8:
                 raise ConfigError(f"{name}: expected at least 8, got {getattr(self, name)}")
+        if self.selected_by not in get_args(DprSelection):
+            raise ConfigError(f"selected_by: expected mean_rank or mrr, got {self.selected_by!r}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
         if self.validation_negatives < 0:
@@ -136,7 +140,7 @@ class TrainDPR(TrainingRun[DprTrainer]):
         return DprTrainer(
             towers,
             train,
-            DprValidation(validation, self.validation_negatives, from_step),
+            DprValidation(validation, self.validation_negatives, from_step, self.selected_by),
             self.sampling,
             self.batches,
             self.optimizer,

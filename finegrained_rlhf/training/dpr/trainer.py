@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -52,19 +53,26 @@ class DprBatchConfig:
             raise ConfigError(f"batch sizes must be at least 1, got {self}")
 
 
+DprSelection = Literal["mean_rank", "mrr"]
+"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those near the
+top do."""
+
+
 @dataclass(frozen=True)
 class DprValidation:
-    """What towers are selected by: the mean rank of each query's first positive among the passages of all queries.
+    """What towers are selected by: the rank of each query's first positive among the passages of all queries.
 
     Attributes:
         data: held-out queries; may be none.
         negatives: of each kind that a record brings into the passages, the first ones.
         from_step: earlier validations are left out.
+        selected_by: what the best towers have least (`mean_rank`) or most (`mrr`) of.
     """
 
     data: DprSet
     negatives: int = 30
     from_step: int = 0
+    selected_by: DprSelection = "mean_rank"
 
 
 class DprTrainer(ModelTrainer):
@@ -134,15 +142,19 @@ class DprTrainer(ModelTrainer):
         return metrics
 
     def validate(self, step: int) -> dict[str, float]:
-        """As `measure`, with minus the mean rank as `score`; nothing without held-out queries or before `from_step`."""
+        """As `measure`, with `score`, of which more is better; nothing without held-out queries or before `from_step`."""
         if self._pool is None or step < self.validation.from_step:
             return {}
         metrics = self.measure()
-        return {"score": -metrics["mean_rank"], **metrics}
+        by_rank = self.validation.selected_by == "mean_rank"
+        return {"score": -metrics["mean_rank"] if by_rank else metrics["mrr"], **metrics}
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Of the held-out queries: `mean_rank` from 1, `accuracy` (share of rank 1) and how many `passages` compete."""
+        """Of the held-out queries: `mean_rank` from 1, `mrr` (mean of 1 / rank), `accuracy` (share of rank 1).
+
+        `passages` is how many compete.
+        """
         if self._pool is None:
             return {}
         pool, size = self._pool, self.batches.eval_batch_size
@@ -152,15 +164,15 @@ class DprTrainer(ModelTrainer):
             part = self.model.passage.vectors(texts, size)
             queries = self.model.query.vectors([pool.examples[i].ids for i in own], size)
         passages = self._gathered(part, shared, len(pool.passages))
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(3, dtype=torch.float64)
         for start in range(own.start, own.stop, size):
             chosen = pool.of_queries(range(start, min(start + size, own.stop)))
             targets, left_out = chosen.targets.to(passages.device), chosen.left_out.to(passages.device)
             vectors = queries[start - own.start : start - own.start + len(targets)]
             ranks = target_ranks(batch_scores(vectors, passages, targets, left_out), targets)
-            sums += torch.stack([ranks.sum(), (ranks == 1).sum().double()]).cpu()
-        rank, first = (self.processes.sum_(sums) / len(pool.examples)).tolist()
-        return {"mean_rank": rank, "accuracy": first, "passages": float(len(pool.passages))}
+            sums += torch.stack([ranks.sum(), (1 / ranks).sum(), (ranks == 1).sum().double()]).cpu()
+        rank, reciprocal, first = (self.processes.sum_(sums) / len(pool.examples)).tolist()
+        return {"mean_rank": rank, "mrr": reciprocal, "accuracy": first, "passages": float(len(pool.passages))}
 
     def _backward(self, batch: DprBatch, queries: Tensor, passages: Tensor, size: int) -> Tensor:
         """Give the vectors their gradients: fp64 [2] on the CPU, summed loss and queries whose passage is first."""

@@ -30,6 +30,7 @@ class ConversationConfig:
         cases: how often a question that picks no option has one fact, two, many, only relaxed ones, or nothing (any
             weights).
         forms: how often a user asks in each way where it can be asked so (any weights).
+        own_words: how often a question is in the user's words, which no passage has; others are in the passages'.
         says_kind: how often a user who names one of two entities of a name says which kind is meant.
         asks_period: how often a question that can name a period does.
         linked_weight: how often a question is about the linked attribute, where another attribute has 1.
@@ -53,6 +54,7 @@ class ConversationConfig:
             "topics": 0.01,
         }
     )
+    own_words: float = 0.5
     says_kind: float = 0.3
     asks_period: float = 0.5
     linked_weight: float = 3.0
@@ -72,7 +74,7 @@ class ConversationConfig:
             raise ConfigError("conversations.forms.named must be above 0: a conversation begins so")
         if self.linked_weight < 0:
             raise ConfigError(f"conversations.linked_weight must be 0 or more, got {self.linked_weight}")
-        for name in ("says_kind", "asks_period", "picks", "second_label", "continues_first"):
+        for name in ("own_words", "says_kind", "asks_period", "picks", "second_label", "continues_first"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"conversations.{name} must be a share from 0 to 1, got {getattr(self, name)}")
 
@@ -226,15 +228,16 @@ class _User:
         return tuple(self._rng.sample(found, len(found)))
 
     def _made(self, form: str, articles: tuple[WorldArticle, ...], attribute: str, period: str) -> InscitQuestion:
-        """The question in the user's words, one of those that the form has."""
+        """The question in one of the wordings that the form has, all in the user's words or all in the passages'."""
         if form == "topics":
             attribute, period = lexicon.TOPICS, ""
-        article = articles[0]
-        name = article.name
+        article, own = articles[0], self._rng.random() < self._config.own_words
+        name, word, kind, when = article.name, attribute, article.kind, period
+        if own:
+            kind, when = lexicon.ENTITY_KINDS[kind], lexicon.PERIODS.get(period, "")
+            word = "" if attribute == lexicon.TOPICS else self._rng.choice(lexicon.USER_WORDS[attribute])
         if len(articles) == 1 and len(self._names[name]) > 1:
-            name = f"the {lexicon.ENTITY_KINDS[article.kind]} {name}"
-        word = "" if attribute == lexicon.TOPICS else self._rng.choice(lexicon.USER_WORDS[attribute])
+            name = f"the {kind} {name}"
         template = self._rng.choice(lexicon.QUESTION_FORMS[form])
-        return InscitQuestion(
-            form, lexicon.question_text(template, word, name, article.kind, period), articles, attribute, period
-        )
+        text = lexicon.question_text(template, word, name, kind, when)
+        return InscitQuestion(form, text, articles, attribute, period)

@@ -98,16 +98,14 @@ UNKNOWN_FILLER = "Nothing is known about its {attribute}."
 
 
 def question_text(template: str, attribute: str, name: str, kind: str, period: str) -> str:
-    """A question in the user's words.
+    """A question.
 
     Args:
         template: of `QUESTION_FORMS`.
-        attribute: the user's word for it.
-        name: of the entity, perhaps with the user's word for its kind.
-        kind: in the words of passages.
-        period: in the words of passages; empty where the question has none.
+        attribute: the word for it.
+        name: of the entity, perhaps with the word for its kind.
+        kind: the word for it.
+        period: the word for it; empty where the question has none.
     """
-    years = PERIODS.get(period, "")
-    when = WHEN.format(period=years) if years else ""
-    kind = ENTITY_KINDS.get(kind, "")
-    return template.format(attribute=attribute, name=name, kind=kind, period=years, when=when)
+    when = WHEN.format(period=period) if period else ""
+    return template.format(attribute=attribute, name=name, kind=kind, period=period, when=when)

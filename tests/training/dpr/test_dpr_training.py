@@ -123,7 +123,7 @@ def test_the_step_is_torchs_own(files: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(value, gradients[name], atol=1e-5, rtol=1e-4)
 
 
-def test_validation_is_a_mean_rank_and_may_begin_late(files: Path, tmp_path: Path) -> None:
+def test_validation_is_by_rank_and_may_begin_late(files: Path, tmp_path: Path) -> None:
     trainer = built(job(files, tmp_path, best_from_epoch=1, total_steps=6))
     assert trainer.validation.from_step == 3 and trainer.validate(2) == {}
     metrics = trainer.validate(3)
@@ -135,6 +135,9 @@ def test_validation_is_a_mean_rank_and_may_begin_late(files: Path, tmp_path: Pat
         rest = [score for place, score in enumerate(scores) if place not in one.positives]
         ranks.append(1 + sum(score > scores[one.positives[0]] for score in rest))
     assert metrics["mean_rank"] == pytest.approx(sum(ranks) / len(ranks)) and metrics["score"] == -metrics["mean_rank"]
+    assert metrics["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / len(ranks))
+    by_mrr = built(job(files, tmp_path, total_steps=6, selected_by="mrr")).validate(3)
+    assert by_mrr["score"] == by_mrr["mrr"] == metrics["mrr"]
     assert metrics["accuracy"] == pytest.approx(ranks.count(1) / len(ranks)) and metrics["passages"] == 16
     job(files, tmp_path / "run", best_from_epoch=2).run()
     assert [json.loads(line)["step"] for line in (tmp_path / "run/eval.jsonl").open()] == [6]
