@@ -140,9 +140,9 @@ class MakeInscitWorld(World[DrawnConversation]):
             texts.append(lexicon.UNKNOWN_FILLER.format(attribute=attribute))
             templates = [template for group in lexicon.QUESTION_FORMS.values() for template in group]
             for word, (number, template) in product(words, enumerate(templates)):
-                kind, period = kinds[number % len(kinds)], periods[number % len(periods)]
-                asked = f"the {lexicon.ENTITY_KINDS[kind]} {name}"
-                texts.append(lexicon.question_text(template, word, asked, kind, period))
+                kind = lexicon.ENTITY_KINDS[kinds[number % len(kinds)]]
+                period = lexicon.PERIODS[periods[number % len(periods)]]
+                texts.append(lexicon.question_text(template, word, f"the {kind} {name}", kind, period))
         for section, period in product(lexicon.SECTIONS, periods):
             texts.append(f"- {section}\n- - {period.capitalize()} period")
             titles = "|".join((name, section, f"{period.capitalize()} period"))
