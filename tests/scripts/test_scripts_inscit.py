@@ -48,7 +48,7 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
     run(
         "train_ppo",
         "experiment=inscit/world_ppo",
-        f"policy.path={made}/readers/dpr",
+        f"policy.path={made}/readers/joint",
         f"data={made}/inputs/train_dpr.jsonl",
         f"validation_data={made}/inputs/dev_dpr.jsonl",
         *(f"reward.components.{name}.world={made}/world" for name in ("grounded", "used", "asked")),
