@@ -54,8 +54,8 @@ class DprBatchConfig:
 
 
 DprSelection = Literal["mean_rank", "mrr"]
-"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those near the
-top do."""
+"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
+are near the top do."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class DprTrainer(ModelTrainer):
         return metrics
 
     def validate(self, step: int) -> dict[str, float]:
-        """As `measure`, with `score`, of which more is better; nothing without held-out queries or before `from_step`."""
+        """As `measure`, with the `score` that is to rise; nothing without held-out queries or before `from_step`."""
         if self._pool is None or step < self.validation.from_step:
             return {}
         metrics = self.measure()
