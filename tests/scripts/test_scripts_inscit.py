@@ -8,7 +8,7 @@ import pytest
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.experiments.inscit import InscitTable, InscitWorldTable
+from finegrained_rlhf.experiments.inscit import InscitPPOTable, InscitTable, InscitWorldTable
 
 pytestmark = pytest.mark.scripts
 
@@ -63,6 +63,20 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
     measured = read_jsonl(tmp_path / "ppo/eval.jsonl")[-1]
     assert {"truth/silent", "truth/coverage", "reward/grounded/raw", "segments/grounded"} <= measured.keys()
     assert read_json(tmp_path / "ppo/policy/prompt.json")["fusion"]["passages"] == 50
+
+
+@pytest.mark.slow
+def test_ppo_of_the_reader_against_sft(made: Path) -> None:
+    """The experiment goes on in the directory of the other one and makes nothing of it again."""
+    before = read_json(made / "said/dpr_fid.json")
+    words = [f"settings.{word}=2" for word in ("reader_steps", "dpr_steps", "ppo_steps")]
+    words += [f"settings.{word}" for word in ("articles=40", "train=8", "dev=4", "test=5", "passages=3")]
+    run("run_experiment", "pipeline=inscit/world_ppo", f"output_dir={made}", "seeds=null", "collect=null", *words)
+    assert read_json(made / "said/dpr_fid.json") == before
+    table = InscitPPOTable("x", "x", str(made), chosen="")
+    rows = [table.row(made, system, 0) for system in table.systems]
+    assert all(0 <= row["rg_f1"] <= 100 and row["passages"] >= 0 for row in rows)
+    assert len(table.training({0: made})["curves"]["ppo/whole"][0]) == 2  # before the first step and after the last
 
 
 @pytest.mark.slow
