@@ -19,8 +19,7 @@ from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
 from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
@@ -56,6 +55,8 @@ class MakeHumanEvaluation:
         corpus: of the passages that the data does not hold; None shows their ids alone.
         store: directory of the corpus's `PassageStore`; None reads the corpus from its beginning.
         seed: of conversations and orders.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -67,6 +68,7 @@ class MakeHumanEvaluation:
     corpus: str | None = None
     store: str | None = None
     seed: int = 0
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         names = list(self.raters)
@@ -86,7 +88,7 @@ class MakeHumanEvaluation:
         Raises:
             DataError: a file is damaged, or predictions are not those of the data.
         """
-        reading = read_inscit(self.data)
+        reading = read_known_inscit(self.data, self.known_passages)
         everything = turns_of(reading.conversations)
         systems: dict[str, Predictions] = {
             name: read_predictions(file, everything) for name, file in self.predictions.items()

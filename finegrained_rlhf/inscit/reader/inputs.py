@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
 from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
@@ -46,6 +45,8 @@ class MakeReaderInputs:
             to the reader at the end of the context. None tells none.
         corpus: of the passages that the data does not hold.
         store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -60,6 +61,7 @@ class MakeReaderInputs:
     types: str | None = None
     corpus: str | None = None
     store: str | None = None
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         check_reader_task(self.task)
@@ -80,7 +82,7 @@ class MakeReaderInputs:
         Raises:
             DataError: a file is damaged, or lacks a turn, or a passage is nowhere.
         """
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         asked = list(_asked(turns, self.labels))
         ids = self._passages(asked, turns)
         known = passages_by_id({name for row in ids for name in row}, turns, self.corpus, self.store)
