@@ -10,11 +10,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 from finegrained_rlhf.inscit.data.reading import InscitReading, read_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn, turns_of
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
 from finegrained_rlhf.retrieval.passages.store import PassageStore, ids_in_store, is_store
 
 
@@ -70,6 +69,12 @@ def corpus_passages(ids: Collection[str], corpus: str, store: str | None) -> dic
     return opened.find(wanted) if store is None else PassageStore(store, opened).find(wanted)
 
 
+def corpus_evidence(passage: Passage) -> EvidencePassage:
+    """A passage of a corpus as evidence, its titles apart."""
+    titles = tuple(title for title in passage.title.split(PART_SEPARATOR) if title)
+    return EvidencePassage(passage.id, passage.text, titles)
+
+
 def passages_by_id(
     ids: Collection[str], turns: Sequence[InscitTurn], corpus: str | None, store: str | None
 ) -> dict[str, EvidencePassage]:
@@ -87,7 +92,5 @@ def passages_by_id(
     known = passages_of_turns(turns)
     missing = sorted(set(ids) - known.keys())
     if missing and corpus is not None:
-        for name, one in corpus_passages(missing, corpus, store).items():
-            titles = tuple(title for title in one.title.split(SEPARATOR) if title)
-            known[name] = EvidencePassage(name, one.text, titles)
+        known |= {name: corpus_evidence(one) for name, one in corpus_passages(missing, corpus, store).items()}
     return {name: known[name] for name in ids if name in known}

@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
+from finegrained_rlhf.inscit.data.ids import unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
 from finegrained_rlhf.inscit.identifier.candidates import candidate_ids, candidate_recall
-from finegrained_rlhf.inscit.reader.inputs import unique, with_gold
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 GoldEvidence = Literal["first", "label", "all"]

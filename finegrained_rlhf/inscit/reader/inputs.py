@@ -6,13 +6,14 @@ cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
+from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
@@ -143,29 +144,6 @@ def _asked(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):
             yield Asked(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Each of them once, in order."""
-    return list(dict.fromkeys(names))
-
-
-def earlier_ids(turn: InscitTurn, newest_first: bool) -> list[str]:
-    """The ids of the evidence of earlier turns, each once."""
-    order = reversed(turn.earlier) if newest_first else turn.earlier
-    return unique(passage.id for part in order for passage in part)
-
-
-def with_gold(ids: Sequence[str], gold: Sequence[str], most: int) -> list[str]:
-    """The ids with all of the gold ones among them, in place of the last others where there is no room."""
-    missing = [name for name in gold if name not in ids][:most]
-    kept, room = list(ids), most - len(missing)
-    for name in reversed(ids):
-        if len(kept) <= room:
-            break
-        if name not in gold:
-            kept.remove(name)
-    return [*kept[:room], *missing]
 
 
 def _row(one: Asked, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
 EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns"]
 
@@ -34,4 +34,4 @@ def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
         return " ".join(context[-3:])
     if query == "first_last":
         return " ".join(dict.fromkeys((context[0], context[-1])))
-    return (SEPARATOR if query == "turns" else " ").join(context)
+    return (PART_SEPARATOR if query == "turns" else " ").join(context)
