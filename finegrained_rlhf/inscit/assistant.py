@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.prompt_files import conversation_prompt
 from finegrained_rlhf.inference.generator import PolicyGenerator
@@ -100,6 +101,9 @@ class AssistantSettings:
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)
+        for name in ("passages", "max_prompt_tokens", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
 
 @dataclass
@@ -129,7 +133,7 @@ class Assistant:
     def __post_init__(self) -> None:
         self._segmenter = SpacySegmenter(self.settings.segmenter)
         if self.settings.typed and (self.types is None or self.identifier is None):
-            raise ValueError("settings.typed needs types and an identifier")
+            raise ConfigError("settings.typed needs types and an identifier")
 
     def answer(
         self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]] | None = None

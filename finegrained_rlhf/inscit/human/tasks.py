@@ -6,7 +6,7 @@ system stands where is in the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,37 +179,50 @@ class ReadHumanEvaluation:
     output: str
 
     def run(self) -> list[TurnRating]:
-        """Read everything or nothing; prints one line.
+        """Read everything or nothing; prints one line, which says how many turns are not rated.
 
         Raises:
-            DataError: an export is damaged, of other tasks, or a turn is not rated as it should be; the error names
-                file, turn and field.
+            DataError: an export is damaged, of other tasks, has a turn twice, or a turn is not rated as it should be;
+                the error names file, turn and field.
         """
         manifest = read_json(Path(self.tasks) / "manifest.json")
         if not isinstance(manifest, Mapping) or manifest.get("format") != _FORMAT:
             raise DataError(f"expected format {_FORMAT!r}", file=Path(self.tasks) / "manifest.json")
         if not self.exports:
             raise DataError("exports: expected {NAME: FILE} of one rater or more")
-        found: list[TurnRating] = []
-        for rater, file in self.exports.items():
-            if rater not in manifest["orders"]:
-                raise DataError(f"{rater!r} is none of the raters {', '.join(manifest['orders'])}", file=file)
-            for number, value in enumerate(_export(file)):
-                name: Any = number
-                try:
-                    task = as_object(value, "(task)")
-                    name = get_field(as_object(get_field(task, "data"), "data"), "task")
-                    require(name in manifest["turns"], f"{name!r} is none of the turns", "data.task")
-                    _, finished = annotations_of_task(task)
-                    if finished:
-                        done = as_list(get_field(finished[0], "result"), "result")
-                        at, order = manifest["turns"][name], manifest["orders"][rater][name]
-                        found.append(_rated(done, order, at, rater))
-                except DataError as error:
-                    raise error.at(file=file, record=name) from None
-        write_ratings(self.output, found)
-        print(f"{len(found)} ratings of {len(self.exports)} raters -> {self.output}")
-        return found
+        found = {
+            (rater, name): rating
+            for rater, file in self.exports.items()
+            for name, rating in self._of_rater(rater, file, manifest)
+        }
+        write_ratings(self.output, found.values())
+        left = len(manifest["turns"]) * len(self.exports) - len(found)
+        missing = f", {left} turns are not rated" if left else ""
+        print(f"{len(found)} ratings of {len(self.exports)} raters{missing} -> {self.output}")
+        return list(found.values())
+
+    def _of_rater(self, rater: str, file: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, TurnRating]]:
+        """The name of each turn that a rater has rated, and the rating."""
+        if rater not in manifest["orders"]:
+            raise DataError(f"{rater!r} is none of the raters {', '.join(manifest['orders'])}", file=file)
+        seen: set[str] = set()
+        for number, value in enumerate(_export(file)):
+            name: Any = number
+            try:
+                task = as_object(value, "(task)")
+                name = get_field(as_object(get_field(task, "data"), "data"), "task")
+                require(name in manifest["turns"], f"{name!r} is none of the turns", "data.task")
+                require(name not in seen, "is there twice", "data.task")
+                seen.add(name)
+                _, finished = annotations_of_task(task)
+                if finished:
+                    done = as_list(get_field(finished[0], "result"), "result")
+                    rating = _rated(done, manifest["orders"][rater][name], manifest["turns"][name], rater)
+                else:
+                    continue
+            except DataError as error:
+                raise error.at(file=file, record=name) from None
+            yield name, rating
 
 
 def _export(file: str) -> list[Any]:

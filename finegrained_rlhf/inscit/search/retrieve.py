@@ -71,7 +71,7 @@ def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequen
         {
             "conv_id": turn.conversation,
             "turn_id": turn.number,
-            "ctxs": [{"id": hit.id, "score": round(float(hit.score), 6)} for hit in hits],
+            "ctxs": [{"id": hit.id, "score": float(hit.score)} for hit in hits],
         }
         for turn, hits in zip(turns, found, strict=True)
     ]
