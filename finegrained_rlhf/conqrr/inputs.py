@@ -9,11 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from finegrained_rlhf.conqrr.records import SEPARATOR, RewriteExample
+from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.inference.inputs.prompts import encode_prompts
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.text.plain_text import literal_texts
@@ -46,8 +47,8 @@ def rewrite_prompts(
     side = getattr(tokenizer, "truncation_side", "right")
     if side != "right":
         raise ConfigError(f"the tokenizer's truncation_side is {side!r}; expected right: the newest turn comes first")
-    literal = literal_texts(tokenizer, SEPARATOR.strip())
-    contexts = [SEPARATOR.join(map(literal, example.turns)) for example in examples]
+    literal = literal_texts(tokenizer, PART_SEPARATOR.strip())
+    contexts = [PART_SEPARATOR.join(map(literal, example.turns)) for example in examples]
     cue = tokenizer(template.cue, add_special_tokens=False)["input_ids"] if template.cue else []
     if cue and len(cue) > max_tokens - 2:
         raise ConfigError(f"max_input_tokens: expected more than the {len(cue)} tokens of the template's cue and 2")

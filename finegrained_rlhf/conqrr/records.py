@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import DataError
-
-SEPARATOR = " [SEP] "
-"""Between the turns of a policy's input, literally."""
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class RewriteExample:
     @property
     def context(self) -> str:
         """The policy's input: `u_n [SEP] u_{n-1} [SEP] … u_1`, newest first (thesis, section 4.2)."""
-        return SEPARATOR.join(self.turns)
+        return PART_SEPARATOR.join(self.turns)
 
 
 @dataclass(frozen=True)

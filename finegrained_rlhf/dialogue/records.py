@@ -16,6 +16,8 @@ from finegrained_rlhf.core.checks import require, require_text
 
 Role = Literal["user", "agent"]
 ROLES: tuple[Role, ...] = ("user", "agent")
+PART_SEPARATOR = " [SEP] "
+"""Between the turns of a query and the titles of a passage, where they are one text."""
 
 
 @dataclass(frozen=True)

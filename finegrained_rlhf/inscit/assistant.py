@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from finegrained_rlhf.core.checks import require, require_text
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.prompt_files import conversation_prompt
 from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.inscit.data.ids import unique
+from finegrained_rlhf.inscit.data.passages import corpus_evidence
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, ResponseType
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.inputs import unique
 from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint, with_type
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
 from finegrained_rlhf.inscit.types.instances import evidence_text_of
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
-from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
 from finegrained_rlhf.retrieval.protocol import Retriever
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.text.segmentation import SpacySegmenter
@@ -100,6 +101,9 @@ class AssistantSettings:
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)
+        for name in ("passages", "max_prompt_tokens", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
 
 @dataclass
@@ -129,7 +133,7 @@ class Assistant:
     def __post_init__(self) -> None:
         self._segmenter = SpacySegmenter(self.settings.segmenter)
         if self.settings.typed and (self.types is None or self.identifier is None):
-            raise ValueError("settings.typed needs types and an identifier")
+            raise ConfigError("settings.typed needs types and an identifier")
 
     def answer(
         self, dialogue: Sequence[str], earlier: Sequence[Sequence[EvidencePassage]] | None = None
@@ -173,8 +177,7 @@ class Assistant:
         (hits,) = self.retriever.search([query], self.settings.passages)
         ids = unique([*known, *(hit.id for hit in hits)])[: self.settings.passages]
         found = self.corpus.find([name for name in ids if name not in known])
-        for name, one in found.items():
-            known[name] = EvidencePassage(name, one.text, tuple(t for t in one.title.split(SEPARATOR) if t))
+        known |= {name: corpus_evidence(one) for name, one in found.items()}
         return [known[name] for name in ids]
 
     def _said(self, turns: Sequence[str], passages: Sequence[EvidencePassage], joint: bool) -> SaidByReader:

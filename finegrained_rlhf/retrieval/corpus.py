@@ -81,7 +81,7 @@ class CorpusScan:
 
 def id_hash(text: str) -> int:
     """A 64-bit hash that is the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 class Corpus:

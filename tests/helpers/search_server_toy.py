@@ -8,15 +8,25 @@ from __future__ import annotations
 import base64
 import json
 import math
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 Answer = tuple[int, Any, dict[str, str]]
 Fault = Callable[[Answer], "Answer | bytes"]
+_KIND = {  # of requests whose body is lines
+    "opensearch": "application/json",
+    "elasticsearch": "application/vnd.elasticsearch+x-ndjson; compatible-with=9",
+}
+_SAYS = {
+    "opensearch": "application/json; charset=UTF-8",
+    "elasticsearch": "application/vnd.elasticsearch+json;compatible-with=9",
+}
 _SEARCH = {"query", "size", "_source", "docvalue_fields", "sort", "track_scores", "track_total_hits"}
 
 
@@ -27,9 +37,11 @@ class FakeServer:
     faults: the end of a path, and what makes another answer of the true one to the next request with it; one after
         the other, each once.
     password: of the user `reader`, where one is needed.
+    product: `opensearch` or `elasticsearch`, which says so in every answer and wants its own media types.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, product: str = "opensearch") -> None:
+        self.product = product
         self.indexes: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
         self.faults: list[tuple[str, Fault]] = []
@@ -39,6 +51,13 @@ class FakeServer:
         self._httpd.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}"
         threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def use_tls(self, certificate: Path, key: Path) -> None:
+        """Speak TLS from now on."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True)
+        self.url = self.url.replace("http:", "https:")
 
     def close(self) -> None:
         self._httpd.shutdown()
@@ -74,7 +93,10 @@ class FakeServer:
                     status, content, headers = answer
                     data = content if isinstance(content, bytes) else json.dumps(content).encode()
                     self.send_response(status)
-                    for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    known = {"X-Elastic-Product": "Elasticsearch"} if fake.product == "elasticsearch" else {}
+                    if not isinstance(content, bytes):
+                        known |= {"Content-Type": _SAYS[fake.product]}
+                    for name, value in {"Content-Length": str(len(data)), **known, **headers}.items():
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(data)
@@ -94,7 +116,7 @@ class FakeServer:
         index = self.indexes[name]
         if (method, action) == ("GET", "_mapping"):
             return 200, {name: {"mappings": index["mappings"]}}, {}
-        if (method, action) == ("GET", "_count"):
+        if (method, action) == ("POST", "_count"):
             return 200, {"count": len(index["seen"])}, {}
         if (method, action) == ("PUT", "_settings"):
             index["settings"]["index"].update(json.loads(body)["index"])
@@ -102,7 +124,7 @@ class FakeServer:
         if (method, action) == ("POST", "_refresh"):
             index["seen"] = dict(index["documents"])
             return 200, {"_shards": {"failed": 0}}, {}
-        assert method == "POST" and kind == "application/x-ndjson" and body.endswith(b"\n"), (method, path, kind)
+        assert method in ("POST", "PUT") and kind == _KIND[self.product] and body.endswith(b"\n"), (method, path, kind)
         lines = [json.loads(line) for line in body.decode().splitlines()]
         if action == "_bulk":
             return self._bulk(index, lines)

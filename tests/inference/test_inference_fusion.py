@@ -102,6 +102,8 @@ def test_a_long_piece_loses_its_passage_first_and_then_the_utterances_in_the_mid
         assert "1 of 4 pieces are longer than" in caplog.text and "0 of them lost" in caplog.text
         assert first(fits - 3, len(passage)) == heads[1] + passage[: fits - 4 - len(heads[1])] + end
     assert "1 of them lost earlier utterances" in caplog.text
+    left = first(len(heads[0]) + 9, 9)  # with the end token no room for nine
+    assert left[: len(heads[1])] == heads[1] and len(left) - len(heads[1]) - len(end) >= 9
     tight = len(barest) + 5
     assert first(tight, 400) == barest + passage[:4] + end
     with pytest.raises(DataError, match=r"record talk.*a piece of the prompt has \d+ tokens, the limit is 40"):

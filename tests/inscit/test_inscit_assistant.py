@@ -10,7 +10,7 @@ import pytest
 from rl_toy import policy
 from transformers import BertForSequenceClassification
 
-from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.generator import Response
@@ -113,5 +113,11 @@ def test_what_cannot_be_answered_is_refused(index: Path) -> None:
     ):
         with pytest.raises(DataError, match=problem):
             ours.answer(dialogue, earlier)
-    with pytest.raises(ValueError, match="typed needs types and an identifier"):
+    with pytest.raises(ConfigError, match="typed needs types and an identifier"):
         assistant(index, "x", settings=AssistantSettings(typed=True))
+
+
+@pytest.mark.parametrize("key", ["passages", "max_prompt_tokens", "max_new_tokens"])
+def test_settings_of_nothing(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: expected at least 1, got 0"):
+        AssistantSettings(**{key: 0})

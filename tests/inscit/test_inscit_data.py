@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,20 @@ from inscit_toy import GOAT, conversations, label, passage
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.inscit.data.inspection import InspectInscit, inscit_counts
+from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.reading import read_inscit, write_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.evaluation.evaluate import EvaluateInscit
+from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
+from finegrained_rlhf.inscit.human.tasks import MakeHumanEvaluation
+from finegrained_rlhf.inscit.identifier.data import MakeIdentifierData
+from finegrained_rlhf.inscit.reader.inputs import MakeReaderInputs
+from finegrained_rlhf.inscit.search.retrieve import RetrieveEvidence
+from finegrained_rlhf.inscit.types.instances import MakeResponseTypes
+from finegrained_rlhf.retrieval.corpus import Corpus
+from finegrained_rlhf.retrieval.passages.store import build_store
 
 
 @pytest.fixture
@@ -42,6 +52,56 @@ def test_evidence_must_be_in_the_corpus_where_one_is_given(file: Path) -> None:
     assert len(read_inscit(file, known).conversations) == 2
     with pytest.raises(DataError, match=r"'food_level1_dial24', turn 1, field labels\[1\].evidence\[1\].passage_id: "):
         read_inscit(file, known - {"Goat:2"})
+
+
+@pytest.mark.parametrize("form", ["corpus", "store"])
+def test_every_command_refuses_evidence_that_a_known_corpus_lacks(file: Path, tmp_path: Path, form: str) -> None:
+    def known(name: str, ids: Iterable[str]) -> str:
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"id": id, "text": "text"} for id in ids])
+        if form == "store":
+            build_store(Corpus(tmp_path / f"{name}.jsonl"), tmp_path / name, progress=False)
+        return str(tmp_path / (name if form == "store" else f"{name}.jsonl"))
+
+    all_ids = ["Types of cheese:19", "Other:1", "Goat:2", "Cheese:0"]
+    whole, part = known("whole", all_ids), known("part", all_ids[:2] + ["Cheese:0"])
+    output = str(tmp_path / "out.json")
+    write_json(tmp_path / "run.json", [])
+    jobs: list[Callable[[str], Any]] = [
+        lambda known: InspectInscit(str(file), "json", known),
+        lambda known: EvaluateInscit(data=str(file), baseline="last_turn", draws=0, known_passages=known),
+        lambda known: EvaluateInscit(
+            data=str(own), baseline="last_turn", train=str(file), draws=0, known_passages=known
+        ),
+        lambda known: MakeResponseTypes(str(file), output, known),
+        lambda known: MakeReaderInputs(
+            data=str(file), output=output, evidence="gold", task="response", known_passages=known
+        ),
+        lambda known: MakeHumanEvaluation(
+            data=str(file),
+            predictions={"said": said},
+            raters=["ann"],
+            output_dir=str(tmp_path / f"tasks_{Path(known).name}"),
+            known_passages=known,
+        ),
+    ]
+    own = tmp_path / "own.json"
+    write_json(own, {"top3_dial12": conversations()["top3_dial12"]})
+    turns = turns_of(read_inscit(file).conversations)
+    said = str(tmp_path / "said.json")
+    write_predictions(said, turns, last_turn(turns))
+    problem = r"dev.json, .*'food_level1_dial24', turn 1, .*passage_id: 'Goat:2' is no passage of the corpus"
+    for job in jobs:
+        job(whole).run()
+        with pytest.raises(DataError, match=problem):
+            job(part).run()
+    for other in (
+        RetrieveEvidence(data=str(file), index="absent", output=output, known_passages=part),
+        MakeIdentifierData(data=str(file), retrieved="absent.json", output=output, known_passages=part),
+    ):
+        with pytest.raises(DataError, match=problem):
+            other.run()
+    with pytest.raises(DataError, match="no such file"):
+        read_known_inscit(file, str(tmp_path / "absent.jsonl"))
 
 
 def turn(number: int) -> Callable[[dict[str, Any]], dict[str, Any]]:

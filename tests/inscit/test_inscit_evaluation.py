@@ -17,7 +17,7 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.inscit.data.reading import read_inscit
-from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.evaluate import EvaluateInscit, inscit_scores
 from finegrained_rlhf.inscit.evaluation.predictions import (
     NO_INFORMATION,
@@ -207,3 +207,12 @@ def test_the_published_dev_row_of_the_last_turn(capsys: pytest.CaptureFixture[st
     assert found["turns"] == 502
     assert [round(found[name], 1) for name in ("pi_f1", "bleu", "rg_f1")] == [10.5, 4.2, 14.1]
     assert json.loads(capsys.readouterr().out) == found
+
+
+def test_the_most_frequent_evidence_is_a_set() -> None:
+    def turn(number: int, *names: str) -> InscitTurn:
+        label = InscitLabel("directAnswer", "Yes.", tuple(EvidencePassage(name, "text") for name in names))
+        return InscitTurn(f"c{number}", 1, ("Why?",), (), (label,))
+
+    turns = [turn(1, "a"), turn(2, "b", "c"), turn(3, "c", "b"), turn(4, "a"), turn(5, "c", "b", "c")]
+    assert most_frequent(turns).evidence == ("b", "c")

@@ -254,3 +254,18 @@ def test_settings_that_cannot_be() -> None:
     ):
         with pytest.raises(ConfigError, match=problem):
             MakeHumanEvaluation(**{"data": "d", "raters": ["a"], "output_dir": "o", "predictions": {"x": "f"}, **wrong})
+
+
+def test_what_is_not_rated_is_said_and_nothing_is_rated_twice(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = export(made, 1)
+    rows[1]["annotations"][0]["was_cancelled"] = True
+    write_json(tmp_path / "ann.json", rows[:-1])
+    keys = {"exports": {"ann": str(tmp_path / "ann.json")}, "tasks": str(made / "tasks")}
+    assert len(ReadHumanEvaluation(**keys, output=str(tmp_path / "r.jsonl")).run()) == 2
+    assert "2 ratings of 1 raters, 2 turns are not rated" in capsys.readouterr().out
+    write_json(tmp_path / "ann.json", [*rows, rows[0]])
+    with pytest.raises(DataError, match="ann.json, record .*: is there twice"):
+        ReadHumanEvaluation(**keys, output=str(tmp_path / "twice.jsonl")).run()
+    assert not (tmp_path / "twice.jsonl").exists()

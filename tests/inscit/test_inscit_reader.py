@@ -12,8 +12,8 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit import EvaluateInscit, MakeReaderInputs, ReadReaderOutputs
+from finegrained_rlhf.inscit.data.ids import with_gold
 from finegrained_rlhf.inscit.evaluation.predictions import NO_INFORMATION
-from finegrained_rlhf.inscit.reader.inputs import with_gold
 from finegrained_rlhf.inscit.reader.targets import joint_target, read_joint
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.store import build_store
@@ -177,3 +177,12 @@ def test_a_reader_that_says_what_it_was_taught_scores_as_the_labels_do(files: di
     write_jsonl(tmp_path / "answers.jsonl", [*said, said[0]])
     with pytest.raises(DataError, match=r"record 4, field id: turn .* is answered twice"):
         job.run()
+
+
+def test_ids_that_differ_in_white_space_alone_are_told_apart() -> None:
+    for given in (["Sky Net:1", "SkyNet:1"], ["SkyNet:1", "Sky Net:1"]):
+        said = read_joint("evidence: SkyNet:1 answer: It is.", given)
+        assert said.evidence == ("SkyNet:1",) and read_joint("evidence: Sky  Net:1 answer: x", given).evidence == (
+            "Sky Net:1",
+        )
+        assert read_joint("evidence: S k yNet:1 answer: x", given).evidence == (given[0],)

@@ -11,10 +11,17 @@ from inscit_toy import GOAT, MILK, OUTLINE, conversations
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.inscit import EvaluateInscit, MakeDprData, RetrieveEvidence
+from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.records import turns_of
+from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
 from finegrained_rlhf.inscit.search.queries import evidence_query
+from finegrained_rlhf.inscit.search.retrieve import write_retrieved
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.passages.store import build_store
+from finegrained_rlhf.retrieval.protocol import Hit
+from finegrained_rlhf.retrieval.runs import in_trec_order
+from finegrained_rlhf.training.dpr.records import read_dpr_records
 
 CONTEXT = ("who made it", "a goat", "and when")
 TEXTS = {
@@ -108,3 +115,23 @@ def test_what_cannot_be_searched_is_refused(files: dict[str, str], tmp_path: Pat
     write_json(tmp_path / "bare.json", {"x": talk})
     with pytest.raises(DataError, match="no turn has evidence"):
         MakeDprData(**{**files, "data": str(tmp_path / "bare.json")}, corpus=str(tmp_path / "corpus.jsonl")).run()
+
+
+def test_what_is_written_for_a_dense_retriever_can_be_read(files: dict[str, str], tmp_path: Path) -> None:
+    blank = [{"id": f"Blank:{n}", "title": "Cheese is made of milk from goats", "text": " "} for n in range(3)]
+    write_jsonl(tmp_path / "more.jsonl", [*read_jsonl(tmp_path / "corpus.jsonl"), *blank])
+    Bm25Config().build(str(tmp_path / "more.jsonl"), tmp_path / "more")
+    keys = {"data": files["data"], "index": str(tmp_path / "more"), "corpus": str(tmp_path / "more.jsonl")}
+    MakeDprData(**keys, output=str(tmp_path / "dpr.jsonl"), negatives=3).run()
+    first = read_dpr_records(tmp_path / "dpr.jsonl")[0]
+    assert [one.id for one in first.hard_negatives][0] == "Milk:1"
+    assert not any(one.id.startswith("Blank") for one in (*first.negatives, *first.hard_negatives))
+
+
+def test_scores_keep_their_order(tmp_path: Path) -> None:
+    write_json(tmp_path / "dev.json", conversations())
+    turns = turns_of(read_inscit(tmp_path / "dev.json").conversations)
+    close = [Hit("a", 0.12345678), Hit("b", 0.12345671), Hit("c", 0.12345664)]
+    write_retrieved(tmp_path / "run.json", turns, [close] * len(turns))
+    read = read_retrieved(tmp_path / "run.json", turns)
+    assert [hit.id for hit in in_trec_order(read[turns[0].name])] == ["a", "b", "c"]

@@ -61,6 +61,7 @@ def test_a_directory_is_read_in_the_order_of_names_and_can_be_taken_up_anywhere(
         ('{"id": 3, "text": ""}', r"c\.jsonl:3, field id: expected a string, got int"),
         ('{"id": "b", "text": "", "title": [1]}', r"c\.jsonl:3, field title: expected a string or nothing, got list"),
         ('{"id": " ", "text": ""}', r"c\.jsonl:3, field id: expected an id, got blank text ' '"),
+        ('{"id": "a\\ud800", "text": ""}', r"c\.jsonl:3, field id: expected an id, got 'a.*half a surrogate pair"),
         ('{"id": "", "text": ""}', r"c\.jsonl:3, field id: expected an id, got blank text ''"),
         ('{"id": "b", "te', r"c\.jsonl:3: not valid JSON .* is the file truncated"),
         ('["b"]', r"c\.jsonl:3: expected a JSON object, got list"),

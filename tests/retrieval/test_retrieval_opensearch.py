@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +20,7 @@ from search_server_toy import Answer, FakeServer, Fault, busy, says, slow
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.engines.opensearch import OpenSearchConfig, OpenSearchRetriever
+from finegrained_rlhf.retrieval.engines.search_clients import SearchClient
 from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
@@ -25,10 +29,9 @@ IDS = [f"p{i:03d}" for i in range(30)]
 QUERIES = ["old mill near the river", "stone", "zebra", "iron iron bridge", "stone"]
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = FakeServer()
+@pytest.fixture(params=["opensearch", "elasticsearch"])
+def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    server = FakeServer(request.param)
     yield server
     server.close()
 
@@ -39,7 +42,7 @@ def corpus(tmp_path: Path) -> str:
 
 
 def settings(fake: FakeServer, **more: Any) -> OpenSearchConfig:
-    server = SearchServerConfig(fake.url, timeout_s=5.0, retries=3, backoff_s=0.01, longest_wait_s=0.05)
+    server = SearchServerConfig(fake.url, fake.product, timeout_s=5.0, retries=3, backoff_s=0.01, longest_wait_s=0.05)
     return replace(OpenSearchConfig("toy", server, bulk=8, queries_per_request=2, progress=False), **more)
 
 
@@ -146,6 +149,63 @@ def test_slow_answers(fake: FakeServer, corpus: str, tmp_path: Path) -> None:
         impatient.open(tmp_path / "index").search(["stone"], 3)
 
 
+def test_a_server_is_left_alone_for_as_long_as_it_asks(fake: FakeServer, retriever: OpenSearchRetriever) -> None:
+    config = settings(fake)
+    server = SearchServer(replace(config.server, longest_wait_s=0.4))
+    fake.faults = [("_count", busy(429, **{"Retry-After": "7"})), ("_count", busy(503))]
+    started = time.monotonic()
+    assert server.ask("toy/_count", lambda client: client.count("toy")) == {"count": 30}
+    assert 0.4 <= time.monotonic() - started < 1.0  # up to the longest wait, and not again after an answer without it
+
+
+def test_half_a_surrogate_pair_is_sent_as_a_question_mark(fake: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "stone \\ud800 mill"}\n')
+    settings(fake).build(str(tmp_path / "corpus.jsonl"), tmp_path / "index")
+    assert fake.indexes["toy"]["documents"] == {"a": {"id": "a", "contents": "stone ? mill"}}
+    retriever = settings(fake).open(tmp_path / "index")
+    (hits,) = retriever.search(["stone \ud800"], 1)
+    assert [hit.id for hit in hits] == ["a"] and retriever.missing(["\ud800", "a"]) == ["\ud800"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_certificates(fake: FakeServer, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost".split()
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run(made, check=True, capture_output=True)
+    fake.use_tls(certificate, key)
+    fake.indexes["toy"] = {"seen": {}}
+
+    def count(**options: Any) -> dict[str, Any]:
+        config = replace(settings(fake).server, **options)
+        return SearchServer(config).ask("toy/_count", lambda client: client.count("toy"))
+
+    assert count(ca_file=str(certificate)) == {"count": 0}
+    with pytest.warns(Warning, match="(?i)unverified|insecure"):
+        assert count(verify=False) == {"count": 0}
+    with pytest.raises(
+        ConfigError, match="certificate is not trusted \\(self-signed certificate\\); give server.ca_file"
+    ):
+        count()
+    with pytest.raises(SearchServerError, match="given up after 4 tries"):
+        count(url=fake.url.replace("https:", "http:"))
+
+
+def test_a_library_that_is_not_installed(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, {"opensearch": "opensearchpy"}.get(fake.product, fake.product), None)
+    with pytest.raises(ConfigError, match=rf"needs {fake.product}.*pip install -e '.\[search\]'"):
+        SearchServer(settings(fake).server)
+
+
+def test_a_server_of_the_other_kind(corpus: str, tmp_path: Path) -> None:
+    fake = FakeServer("opensearch")
+    config = settings(fake)
+    fake.indexes["toy"] = {"mappings": {}}
+    with pytest.raises(ConfigError, match="server.client: this server is no Elasticsearch; expected opensearch"):
+        replace(config, server=replace(config.server, client="elasticsearch")).build(corpus, tmp_path / "index")
+    fake.close()
+
+
 def not_taken(status: int, places: set[int]) -> tuple[str, Fault]:
     def fault(answer: Answer) -> Answer:
         error = {"type": "es_rejected_execution_exception", "reason": "queue full"}
@@ -162,14 +222,13 @@ def test_passages_that_were_not_taken_are_sent_again(
     fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    request = SearchServer.request
+    bulk = SearchClient.bulk
 
-    def count(self: SearchServer, method: str, path: str, body: Any = None, accept: Any = ()) -> Any:
-        if path.endswith("_bulk"):
-            sent.append(body.count(b"\n") // 2)
-        return request(self, method, path, body, accept)
+    def count(self: SearchClient, index: str, documents: Any) -> Any:
+        sent.append(len(documents))
+        return bulk(self, index, documents)
 
-    monkeypatch.setattr(SearchServer, "request", count)
+    monkeypatch.setattr(SearchClient, "bulk", count)
     fake.faults = [not_taken(429, {1, 2, 5}), not_taken(503, {0})]
     settings(fake).build(corpus, tmp_path / "index")
     assert sent == [8, 3, 1, 8, 8, 6]
@@ -283,7 +342,7 @@ def test_indexes_of_other_corpora_and_settings(fake: FakeServer, corpus: str, tm
 
 
 def test_passwords(fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake.password = "opened by sesame"
+    fake.password = "opened by sésame 芝麻"
     config = settings(fake)
     config = replace(config, server=replace(config.server, user="reader"))
     with pytest.raises(ConfigError, match="expected a password in \\$OPENSEARCH_PASSWORD"):
@@ -294,7 +353,7 @@ def test_passwords(fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("OPENSEARCH_PASSWORD", fake.password)
     config.build(corpus, tmp_path / "index")
     assert RecordedConfig().open(tmp_path / "index").search(["stone"], 1)[0]
-    assert all(b"sesame" not in file.read_bytes() for file in (tmp_path / "index").iterdir())
+    assert all("芝麻".encode() not in file.read_bytes() for file in (tmp_path / "index").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -302,6 +361,10 @@ def test_passwords(fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: p
     [
         (lambda: SearchServerConfig("localhost:9200"), "expected http://HOST:PORT"),
         (lambda: SearchServerConfig("https://me:secret@host"), "expected no user or password in it"),
+        (
+            lambda: SearchServerConfig(client="solr"),
+            "server.client: expected one of opensearch, elasticsearch, got 'solr'",
+        ),
         (lambda: SearchServerConfig(retries=-1), "retries"),
         (lambda: SearchServerConfig(timeout_s=0), "timeout_s"),
         (lambda: OpenSearchConfig("Upper"), "expected lower case"),

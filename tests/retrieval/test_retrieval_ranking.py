@@ -156,6 +156,53 @@ def test_values_equal_a_plain_loop(seed: int, depth: int) -> None:
         assert values[turn] == pytest.approx(naive(run.get(turn, []), gold[turn], depth), abs=1e-6), turn
 
 
+GOLDEN_NAMES = "mrr map map@5 r_precision ndcg ndcg@3 ndcg@10".split()
+GOLDEN = """
+t00 1.000000 0.340171 0.233333 0.333333 0.438553 0.169699 0.368487
+t01 0.333333 0.238384 0.122222 0.333333 0.420785 0.254548 0.383578
+t02 0.250000 0.144444 0.050000 0.200000 0.294039 0.000000 0.173223
+t03 0.500000 0.384623 0.194444 0.333333 0.460397 0.298986 0.395132
+t04 0.333333 0.374603 0.066667 0.200000 0.492532 0.084849 0.418020
+t06 0.333333 0.336475 0.138889 0.333333 0.503840 0.254548 0.471207
+t07 0.000000 0.000000 0.000000 0.000000 0.000000 0.000000 0.000000
+t08 1.000000 0.633333 0.400000 0.400000 0.839451 0.723233 0.696580
+t09 0.000000 0.000000 0.000000 0.000000 0.000000 0.000000 0.000000
+t10 1.000000 0.282517 0.200000 0.200000 0.470821 0.339398 0.280073
+t11 1.000000 0.412393 0.277778 0.500000 0.546060 0.424247 0.475994
+"""
+"""What ir-measures 0.4.3 says of `golden_case`, turn by turn; it has no row for a turn without judgements (t05)."""
+
+
+def golden_case() -> tuple[dict[str, list[Hit]], dict[str, dict[str, int]]]:
+    """Twelve turns over 20 passages with seven different scores and grades from 0 to 3; t05 is not judged, t07 found
+    nothing, and t09 has grades of 0 alone.
+    """
+    run, grades = {}, {}
+    for t in range(12):
+        if t != 7:
+            scores = [(i, ((t * 31 + i * 17) % 7) / 2) for i in range(20) if (7 * t + 3 * i) % 5]
+            run[f"t{t:02d}"] = [Hit(f"p{i:02d}", score) for i, score in scores]
+        if t != 5:
+            judged = [(i, 3 - (t * 13 + i * 29) % 11) for i in range(20)]
+            grades[f"t{t:02d}"] = {f"p{i:02d}": grade if t != 9 else 0 for i, grade in judged if grade >= 0}
+    return run, grades
+
+
+def test_values_are_those_of_ir_measures() -> None:
+    run, grades = golden_case()
+    turns = [f"t{t:02d}" for t in range(12)]
+    theirs = {turn: list(map(float, row)) for turn, *row in map(str.split, GOLDEN.split("\n")[1:-1])}
+    ties = sum(len(hits) - len({hit.score for hit in hits}) for hits in run.values())
+    assert ties > 80 and theirs.keys() == grades.keys()
+    for form, left_out in (("updated", {"t05", "t09"}), ("original", set())):
+        also = ("map", "map@5", "r_precision", "ndcg")
+        values = RankingMetrics(form=form, also=also).of_turns(run, grades, turns)  # type: ignore[arg-type]
+        assert values.keys() == set(turns) - left_out
+        for turn, of_turn in values.items():
+            expected = theirs.get(turn, [0.0] * len(GOLDEN_NAMES))
+            assert [of_turn[name] for name in GOLDEN_NAMES] == pytest.approx(expected, abs=1e-6), turn
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_values_equal_trec_evals_on_the_written_files(seed: int, tmp_path: Path) -> None:
     run, gold, turns = random_case(seed)

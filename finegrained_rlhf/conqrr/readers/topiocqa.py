@@ -22,9 +22,8 @@ from finegrained_rlhf.conqrr.readers.base import (
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
-_SECTION = " [SEP] "
-"""Between article and section in the title of a passage."""
 NO_PASSAGE = "no gold passage"
 
 
@@ -87,5 +86,5 @@ def _passage(value: Any) -> tuple[str | None, str | None]:
     row = as_object(value, "Gold_passage")
     title = optional_text(row.get("title"), "Gold_passage.title")
     return optional_text(get_field(row, "id", "Gold_passage."), "Gold_passage.id"), (
-        None if title is None else title.partition(_SECTION)[0].strip()
+        None if title is None else title.partition(PART_SEPARATOR)[0].strip()
     )

@@ -100,6 +100,7 @@ class _Fitter:
 
     def __init__(self, tokenizer: Any, limit: int, least: int) -> None:
         self._tokenizer, self._limit, self._least = tokenizer, limit, least
+        self._special = len(plain_token_ids(tokenizer, [""], add_special_tokens=True)[0])
         self.cut = self.without_turns = 0
 
     def fit(self, pieces: _Pieces, ids: list[list[int]]) -> list[list[int]]:
@@ -115,8 +116,9 @@ class _Fitter:
         heads = [len(row) for row in plain_token_ids(self._tokenizer, list(pieces.heads))]
         shorter = []
         for i in long:
-            least = min(self._least, len(ids[i]) - heads[0]) if pieces.passages else 0
-            chosen = next((h for h, length in enumerate(heads) if length + least <= self._limit), len(heads) - 1)
+            least = min(self._least, len(ids[i]) - self._special - heads[0]) if pieces.passages else 0
+            room = self._limit - self._special - least
+            chosen = next((h for h, length in enumerate(heads) if length <= room), len(heads) - 1)
             self.without_turns += chosen > 0
             shorter.append(pieces.text(pieces.passages[i], chosen) if pieces.passages else pieces.heads[chosen])
         found = plain_token_ids(self._tokenizer, shorter, add_special_tokens=True, max_length=self._limit)

@@ -14,7 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.inscit.data.reading import InscitReading, read_inscit
+from finegrained_rlhf.inscit.data.passages import read_known_inscit
+from finegrained_rlhf.inscit.data.reading import InscitReading
 from finegrained_rlhf.inscit.data.records import (
     CLARIFICATION,
     RESPONSE_TYPES,
@@ -163,10 +164,13 @@ class InspectInscit:
     Attributes:
         data: a file of conversations, or several, whose tables stand side by side.
         format: `table`, or `json` for one JSON document, the file's name as key where there are several.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str | Sequence[str]
     format: PrintFormat = "table"
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         check_print_format(self.format)
@@ -180,7 +184,7 @@ class InspectInscit:
             DataError: a file is missing or damaged.
         """
         names = [self.data] if isinstance(self.data, str) else list(self.data)
-        found = {name: inscit_counts(read_inscit(name)) for name in names}
+        found = {name: inscit_counts(read_known_inscit(name, self.known_passages)) for name in names}
         if self.format == "json":
             value = found[names[0]] if len(names) == 1 else found
             print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,18 +1,47 @@
-"""The passages of a data set and of its corpus by id.
+"""The passages of a data set and of its corpus by id, and whether the corpus has what the data names.
 
-Knows turns, corpora and stores. A passage that the data holds is taken from there, as people saw it.
+Knows files of conversations, turns, corpora and stores. A passage that the data holds is taken from there, as people
+saw it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
+from finegrained_rlhf.inscit.data.reading import InscitReading, read_inscit
+from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn, turns_of
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
-from finegrained_rlhf.retrieval.passages.store import PassageStore
+from finegrained_rlhf.retrieval.passages.store import PassageStore, ids_in_store, is_store
+
+
+def read_known_inscit(path: str | Path, known_passages: str | None) -> InscitReading:
+    """Read a file of conversations whose evidence, where a corpus is named, is all in it.
+
+    Args:
+        path: of the conversations.
+        known_passages: corpus (file or directory) or directory of its `PassageStore`; None checks nothing. Without a
+            store the corpus is read until all passages are found.
+
+    Raises:
+        DataError: as `read_inscit`: a passage is not in the corpus, or the file is damaged; or there is no such corpus.
+    """
+    reading = read_inscit(path)
+    if known_passages is None:
+        return reading
+    ids = passages_of_turns(turns_of(reading.conversations)).keys()
+    if is_store(known_passages):
+        found = ids_in_store(known_passages, ids)
+    else:
+        found = set()
+        for passage in Corpus(known_passages) if ids else ():
+            if passage.id in ids:
+                found.add(passage.id)
+                if len(found) == len(ids):
+                    break
+    return reading if len(found) == len(ids) else read_inscit(path, found)
 
 
 def passages_of_turns(turns: Sequence[InscitTurn]) -> dict[str, EvidencePassage]:
@@ -40,6 +69,12 @@ def corpus_passages(ids: Collection[str], corpus: str, store: str | None) -> dic
     return opened.find(wanted) if store is None else PassageStore(store, opened).find(wanted)
 
 
+def corpus_evidence(passage: Passage) -> EvidencePassage:
+    """A passage of a corpus as evidence, its titles apart."""
+    titles = tuple(title for title in passage.title.split(PART_SEPARATOR) if title)
+    return EvidencePassage(passage.id, passage.text, titles)
+
+
 def passages_by_id(
     ids: Collection[str], turns: Sequence[InscitTurn], corpus: str | None, store: str | None
 ) -> dict[str, EvidencePassage]:
@@ -57,7 +92,5 @@ def passages_by_id(
     known = passages_of_turns(turns)
     missing = sorted(set(ids) - known.keys())
     if missing and corpus is not None:
-        for name, one in corpus_passages(missing, corpus, store).items():
-            titles = tuple(title for title in one.title.split(SEPARATOR) if title)
-            known[name] = EvidencePassage(name, one.text, titles)
+        known |= {name: corpus_evidence(one) for name, one in corpus_passages(missing, corpus, store).items()}
     return {name: known[name] for name in ids if name in known}

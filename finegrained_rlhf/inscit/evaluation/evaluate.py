@@ -11,7 +11,7 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import BASELINES, most_frequent, read_predictions, read_retrieved
 from finegrained_rlhf.inscit.evaluation.scoring import (
@@ -47,6 +47,8 @@ class EvaluateInscit:
         seed: of the draws.
         format: `table`, or `json` for one JSON document.
         output: JSON file for the scores; None writes none.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -60,6 +62,7 @@ class EvaluateInscit:
     seed: int = 0
     format: PrintFormat = "table"
     output: str | None = None
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         if (self.predictions is None) == (self.baseline is None):
@@ -79,12 +82,13 @@ class EvaluateInscit:
         Raises:
             DataError: a file is missing or damaged, or predictions are not those of these turns.
         """
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         if self.predictions is not None:
             predictions = read_predictions(self.predictions, turns)
         else:
-            known = None if self.train is None else turns_of(read_inscit(self.train).conversations)
-            first = None if known is None else most_frequent(known)
+            first = None
+            if self.train is not None:
+                first = most_frequent(turns_of(read_known_inscit(self.train, self.known_passages).conversations))
             predictions = BASELINES[str(self.baseline)](turns, first)
         scored = [scored_turn(turn, predictions[turn.key], self.empty) for turn in turns]
         found = inscit_scores(scored, self.draws, self.seed)

@@ -169,11 +169,14 @@ def last_turn(
 
 
 def most_frequent(turns: Sequence[InscitTurn]) -> InscitPrediction:
-    """The response and the evidence that most labels have; of equally frequent ones the first."""
+    """The response and the set of evidence that most labels have; of equally frequent ones the first."""
     labels = [label for turn in turns for label in turn.labels]
     responses = Counter(label.response for label in labels)
-    evidence = Counter(tuple(dict.fromkeys(passage.id for passage in label.evidence)) for label in labels)
-    return InscitPrediction(responses.most_common(1)[0][0], evidence.most_common(1)[0][0])
+    most = Counter(label.passages for label in labels).most_common(1)[0][0]
+    first = next(label for label in labels if label.passages == most)
+    return InscitPrediction(
+        responses.most_common(1)[0][0], tuple(dict.fromkeys(passage.id for passage in first.evidence))
+    )
 
 
 BASELINES = {"last_turn": last_turn}

@@ -6,7 +6,7 @@ system stands where is in the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from finegrained_rlhf.core.checks import as_list, as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
 from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
@@ -56,6 +55,8 @@ class MakeHumanEvaluation:
         corpus: of the passages that the data does not hold; None shows their ids alone.
         store: directory of the corpus's `PassageStore`; None reads the corpus from its beginning.
         seed: of conversations and orders.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -67,6 +68,7 @@ class MakeHumanEvaluation:
     corpus: str | None = None
     store: str | None = None
     seed: int = 0
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         names = list(self.raters)
@@ -86,7 +88,7 @@ class MakeHumanEvaluation:
         Raises:
             DataError: a file is damaged, or predictions are not those of the data.
         """
-        reading = read_inscit(self.data)
+        reading = read_known_inscit(self.data, self.known_passages)
         everything = turns_of(reading.conversations)
         systems: dict[str, Predictions] = {
             name: read_predictions(file, everything) for name, file in self.predictions.items()
@@ -177,37 +179,50 @@ class ReadHumanEvaluation:
     output: str
 
     def run(self) -> list[TurnRating]:
-        """Read everything or nothing; prints one line.
+        """Read everything or nothing; prints one line, which says how many turns are not rated.
 
         Raises:
-            DataError: an export is damaged, of other tasks, or a turn is not rated as it should be; the error names
-                file, turn and field.
+            DataError: an export is damaged, of other tasks, has a turn twice, or a turn is not rated as it should be;
+                the error names file, turn and field.
         """
         manifest = read_json(Path(self.tasks) / "manifest.json")
         if not isinstance(manifest, Mapping) or manifest.get("format") != _FORMAT:
             raise DataError(f"expected format {_FORMAT!r}", file=Path(self.tasks) / "manifest.json")
         if not self.exports:
             raise DataError("exports: expected {NAME: FILE} of one rater or more")
-        found: list[TurnRating] = []
-        for rater, file in self.exports.items():
-            if rater not in manifest["orders"]:
-                raise DataError(f"{rater!r} is none of the raters {', '.join(manifest['orders'])}", file=file)
-            for number, value in enumerate(_export(file)):
-                name: Any = number
-                try:
-                    task = as_object(value, "(task)")
-                    name = get_field(as_object(get_field(task, "data"), "data"), "task")
-                    require(name in manifest["turns"], f"{name!r} is none of the turns", "data.task")
-                    _, finished = annotations_of_task(task)
-                    if finished:
-                        done = as_list(get_field(finished[0], "result"), "result")
-                        at, order = manifest["turns"][name], manifest["orders"][rater][name]
-                        found.append(_rated(done, order, at, rater))
-                except DataError as error:
-                    raise error.at(file=file, record=name) from None
-        write_ratings(self.output, found)
-        print(f"{len(found)} ratings of {len(self.exports)} raters -> {self.output}")
-        return found
+        found = {
+            (rater, name): rating
+            for rater, file in self.exports.items()
+            for name, rating in self._of_rater(rater, file, manifest)
+        }
+        write_ratings(self.output, found.values())
+        left = len(manifest["turns"]) * len(self.exports) - len(found)
+        missing = f", {left} turns are not rated" if left else ""
+        print(f"{len(found)} ratings of {len(self.exports)} raters{missing} -> {self.output}")
+        return list(found.values())
+
+    def _of_rater(self, rater: str, file: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str, TurnRating]]:
+        """The name of each turn that a rater has rated, and the rating."""
+        if rater not in manifest["orders"]:
+            raise DataError(f"{rater!r} is none of the raters {', '.join(manifest['orders'])}", file=file)
+        seen: set[str] = set()
+        for number, value in enumerate(_export(file)):
+            name: Any = number
+            try:
+                task = as_object(value, "(task)")
+                name = get_field(as_object(get_field(task, "data"), "data"), "task")
+                require(name in manifest["turns"], f"{name!r} is none of the turns", "data.task")
+                require(name not in seen, "is there twice", "data.task")
+                seen.add(name)
+                _, finished = annotations_of_task(task)
+                if finished:
+                    done = as_list(get_field(finished[0], "result"), "result")
+                    rating = _rated(done, manifest["orders"][rater][name], manifest["turns"][name], rater)
+                else:
+                    continue
+            except DataError as error:
+                raise error.at(file=file, record=name) from None
+            yield name, rating
 
 
 def _export(file: str) -> list[Any]:

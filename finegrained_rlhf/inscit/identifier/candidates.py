@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finegrained_rlhf.inscit.data.ids import earlier_ids, unique
 from finegrained_rlhf.inscit.data.records import InscitTurn
 from finegrained_rlhf.inscit.evaluation.scoring import mean_percent
-from finegrained_rlhf.inscit.reader.inputs import earlier_ids, unique
 from finegrained_rlhf.retrieval.protocol import Hit
 
 SELECTED = 4

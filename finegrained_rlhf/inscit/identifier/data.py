@@ -13,12 +13,11 @@ from typing import Any, Literal, get_args
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.ids import unique, with_gold
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
 from finegrained_rlhf.inscit.identifier.candidates import candidate_ids, candidate_recall
-from finegrained_rlhf.inscit.reader.inputs import unique, with_gold
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 GoldEvidence = Literal["first", "label", "all"]
@@ -46,6 +45,8 @@ class MakeIdentifierData:
         corpus: of the passages that the data does not hold.
         store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
         results: JSON file for the recall of the candidates; None writes none.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -58,6 +59,7 @@ class MakeIdentifierData:
     corpus: str | None = None
     store: str | None = None
     results: str | None = None
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         if self.gold not in get_args(GoldEvidence):
@@ -76,7 +78,7 @@ class MakeIdentifierData:
         Raises:
             DataError: a file is damaged, lacks a turn, or a passage is nowhere.
         """
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         run = read_retrieved(self.retrieved, turns)
         lists = {
             name: {turn.name: candidate_ids(turn, run[turn.name], self.passages, earlier) for turn in turns}

@@ -6,15 +6,15 @@ cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
+from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
 from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
@@ -46,6 +46,8 @@ class MakeReaderInputs:
             to the reader at the end of the context. None tells none.
         corpus: of the passages that the data does not hold.
         store: directory of the corpus's `PassageStore`; None reads the corpus once from its beginning.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -60,6 +62,7 @@ class MakeReaderInputs:
     types: str | None = None
     corpus: str | None = None
     store: str | None = None
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         check_reader_task(self.task)
@@ -80,7 +83,7 @@ class MakeReaderInputs:
         Raises:
             DataError: a file is damaged, or lacks a turn, or a passage is nowhere.
         """
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         asked = list(_asked(turns, self.labels))
         ids = self._passages(asked, turns)
         known = passages_by_id({name for row in ids for name in row}, turns, self.corpus, self.store)
@@ -141,29 +144,6 @@ def _asked(turns: Sequence[InscitTurn], labels: str) -> Iterator[Asked]:
         chosen = turn.labels if labels == "all" else turn.labels[:1]
         for number, label in enumerate(chosen, start=1):
             yield Asked(f"{turn.name}_{number}" if len(chosen) > 1 else turn.name, turn, label)
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Each of them once, in order."""
-    return list(dict.fromkeys(names))
-
-
-def earlier_ids(turn: InscitTurn, newest_first: bool) -> list[str]:
-    """The ids of the evidence of earlier turns, each once."""
-    order = reversed(turn.earlier) if newest_first else turn.earlier
-    return unique(passage.id for part in order for passage in part)
-
-
-def with_gold(ids: Sequence[str], gold: Sequence[str], most: int) -> list[str]:
-    """The ids with all of the gold ones among them, in place of the last others where there is no room."""
-    missing = [name for name in gold if name not in ids][:most]
-    kept, room = list(ids), most - len(missing)
-    for name in reversed(ids):
-        if len(kept) <= room:
-            break
-        if name not in gold:
-            kept.remove(name)
-    return [*kept[:room], *missing]
 
 
 def _row(one: Asked, context: Sequence[str], passages: Sequence[EvidencePassage], task: ReaderTask) -> dict[str, Any]:

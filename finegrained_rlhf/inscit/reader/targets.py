@@ -60,26 +60,32 @@ def joint_target(response: str, evidence: Iterable[str]) -> str:
 def read_joint(text: str, given: Sequence[str]) -> SaidByReader:
     """What `joint_target` was to teach, read from what was said.
 
-    White space inside of ids does not count: tokenizers may write it otherwise.
+    White space inside of ids does not count, tokenizers may write it otherwise, but where two passages differ in it
+    alone: then the one whose id is written so is meant, else the first.
 
     Args:
         text: that a reader wrote.
         given: ids of the passages that it read.
     """
     whole = _SAID.match(text)
-    part = whole or _EVIDENCE.match(text)
-    named = (part["evidence"] if part else None) or ""
-    known = {_bare(name): name for name in given}
+    begun = whole or _EVIDENCE.match(text)
+    named = (begun["evidence"] if begun else None) or ""
+    exact, bare = ({form(name): name for name in reversed(given)} for form in (_collapsed, _bare))
     found, unknown, repeated = list[str](), 0, 0
-    for name in filter(None, map(_bare, named.split("|"))):
-        if name not in known:
-            unknown += 1
-        elif known[name] in found:
+    for name in map(_collapsed, named.split("|")):
+        meant = exact.get(name) or bare.get(_bare(name))
+        if meant is None:
+            unknown += bool(name)
+        elif meant in found:
             repeated += 1
         else:
-            found.append(known[name])
+            found.append(meant)
     answer = whole["answer"].strip() if whole else ""
     return SaidByReader(answer or NO_INFORMATION, tuple(found), unknown, repeated, bool(answer))
+
+
+def _collapsed(name: str) -> str:
+    return " ".join(name.split())
 
 
 def _bare(name: str) -> str:

@@ -1,7 +1,8 @@
 """What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
 
 Knows turns, an index and the corpus that it was built of; writes what `train_dpr.py` reads. Every passage has the title
-and the text that the corpus gives it, since that is what an index encodes. Source: thesis, section 5.3; INSCIT's DPR.
+and the text that the corpus gives it, since that is what an index encodes; white space in the text is collapsed, which
+a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class MakeDprData:
 
     A record has utterances of a turn; the evidence of all its labels as positives, the first label's first;
     `hard_negatives`, what BM25 finds with the text of its first piece of evidence; and `negatives`, what it finds with
-    the query. No gold passage of the turn is among them. Turns without evidence are left out.
+    the query. Neither a gold passage of the turn nor one without text is among them. Turns without evidence are left
+    out.
 
     Attributes:
         data: file of conversations.
@@ -88,9 +90,10 @@ class MakeDprData:
         hard = search_all(retriever, groundings, room, self.batch_size)
         asked = [evidence_query(turn.context, self.query) for turn in turns]
         other = search_all(retriever, asked, room, self.batch_size)
-        near = [self._without_gold(turn, hits) for turn, hits in zip(turns, hard, strict=True)]
-        far = [self._without_gold(turn, hits) for turn, hits in zip(turns, other, strict=True)]
-        known = gold | corpus_passages({name for names in (*near, *far) for name in names}, self.corpus, self.store)
+        found = {hit.id for hits in (*hard, *other) for hit in hits} - gold.keys()
+        known = gold | corpus_passages(found, self.corpus, self.store)
+        near = [self._negatives(turn, hits, known) for turn, hits in zip(turns, hard, strict=True)]
+        far = [self._negatives(turn, hits, known) for turn, hits in zip(turns, other, strict=True)]
         rows = [
             {
                 "id": turn.name,
@@ -105,9 +108,9 @@ class MakeDprData:
         print(f"{len(rows)} of {len(everything)} turns, the others have no evidence -> {self.output}")
         return len(rows)
 
-    def _without_gold(self, turn: InscitTurn, hits: Sequence[Hit]) -> list[str]:
+    def _negatives(self, turn: InscitTurn, hits: Sequence[Hit], known: Mapping[str, Passage]) -> list[str]:
         gold = set(turn.gold)
-        return [hit.id for hit in hits if hit.id not in gold][: self.negatives]
+        return [hit.id for hit in hits if hit.id not in gold and known[hit.id].text.strip()][: self.negatives]
 
 
 def _rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.retrieval.passages.pages import SEPARATOR
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
 EvidenceQuery = Literal["last_turn", "recent", "context", "first_last", "turns", "recent_turns"]
 DenseQuery = Literal["turns", "recent_turns"]
@@ -40,8 +40,8 @@ def evidence_query(context: Sequence[str], query: EvidenceQuery) -> str:
         return " ".join(context[-RECENT:])
     if query == "first_last":
         return " ".join(dict.fromkeys((context[0], context[-1])))
-    if query in get_args(DenseQuery):
-        return SEPARATOR.join(read_turns(context, query))
+    if query == "turns" or query == "recent_turns":
+        return PART_SEPARATOR.join(read_turns(context, query))
     return " ".join(context)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
 from finegrained_rlhf.retrieval.jobs import search_all
@@ -31,6 +31,8 @@ class RetrieveEvidence:
         k: passages a turn.
         batch_size: queries that are searched together.
         retriever: settings that the index must have been built with; by default those that it has.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
@@ -40,6 +42,7 @@ class RetrieveEvidence:
     k: int = 100
     batch_size: int = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
+    known_passages: str | None = None
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)
@@ -53,7 +56,7 @@ class RetrieveEvidence:
         Raises:
             DataError: the data is damaged, or there is no finished index.
         """
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         retriever = self.retriever.open(Path(self.index))
         queries = [evidence_query(turn.context, self.query) for turn in turns]
         found = search_all(retriever, queries, self.k, self.batch_size)
@@ -68,7 +71,7 @@ def write_retrieved(path: str | Path, turns: Sequence[InscitTurn], found: Sequen
         {
             "conv_id": turn.conversation,
             "turn_id": turn.number,
-            "ctxs": [{"id": hit.id, "score": round(float(hit.score), 6)} for hit in hits],
+            "ctxs": [{"id": hit.id, "score": float(hit.score)} for hit in hits],
         }
         for turn, hits in zip(turns, found, strict=True)
     ]

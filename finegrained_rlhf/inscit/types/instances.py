@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.passages import read_known_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, InscitTurn, turns_of
 
 
@@ -50,14 +50,17 @@ class MakeResponseTypes:
     Attributes:
         data: file of conversations.
         output: JSON-lines file with `id`, `text` and `label`.
+        known_passages: corpus, or directory of its `PassageStore`, that must have all evidence of the data; None checks
+            nothing.
     """
 
     data: str
     output: str
+    known_passages: str | None = None
 
     def run(self) -> list[LabelledText]:
         """Read, write, print one line. Raises DataError where the file is damaged."""
-        turns = turns_of(read_inscit(self.data).conversations)
+        turns = turns_of(read_known_inscit(self.data, self.known_passages).conversations)
         found = type_instances(turns)
         write_jsonl(self.output, [{"id": one.id, "text": one.text, "label": one.label} for one in found])
         print(f"{len(found)} instances of {len(turns)} turns -> {self.output}")

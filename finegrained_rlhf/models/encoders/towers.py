@@ -20,13 +20,11 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import pad_rows
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.model import EncoderModel
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.text.plain_text import plain_token_ids
-
-PART_SEPARATOR = " [SEP] "
-"""Between the turns of a query and the titles of a passage, where they are one text."""
 
 QUERY_TOWER, PASSAGE_TOWER = "query", "passage"
 """Directories of the two towers, side by side."""

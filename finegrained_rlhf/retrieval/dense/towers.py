@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.encoders.towers import PART_SEPARATOR, TextTower, TwoTowers
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
+from finegrained_rlhf.models.encoders.towers import TextTower, TwoTowers
 from finegrained_rlhf.retrieval.bm25.light import tokenizer_fingerprint
 from finegrained_rlhf.retrieval.dense.texts import TextKind, checked_vectors
 

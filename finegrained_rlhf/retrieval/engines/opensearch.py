@@ -1,7 +1,7 @@
 """BM25 on an OpenSearch or Elasticsearch server, for corpora that outgrow one machine.
 
-Knows the server's queries. Does not know HTTP (`search_server`), how an index is filled (`opensearch_index`) or
-dialogues.
+Knows the server's queries. Does not know clients (`search_clients`), how often one is asked (`search_server`), how an
+index is filled (`opensearch_index`) or dialogues.
 
 A passage is a document with a keyword field `id` and a text field `contents` (title and text), scored by BM25 with the
 given k1 and b. Searches use the statistics of the whole index (`dfs_query_then_fetch`), so that the number of the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,13 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan
-from finegrained_rlhf.retrieval.engines.opensearch_index import ServerIndex, fill, forget_progress, reason_of
-from finegrained_rlhf.retrieval.engines.search_server import (
-    BUSY,
-    SearchServer,
-    SearchServerConfig,
-    SearchServerError,
-    json_lines,
-)
+from finegrained_rlhf.retrieval.engines.opensearch_index import ServerIndex, fill, forget_progress
+from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
+from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerConfig, SearchServerError
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.record import IndexRecord, begin_index, known_scan, open_record
 from finegrained_rlhf.retrieval.runs import in_trec_order
+from finegrained_rlhf.runtime.remote.answers import BUSY
 
 _KIND = "opensearch"
 _MOST_HITS = 10_000  # of one search, the server's default limit
@@ -117,7 +114,7 @@ class OpenSearchConfig:
                 f"the server has {there} of {record.corpus.passages} passages; build_index.py sends them again",
                 file=directory,
             )
-        return OpenSearchRetriever(SearchServer(self.server), index.path, self.queries_per_request)
+        return OpenSearchRetriever(SearchServer(self.server), self.name, self.queries_per_request)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -148,12 +145,12 @@ class OpenSearchRetriever:
 
     Args:
         server: that has the index.
-        path: of the index.
+        name: of the index.
         queries_per_request: searches that are sent together.
     """
 
-    def __init__(self, server: SearchServer, path: str, queries_per_request: int = 64) -> None:
-        self._server, self._path, self._queries_per_request = server, path, queries_per_request
+    def __init__(self, server: SearchServer, name: str, queries_per_request: int = 64) -> None:
+        self._server, self._name, self._queries_per_request = server, name, queries_per_request
         self._known: set[str] = set()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -209,12 +206,12 @@ class OpenSearchRetriever:
         found: list[list[Hit]] = []
         for part in _parts(list(bodies), self._queries_per_request):
             answers: dict[int, list[Hit]] = {}
-            patience = self._server.patience(f"{self._path}/_msearch")
+            patience = self._server.patience(f"{self._name}/_msearch")
             while len(answers) < len(part):
                 waiting = [i for i in range(len(part)) if i not in answers]
                 header = {"search_type": "dfs_query_then_fetch"}
-                lines = json_lines(line for i in waiting for line in (header, part[i]))
-                _, answer = self._server.request("POST", f"{self._path}/_msearch", lines, accept=(404,))
+                lines = [line for i in waiting for line in (header, part[i])]
+                answer = self._server.ask(f"{self._name}/_msearch", partial(_send, self._name, lines))
                 taken, reason = self._take(waiting, answer)
                 answers |= taken
                 if taken:
@@ -226,8 +223,6 @@ class OpenSearchRetriever:
 
     def _take(self, sent: Sequence[int], answer: Mapping[str, Any]) -> tuple[dict[int, list[Hit]], str]:
         """The hits of the searches that succeeded, and why another one has to be sent again."""
-        if "error" in answer:
-            raise SearchServerError(f"{self._server.config.url}{self._path}: {reason_of(answer)}")
         responses = answer.get("responses")
         if not isinstance(responses, list) or len(responses) != len(sent):
             return {}, "an answer without a response for each of them"
@@ -236,7 +231,7 @@ class OpenSearchRetriever:
             try:
                 if "error" in response:
                     if response.get("status") not in BUSY:
-                        raise SearchServerError(f"{self._server.config.url}{self._path}: {reason_of(response)}")
+                        raise SearchServerError(f"{self._server.address(self._name)}: {reason_of(response)}")
                     reason = reason_of(response)
                 elif response["timed_out"] or response["_shards"]["failed"]:
                     reason = "an incomplete answer"
@@ -248,13 +243,17 @@ class OpenSearchRetriever:
         return taken, reason
 
 
+def _send(index: str, lines: Sequence[Mapping[str, Any]], client: SearchClient) -> dict[str, Any]:
+    return client.msearch(index, lines)
+
+
 def _search(query: str | None, size: int, ids: Sequence[str] | None = None) -> dict[str, Any]:
     """A search for a text, among all passages or some; without a text for the passages themselves."""
     wanted: dict[str, Any] = {}
     if query is not None:
-        wanted["must"] = {"match": {"contents": {"query": query}}}
+        wanted["must"] = {"match": {"contents": {"query": speakable(query)}}}
     if ids is not None:
-        wanted["filter"] = {"terms": {"id": list(ids)}}
+        wanted["filter"] = {"terms": {"id": [speakable(id) for id in ids]}}
     return {
         "query": {"bool": wanted},
         "size": size,

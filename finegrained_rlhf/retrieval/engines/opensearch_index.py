@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tqdm import tqdm
 
@@ -21,7 +21,8 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, Place
-from finegrained_rlhf.retrieval.engines.search_server import SearchServer, SearchServerError, json_lines
+from finegrained_rlhf.retrieval.engines.search_clients import SearchClient, reason_of, speakable
+from finegrained_rlhf.retrieval.engines.search_server import RefusedRequest, SearchServer, SearchServerError
 from finegrained_rlhf.runtime.remote.answers import BUSY
 
 _LONGEST_ID = 512  # bytes of a document's id that the server takes
@@ -39,7 +40,6 @@ class ServerIndex:
 
     def __init__(self, server: SearchServer, name: str, meta: Mapping[str, Any]) -> None:
         self._server, self._name, self._meta = server, name, dict(meta)
-        self.path = "/" + quote(name, safe="")
 
     def create(self, settings: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
         """Make the index where there is none.
@@ -59,10 +59,15 @@ class ServerIndex:
             self.check()
             return False
         mappings = {"dynamic": "strict", "_meta": self._meta, "properties": properties}
-        body = {"settings": {"index": settings}, "mappings": mappings}
-        status, answer = self._server.request("PUT", self.path, body, accept=(400,))
-        if status == 400 and self._found() is None:  # it may be there by a try whose answer was lost
-            raise ConfigError(f"{self._server.config.url}: refuses to make the index {self._name}: {reason_of(answer)}")
+        try:
+            self._server.ask(self._name, lambda client: client.create(self._name, {"index": settings}, mappings))
+        except RefusedRequest as refused:
+            if refused.status != 400:
+                raise
+            if self._found() is None:  # it may be there by a try whose answer was lost
+                reason = reason_of(refused.answer)
+                problem = f"{self._server.config.url}: refuses to make the index {self._name}: {reason}"
+                raise ConfigError(problem) from None
         self.check()
         return True
 
@@ -86,15 +91,16 @@ class ServerIndex:
 
     def count(self) -> int:
         """Documents that can be found."""
-        _, answer = self._server.request("GET", f"{self.path}/_count")
+        answer = self._server.ask(f"{self._name}/_count", lambda client: client.count(self._name))
         if not isinstance(answer.get("count"), int):
-            raise SearchServerError(f"{self._server.config.url}{self.path}/_count: an answer without a count")
+            raise SearchServerError(f"{self._server.address(self._name)}/_count: an answer without a count")
         return int(answer["count"])
 
     def publish(self) -> None:
         """Make all documents findable, now and in future."""
-        self._server.request("PUT", f"{self.path}/_settings", {"index": {"refresh_interval": None}})
-        self._server.request("POST", f"{self.path}/_refresh")
+        settings = {"index": {"refresh_interval": None}}
+        self._server.ask(f"{self._name}/_settings", lambda client: client.change(self._name, settings))
+        self._server.ask(f"{self._name}/_refresh", lambda client: client.refresh(self._name))
 
     def add(self, passages: Sequence[Passage]) -> None:
         """Send passages until the server has acknowledged each of them.
@@ -104,32 +110,24 @@ class ServerIndex:
             SearchServerError: it fails or stays busy.
         """
         waiting = list(passages)
-        patience = self._server.patience(f"{self.path}/_bulk")
+        patience = self._server.patience(f"{self._name}/_bulk")
         while waiting:
-            lines = [
-                line
+            documents = [
+                (document_id(passage.id), {"id": speakable(passage.id), "contents": speakable(passage.contents)})
                 for passage in waiting
-                for line in (
-                    {"index": {"_id": document_id(passage.id)}},
-                    {"id": passage.id, "contents": passage.contents},
-                )
             ]
-            _, answer = self._server.request("POST", f"{self.path}/_bulk", json_lines(lines))
-            left, reason = self._not_taken(waiting, answer)
+            results = self._server.ask(f"{self._name}/_bulk", partial(_send, self._name, documents))
+            left, reason = self._not_taken(waiting, results)
             if len(left) < len(waiting):
                 patience.restore()
             if left:
                 patience.wait(f"{len(left)} of {len(waiting)} passages were not taken ({reason})")
             waiting = left
 
-    def _not_taken(self, sent: Sequence[Passage], answer: Mapping[str, Any]) -> tuple[list[Passage], str]:
+    def _not_taken(self, sent: Sequence[Passage], results: Sequence[Mapping[str, Any]]) -> tuple[list[Passage], str]:
         """The passages that have to be sent again, and why."""
-        items = answer.get("items")
-        if not isinstance(items, list) or len(items) != len(sent):
-            return list(sent), "an answer without an item for each of them"
         left, reason = [], ""
-        for passage, item in zip(sent, items, strict=True):
-            result = item.get("index", {}) if isinstance(item, dict) else {}
+        for passage, result in zip(sent, results, strict=True):
             status = result.get("status", 500)
             if status in BUSY:
                 left.append(passage)
@@ -143,9 +141,12 @@ class ServerIndex:
 
     def _found(self) -> dict[str, Any] | None:
         """What the index says it is of; None where there is no index."""
-        status, answer = self._server.request("GET", f"{self.path}/_mapping", accept=(404,))
-        if status == 404:
-            return None
+        try:
+            answer = self._server.ask(f"{self._name}/_mapping", lambda client: client.mappings(self._name))
+        except RefusedRequest as refused:
+            if refused.status == 404:
+                return None
+            raise
         mappings = [entry.get("mappings", {}) for entry in answer.values() if isinstance(entry, dict)]
         return dict(mappings[0].get("_meta") or {}) if mappings else {}
 
@@ -153,15 +154,11 @@ class ServerIndex:
 def document_id(passage: str) -> str:
     """The server's id of a passage: its own, or a hash where that is too long for the server."""
     whole = passage.encode("utf-8", "replace")
-    return passage if len(whole) <= _LONGEST_ID else hashlib.blake2b(whole, digest_size=32).hexdigest()
+    return whole.decode("utf-8") if len(whole) <= _LONGEST_ID else hashlib.blake2b(whole, digest_size=32).hexdigest()
 
 
-def reason_of(answer: Mapping[str, Any]) -> str:
-    """What an error of the server says."""
-    error = answer.get("error", answer)
-    if isinstance(error, dict):
-        error = f"{error.get('type', 'error')}: {error.get('reason', 'without a reason')}"
-    return " ".join(str(error).split())[:300]
+def _send(index: str, documents: Sequence[tuple[str, dict[str, str]]], client: SearchClient) -> list[dict[str, Any]]:
+    return client.bulk(index, documents)
 
 
 def fill(index: ServerIndex, corpus: Corpus, directory: Path, *, passages: int, bulk: int, progress: bool) -> None:

@@ -1,36 +1,41 @@
-"""Requests to a search server over HTTP: JSON in, JSON out, tried again while the server is busy, up to a limit.
+"""A search server: where it is, and requests that are sent again while it is busy, up to a limit.
 
-Knows HTTP, passwords and patience. Does not know indexes or queries. Standard library only.
+Knows addresses, passwords and patience. Does not know HTTP (`search_clients`), indexes or queries.
 """
 
 from __future__ import annotations
 
 import base64
-import http.client
-import json
 import os
 import ssl
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.runtime.remote.answers import (
-    BUSY,
-    UnintelligibleAnswer,
-    excerpt,
-    json_object,
-    retry_after,
-    wait_before,
-)
+from finegrained_rlhf.retrieval.engines.search_clients import CLIENTS, Connection, RequestFailed, SearchClient
+from finegrained_rlhf.runtime.remote.answers import BUSY, wait_before
+
+T = TypeVar("T")
 
 
 class SearchServerError(FineGrainedError):
     """A search server cannot be reached, stays busy, or answers something that cannot be understood."""
+
+
+class RefusedRequest(SearchServerError):
+    """A search server does not do what it is asked.
+
+    Attributes:
+        status: of HTTP.
+        answer: what it said.
+    """
+
+    def __init__(self, problem: str, status: int, answer: Any) -> None:
+        super().__init__(problem)
+        self.status, self.answer = status, answer
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class SearchServerConfig:
     """Where a search server is and how long to wait for it.
 
     Attributes:
-        url: `http://HOST:9200` or `https://…`, without a password.
+        url: `http://HOST:9200` or `https://…`, without a password; without a port it is the scheme's.
+        client: the library that speaks to it: `opensearch` (opensearch-py) or `elasticsearch`.
         user: of basic authentication; null for none.
         password_variable: environment variable that holds the password, which is thereby never written down.
         ca_file: certificates to trust; null: those of the system.
@@ -50,6 +56,7 @@ class SearchServerConfig:
     """
 
     url: str = "http://localhost:9200"
+    client: str = "opensearch"
     user: str | None = None
     password_variable: str = "OPENSEARCH_PASSWORD"
     ca_file: str | None = None
@@ -65,6 +72,8 @@ class SearchServerConfig:
             raise ConfigError(f"server.url: expected http://HOST:PORT or https://HOST:PORT, got {self.url!r}")
         if parts.username is not None:
             raise ConfigError("server.url: expected no user or password in it; give server.user and the variable")
+        if self.client not in CLIENTS:
+            raise ConfigError(f"server.client: expected one of {', '.join(CLIENTS)}, got {self.client!r}")
         if self.retries < 0:
             raise ConfigError(f"server.retries: expected at least 0, got {self.retries}")
         for name in ("timeout_s", "backoff_s", "longest_wait_s"):
@@ -108,102 +117,80 @@ class Patience:
 
 
 class SearchServer:
-    """A server that is spoken to in JSON.
+    """A server that is asked until it answers.
 
     Args:
         config: where it is.
 
     Raises:
-        ConfigError: a user is given and the password is not.
+        ConfigError: the client's library is missing, a user is given and the password is not, or there are no
+            certificates.
     """
 
     def __init__(self, config: SearchServerConfig) -> None:
         self.config = config
-        self._headers = {"Accept": "application/json", "User-Agent": "finegrained-rlhf"}
+        headers = {"User-Agent": "finegrained-rlhf"}
         if config.user is not None:
             password = os.environ.get(config.password_variable)
             if password is None:
                 raise ConfigError(f"server.user is {config.user}: expected a password in ${config.password_variable}")
             token = base64.b64encode(f"{config.user}:{password}".encode()).decode("ascii")
-            self._headers["Authorization"] = f"Basic {token}"
-        handlers: list[urllib.request.BaseHandler] = []
-        if config.url.startswith("https"):
-            handlers.append(urllib.request.HTTPSHandler(context=_tls(config)))
-        self._opener = urllib.request.build_opener(*handlers)
+            headers["Authorization"] = f"Basic {token}"
+        url = urlsplit(config.url)
+        tls = _tls(config) if url.scheme == "https" else None
+        self._client = CLIENTS[config.client](Connection(url, headers, tls, config.timeout_s))
 
-    def patience(self, path: str) -> Patience:
+    def patience(self, what: str) -> Patience:
         """For requests that are answered but have to be repeated in part."""
-        return Patience(self.config, self.config.url + path)
+        return Patience(self.config, self.address(what))
 
-    def request(
-        self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None, accept: Iterable[int] = ()
-    ) -> tuple[int, dict[str, Any]]:
+    def address(self, what: str) -> str:
+        """The URL of something, for errors."""
+        return f"{self.config.url.rstrip('/')}/{what}"
+
+    def ask(self, what: str, request: Callable[[SearchClient], T]) -> T:
         """Send a request until it is answered.
 
         Args:
-            method: of HTTP.
-            path: from `/` on.
-            body: a JSON object, or lines of them as `json_lines` makes them.
-            accept: statuses besides 2xx that the caller deals with.
+            what: is asked, for errors: `INDEX/ACTION`.
+            request: of a client.
 
         Returns:
-            The status and the answer, a JSON object.
+            What `request` returns.
 
         Raises:
-            SearchServerError: unreachable, busy or unintelligible in all tries; or the request is refused.
-            ConfigError: user or password are wrong, or the certificate is not trusted.
+            SearchServerError: unreachable, busy or unintelligible in all tries.
+            RefusedRequest: the server does not do it.
+            ConfigError: user or password are wrong, the certificate is not trusted, or the server is not the client's.
         """
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
-        request = urllib.request.Request(
-            self.config.url.rstrip("/") + path,
-            data=content,
-            method=method,
-            headers=self._headers | ({} if content is None else {"Content-Type": kind}),
-        )
-        patience = self.patience(path)
+        patience = self.patience(what)
         while True:
             try:
-                status, answer, asked = self._once(request)
-                if status in accept or (200 <= status < 300):
-                    return status, json_object(answer)
-                reason = f"status {status}, {excerpt(answer)}"
-                if status not in BUSY:
-                    self._refused(status, path, reason)
-                patience.wait(reason, asked)
-            except (OSError, http.client.HTTPException, UnintelligibleAnswer) as error:
-                self._check_certificate(error)
-                patience.wait(_told(error))
+                return request(self._client)
+            except RequestFailed as failed:
+                self._check_certificate(failed)
+                if failed.status is not None and failed.status not in BUSY:
+                    raise self._refused(what, failed) from None
+                reason, asked = failed.reason, failed.asked
+            patience.wait(reason, asked)
 
-    def _once(self, request: urllib.request.Request) -> tuple[int, bytes, float | None]:
-        """Status, answer and the seconds to wait that the server asks for."""
-        try:
-            with self._opener.open(request, timeout=self.config.timeout_s) as response:
-                return response.status, response.read(), None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(), retry_after(error.headers.get("Retry-After"))
-
-    def _refused(self, status: int, path: str, reason: str) -> None:
-        if status in (401, 403):
-            raise ConfigError(
-                f"{self.config.url}: refuses the user {self.config.user} ({reason}); see server.user and "
+    def _refused(self, what: str, failed: RequestFailed) -> FineGrainedError:
+        if failed.status in (401, 403):
+            return ConfigError(
+                f"{self.config.url}: refuses the user {self.config.user} ({failed.reason}); see server.user and "
                 f"${self.config.password_variable}"
             )
-        raise SearchServerError(f"{self.config.url}{path}: {reason}")
+        return RefusedRequest(f"{self.address(what)}: {failed.reason}", int(failed.status or 0), failed.answer)
 
-    def _check_certificate(self, error: BaseException) -> None:
-        cause = getattr(error, "reason", error)
-        if isinstance(cause, ssl.SSLCertVerificationError):
+    def _check_certificate(self, failed: RequestFailed) -> None:
+        cause: BaseException | None = failed
+        while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+            cause = cause.__cause__ or next((part for part in cause.args if isinstance(part, BaseException)), None)
+        if cause is not None:
             raise ConfigError(
                 f"{self.config.url}: its certificate is not trusted ({cause.verify_message}); give server.ca_file, or "
                 "server.verify=false for one that it signed itself"
             ) from None
-
-
-def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """One JSON object a line, as `_bulk` and `_msearch` want it; half a surrogate pair becomes `?`."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
 
 
 def _tls(config: SearchServerConfig) -> ssl.SSLContext:
@@ -214,9 +201,3 @@ def _tls(config: SearchServerConfig) -> ssl.SSLContext:
     if not config.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError):
-        return "no answer in time"
-    return str(getattr(error, "reason", error)) or type(error).__name__

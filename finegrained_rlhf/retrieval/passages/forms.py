@@ -149,4 +149,6 @@ def _unquoted(field: str) -> str:
 def _passage(id: str, text: str, title: str = "", field: str = "id") -> Passage:
     if not id.strip():
         raise DataError(f"expected an id, got blank text {id!r}", field=field)
+    if any("\ud800" <= letter <= "\udfff" for letter in id):
+        raise DataError(f"expected an id, got {id!r} with half a surrogate pair, which no file can hold", field=field)
     return Passage.uncut(id, text, title)

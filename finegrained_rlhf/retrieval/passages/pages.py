@@ -17,10 +17,8 @@ from tqdm import tqdm
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.retrieval.corpus import Corpus
-
-SEPARATOR = " [SEP] "
-"""Between the titles of the article and of the sections around a passage."""
 
 
 @dataclass(frozen=True)
@@ -79,5 +77,5 @@ def _row(passage: Any, where: str) -> dict[str, Any]:
     return {
         "id": require_text(get_field(passage, "id", where), f"{where}id"),
         "text": require_text(get_field(passage, "text", where), f"{where}text", empty=True),
-        "title": SEPARATOR.join(title.strip() for title in titles),
+        "title": PART_SEPARATOR.join(title.strip() for title in titles),
     }

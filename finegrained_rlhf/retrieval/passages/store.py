@@ -22,6 +22,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.retrieval.corpus import Corpus, CorpusScan, Place, id_hash
 
 _FORMAT = "finegrained-passage-store/1"
+_RECORD = "store.json"
 _OFFSET_BITS = 48
 _OFFSETS = (1 << _OFFSET_BITS) - 1
 
@@ -42,13 +43,8 @@ class PassageStore:
         self.directory, self.corpus = Path(directory), corpus
         self.scan = _read_record(self.directory)
         self._require_same(corpus)
-        try:
-            self._hashes: NDArray[np.uint64] = np.load(self.directory / "hashes.npy", mmap_mode="r")
-            self._places: NDArray[np.uint64] = np.load(self.directory / "places.npy", mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise DataError(f"the store is damaged ({error})", file=self.directory) from None
-        if not len(self._hashes) == len(self._places) == self.scan.passages:
-            raise DataError(f"the store is damaged: expected {self.scan.passages} passages", file=self.directory)
+        self._hashes = _mapped(self.directory, "hashes.npy", self.scan)
+        self._places = _mapped(self.directory, "places.npy", self.scan)
 
     def __len__(self) -> int:
         return self.scan.passages
@@ -155,8 +151,40 @@ def build_store(corpus: Corpus, directory: str | Path, progress: bool = True) ->
     with atomic_directory(directory) as temporary:
         np.save(temporary / "hashes.npy", keys[order])
         np.save(temporary / "places.npy", np.frombuffer(places, dtype=np.uint64)[order])
-        write_json(temporary / "store.json", {"format": _FORMAT, "scan": scan.to_json()})
+        write_json(temporary / _RECORD, {"format": _FORMAT, "scan": scan.to_json()})
     return PassageStore(directory, corpus)
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a path is the directory of a store."""
+    return (Path(path) / _RECORD).is_file()
+
+
+def ids_in_store(directory: str | Path, ids: Iterable[str]) -> set[str]:
+    """Those of some ids that a store holds, without its corpus.
+
+    Hashes of 64 bits say so: of 10⁸ passages, an id that is not there passes once in 10¹¹.
+
+    Raises:
+        DataError: no store, or a damaged one.
+    """
+    hashes = _mapped(Path(directory), "hashes.npy", _read_record(Path(directory)))
+    asked = list(dict.fromkeys(ids))
+    wanted = np.array([id_hash(id) for id in asked], dtype=np.uint64)
+    rows = np.searchsorted(hashes, wanted)
+    return {
+        id for id, row, value in zip(asked, rows, wanted, strict=True) if row < len(hashes) and hashes[row] == value
+    }
+
+
+def _mapped(directory: Path, name: str, scan: CorpusScan) -> NDArray[np.uint64]:
+    try:
+        found: NDArray[np.uint64] = np.load(directory / name, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise DataError(f"the store is damaged ({error})", file=directory) from None
+    if len(found) != scan.passages:
+        raise DataError(f"the store is damaged: expected {scan.passages} passages", file=directory)
+    return found
 
 
 def _require_plain(corpus: Corpus) -> None:
@@ -166,7 +194,7 @@ def _require_plain(corpus: Corpus) -> None:
 
 
 def _read_record(directory: Path) -> CorpusScan:
-    path = directory / "store.json"
+    path = directory / _RECORD
     row = read_json(path)
     if not isinstance(row, dict) or row.get("format") != _FORMAT:
         raise DataError(f"expected a passage store of format {_FORMAT!r}", file=path)

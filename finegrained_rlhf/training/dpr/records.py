@@ -14,8 +14,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.encoders.towers import PART_SEPARATOR
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 
 
 @dataclass(frozen=True)

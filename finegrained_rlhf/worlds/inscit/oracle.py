@@ -6,7 +6,7 @@ thesis (section 5.6): factual consistency, evidence utility, comprehensiveness.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -157,6 +157,19 @@ class InscitOracle:
         return said.value == wanted.value if wanted.value else self._holds(said)
 
 
+JUDGED_MEASURES: Mapping[str, Callable[[OracleJudgement], float | None]] = {
+    "consistency": lambda one: one.consistency,
+    "utility": lambda one: one.utility,
+    "coverage": lambda one: one.coverage,
+    "comprehensiveness": lambda one: one.comprehensiveness,
+    "true": lambda one: one.true / len(one.statements) if one.statements else None,
+    "silent": lambda one: float(not one.statements),
+    "without_evidence": lambda one: float(not one.predicted),
+    "unread": lambda one: float(one.unread > 0),
+}
+"""What is counted of each answer; None where it has no value. `mean_judgement` says what they are."""
+
+
 def mean_judgement(judgements: Iterable[OracleJudgement]) -> dict[str, float | int | None]:
     """Means over turns, of those that have a value: shares in [0, 1].
 
@@ -167,14 +180,7 @@ def mean_judgement(judgements: Iterable[OracleJudgement]) -> dict[str, float | i
     found = list(judgements)
     return {
         "turns": len(found),
-        "consistency": _mean(one.consistency for one in found),
-        "utility": _mean(one.utility for one in found),
-        "coverage": _mean(one.coverage for one in found),
-        "comprehensiveness": _mean(one.comprehensiveness for one in found),
-        "true": _mean(one.true / len(one.statements) if one.statements else None for one in found),
-        "silent": _mean(float(not one.statements) for one in found),
-        "without_evidence": _mean(float(not one.predicted) for one in found),
-        "unread": _mean(float(one.unread > 0) for one in found),
+        **{name: _mean(measure(one) for one in found) for name, measure in JUDGED_MEASURES.items()},
     }
 
 

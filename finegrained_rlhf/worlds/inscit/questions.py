@@ -59,7 +59,7 @@ class InscitQuestion:
         asked = self.asked
         if len(entities_of(asked)) > 1:
             return "many"
-        if self.attribute == TOPICS or len(asked) == 1:
+        if len(asked) == 1 or (asked and self.attribute == TOPICS):
             return "one"
         if asked:
             return "two" if len(asked) <= MANY else "many"

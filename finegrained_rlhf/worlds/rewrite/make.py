@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
-from finegrained_rlhf.conqrr.records import SEPARATOR
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.worlds.base import World
 from finegrained_rlhf.worlds.rewrite import lexicon
 from finegrained_rlhf.worlds.rewrite.dialogues import (
@@ -102,7 +102,7 @@ class MakeRewriteWorld(World[RewriteDialogue]):
             for number, value in enumerate(values):
                 name = lexicon.NAMES[number % len(lexicon.NAMES)]
                 texts += [lexicon.agent_answer(value), lexicon.passage(attribute, name, value)]
-        return [*texts, SEPARATOR.join(texts[:2])]
+        return [*texts, PART_SEPARATOR.join(texts[:2])]
 
     def in_words(self, splits: Mapping[str, Sequence[RewriteDialogue]]) -> str:
         """How many passages and questions."""

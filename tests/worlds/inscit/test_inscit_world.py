@@ -363,3 +363,11 @@ def test_its_vocabulary_has_every_word_of_its_files(world: Path, tmp_path: Path)
 def test_settings_that_make_no_world_are_refused(make: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         make()
+
+
+def test_an_article_without_facts_has_no_topics() -> None:
+    rare = ArticleConfig(count=60, sections=(1, 1), values=(30, 1, 0, 0, 0))
+    bare = next(one for one in draw_articles(random.Random(0), rare) if not one.facts)
+    question = InscitQuestion("topics", "What can you tell me about it?", (bare,), lexicon.TOPICS)
+    assert question.case == "nothing"
+    assert answer(question, random.Random(0), AnnotatorHabits()).response_type == NOTHING

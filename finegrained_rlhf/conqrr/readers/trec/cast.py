@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, examples_of, optional_text
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, as_turn, optional_text
 from finegrained_rlhf.conqrr.readers.trec.judged import gold_of
+from finegrained_rlhf.conqrr.readers.trec.topics import topics_of
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.retrieval.runs import read_judgements
 
 RESULTS = ("manual_canonical_result_id", "canonical_result_id", "automatic_canonical_result_id")
@@ -48,23 +48,17 @@ def read_cast(
     """
     resolved = {} if rewrites is None else read_resolved(rewrites)
     judged = None if qrels is None else read_judgements(qrels)
-    topics = read_json(path)
-    if not isinstance(topics, list):
-        raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
     notes: Counter[str] = Counter()
-    examples = []
-    seen: set[str] = set()
-    for i, topic in enumerate(topics):
-        name: str | int = i
-        try:
-            topic = as_object(topic, "(topic)")
-            name = str(as_turn(get_field(topic, "number"), "number"))
-            require(name not in seen, f"topic {name} occurs twice", "number")
-            seen.add(name)
-            examples += examples_of(name, _turns(name, topic, resolved, judged, min_relevance, notes), notes)
-        except DataError as error:
-            raise error.at(file=path, record=name) from None
-    return RewriteReading.of(examples, len(topics), {}, notes, path)
+
+    def turns_of(name: str, topic: Mapping[str, Any]) -> list[PublishedTurn]:
+        return _turns(name, topic, resolved, judged, min_relevance, notes)
+
+    topics = list(topics_of(path, _number, turns_of, notes))
+    return RewriteReading.of([example for _, part in topics for example in part], len(topics), {}, notes, path)
+
+
+def _number(topic: Mapping[str, Any]) -> str:
+    return str(as_turn(get_field(topic, "number"), "number"))
 
 
 def _turns(

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, examples_of, optional_text
+from finegrained_rlhf.conqrr.readers.base import PublishedTurn, RewriteReading, optional_text
 from finegrained_rlhf.conqrr.readers.trec.judged import UNJUDGED, gold_of
+from finegrained_rlhf.conqrr.readers.trec.topics import topics_of
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.retrieval.runs import read_judgements
 
 SHARED = "turn of several paths of a topic, read once"
@@ -40,24 +40,24 @@ def read_cast22(path: str | Path, qrels: str | Path | None = None, min_relevance
         DataError: naming file, record (from 0) and field.
     """
     judged = None if qrels is None else read_judgements(qrels)
-    paths = read_json(path)
-    if not isinstance(paths, list):
-        raise DataError(f"expected a JSON array of paths of topics, got {type(paths).__name__}", file=path)
     notes: Counter[str] = Counter()
     found: dict[str, RewriteExample] = {}
     topics: set[str] = set()
-    for i, topic in enumerate(paths):
-        try:
-            topic = as_object(topic, "(topic)")
-            name = _number(topic, "number", "number")
-            topics.add(name)
-            for example in examples_of(name, _turns(name, topic, judged, min_relevance), notes):
-                known = found.get(example.id)
+
+    def turns_of(name: str, topic: Mapping[str, Any]) -> list[PublishedTurn]:
+        return _turns(name, topic, judged, min_relevance)
+
+    paths = topics_of(path, lambda topic: _number(topic, "number", "number"), turns_of, notes, once=False)
+    for i, (name, examples) in enumerate(paths):
+        topics.add(name)
+        for example in examples:
+            known = found.get(example.id)
+            try:
                 found[example.id] = example if known is None else _merged(known, example)
-                notes[SHARED] += known is not None
-                notes[BRANCHES] += known is not None and known.answer != example.answer
-        except DataError as error:
-            raise error.at(file=path, record=i) from None
+            except DataError as error:
+                raise error.at(file=path, record=i) from None
+            notes[SHARED] += known is not None
+            notes[BRANCHES] += known is not None and known.answer != example.answer
     if judged is not None:
         notes[UNJUDGED] = sum(not example.gold for example in found.values())
     return RewriteReading.of(list(found.values()), len(topics), {}, notes, path)

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.worlds.inscit.grammar import read_statements
-from finegrained_rlhf.worlds.inscit.oracle import InscitOracle, OracleJudgement
+from finegrained_rlhf.worlds.inscit.oracle import JUDGED_MEASURES, InscitOracle, OracleJudgement
 
 _ANSWER = re.compile(r"\banswer\s*:")
 _EVIDENCE = re.compile(r"evidence\s*:")
@@ -150,21 +150,14 @@ class InscitWorldMonitor:
         object.__setattr__(self, "_scorer", OracleScorer(self.world))
 
     def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
-        """(sum, count) over R responses of `truth/consistency`, `truth/utility`, `truth/coverage`,
-        `truth/comprehensiveness`, `truth/true` and `truth/silent`; see `oracle.mean_judgement`.
-        """
+        """(sum, count) over R responses of `truth/NAME`, for each name of `oracle.JUDGED_MEASURES`."""
         scorer: OracleScorer = self._scorer  # type: ignore[attr-defined]
         found = [scorer.judge(prompt, text) for prompt, text in zip(prompts, responses, strict=True)]
-        shares: dict[str, list[float | None]] = {
-            "truth/consistency": [one.consistency for one in found],
-            "truth/utility": [one.utility for one in found],
-            "truth/coverage": [one.coverage for one in found],
-            "truth/comprehensiveness": [one.comprehensiveness for one in found],
-            "truth/true": [one.true / len(one.statements) if one.statements else None for one in found],
-            "truth/silent": [float(not one.statements) for one in found],
-        }
-        known = {name: [value for value in values if value is not None] for name, values in shares.items()}
-        return {name: (float(sum(values)), float(len(values))) for name, values in known.items()}
+        counts = {}
+        for name, measure in JUDGED_MEASURES.items():
+            values = [value for value in map(measure, found) if value is not None]
+            counts[f"truth/{name}"] = (float(sum(values)), float(len(values)))
+        return counts
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
