@@ -22,6 +22,7 @@ __getattr__, __dir__ = lazy_exports(
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
         "ScriptedUser": "pahf.users",
+        "ShoppingUser": "pahf.shopping",
         "UserMemory": "store.memory",
     },
 )
