@@ -81,6 +81,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_tone_world": "make a ToneWorld",
         "make_inscit_world": "make an InscitWorld",
         "make_style_world": "make a StyleWorld",
+        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
         "make_pahf_world": "make a PahfWorld",
         "make_response_data": "make prompt files for response generation from dialogues",
         "retrieve_evidence": "search an index for every turn of INSCIT",
