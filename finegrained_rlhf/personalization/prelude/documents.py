@@ -134,7 +134,7 @@ class MakePreludeContexts:
     Attributes:
         documents: file of the user's documents, one a line: `id`, `source` (as in `TASTES_OF_TASKS`), `text`.
         output_dir: where the files go.
-        experiment: the paper's experiment file, which says task, rounds, seed and sources; None takes them from here.
+        experiment_file: the paper's, which says task, rounds, seed and sources; None takes them from here.
         task: `summarization` (5 sources × 40 of 200 rounds) or `email` (4 × 50).
         rounds: T.
         seed: of the documents and their order.
@@ -145,7 +145,7 @@ class MakePreludeContexts:
 
     documents: str
     output_dir: str
-    experiment: str | None = None
+    experiment_file: str | None = None
     task: str = "summarization"
     rounds: int = 200
     seed: int = 0
@@ -168,8 +168,8 @@ class MakePreludeContexts:
         """
         agents: Mapping[str, Sequence[str]] = {}
         task, rounds, seed, sources = self.task, self.rounds, self.seed, tuple(TASTES_OF_TASKS[self.task])
-        if self.experiment is not None:
-            found = read_prelude_experiment(self.experiment)
+        if self.experiment_file is not None:
+            found = read_prelude_experiment(self.experiment_file)
             task, rounds, seed, sources, agents = found.task, found.rounds, found.seed, found.sources, found.agents
         each = rounds // len(sources)
         if each < 1:

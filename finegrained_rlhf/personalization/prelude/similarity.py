@@ -18,12 +18,12 @@ class BertScore:
     """F1 of BERTScore of two texts; the first is the candidate.
 
     Attributes:
-        model: a model's directory, or its name on the Hub; bert-score's default for English is roberta-large.
+        model_type: a model's directory, or its name on the Hub; bert-score's default for English is roberta-large.
         layer: whose vectors are compared, counted from 1; None is the package's choice, which it knows of names alone.
         device: cpu or cuda; None is a GPU where there is one.
     """
 
-    model: str = "roberta-large"
+    model_type: str = "roberta-large"
     layer: int | None = None
     device: str | None = None
 
@@ -40,11 +40,11 @@ class BertScore:
                 "similarity: bert-score is not installed: pip install 'finegrained-rlhf[bertscore]'"
             ) from None
         try:
-            return package.BERTScorer(model_type=self.model, num_layers=self.layer, device=self.device)
+            return package.BERTScorer(model_type=self.model_type, num_layers=self.layer, device=self.device)
         except (KeyError, OSError, ValueError, AssertionError) as error:
             hint = "; a directory needs layer" if self.layer is None else ""
             raise ModelError(
-                f"{self.model}: bert-score cannot load it ({type(error).__name__}: {error}){hint}"
+                f"{self.model_type}: bert-score cannot load it ({type(error).__name__}: {error}){hint}"
             ) from None
 
     def __call__(self, left: str, right: str) -> float:
