@@ -202,3 +202,14 @@ def test_similarity_and_tokens_reach_the_figures(tmp_path: Path) -> None:
         *files, ScriptedGenerator(["one"]), user, similarity=lambda a, b: float(b == "bullet points"), **keys
     ).run()
     assert found["oracle"]["preference_accuracy"] == 0.0 and found["oracle"]["cost"] == 1
+
+
+def test_a_similarity_that_cannot_be_had_is_missed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bert_score", None)
+    write_jsonl(tmp_path / "contexts.jsonl", [{"id": "1", "source": "news", "text": "x"}])
+    write_json(tmp_path / "preferences.json", {"news": "short"})
+    files = (str(tmp_path / "contexts.jsonl"), str(tmp_path / "preferences.json"), str(tmp_path / "out"))
+    llm = ScriptedGenerator([])
+    with pytest.raises(ConfigError, match="bertscore"):
+        RunPrelude(*files, llm, StyleReader(), similarity=BertScore(), progress=False).run()
+    assert not llm.prompts

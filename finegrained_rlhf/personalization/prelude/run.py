@@ -112,6 +112,8 @@ class RunPrelude:
                 raise DataError(problem, file=self.contexts, record=number, field="source")
         if len({one.text for one in contexts}) < len(contexts):
             raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
+        if self.similarity is not None:
+            self.similarity("short", "short")  # what it needs is missed before anybody is asked
         llm = self.llm
         if self.answers is not None:
             llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
