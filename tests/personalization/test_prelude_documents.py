@@ -143,7 +143,7 @@ def test_a_filtered_answer_ends_the_run_in_one_error(tmp_path: Path) -> None:
     files = (str(tmp_path / "contexts.jsonl"), str(tmp_path / "preferences.json"), str(tmp_path / "out"))
     user = ModelEditor(ScriptedGenerator(refuse))
     with pytest.raises(ModelError, match="content_filter"):
-        RunPrelude(*files, StyleWriter(), user, agents=["no_learning"], progress=False).run()
+        RunPrelude(*files, ScriptedGenerator(["d"]), user, agents=["no_learning"], progress=False).run()
     assert len(asked) == 1 and not (tmp_path / "out").exists()
 
 
