@@ -108,20 +108,20 @@ def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> No
             "settings.iterations=1",
             "settings.budget_s=5.0",
         ]
-        keys += [f"settings.url={service.url}", f"settings.user_url={service.url}", f"output_dir={tmp_path}/run"]
+        keys += [f"settings.url={service.url}", f"settings.user_url={service.url}", f"output_dir={tmp_path}/none_run"]
         for domain in ("embodied", "shopping"):
-            own = [f"settings.domain={domain}"]
+            own = [f"settings.domain={domain}", f"output_dir={tmp_path}/{domain}"]
             run = run_script("run_experiment", "pipeline=personalization/pahf_scenarios", *keys, *own)
             assert run.returncode == 0, run.stderr
         asked = [fenced_data(body["messages"][0]["content"]) for body in service.requests if body["model"] == "user"]
     assert {data["persona"] for data in asked} >= {"original", "evolved"} and any("coal" in d["persona"] for d in asked)
-    found = read_json(tmp_path / "run/embodied/summary.json")
+    found = read_json(tmp_path / "embodied/run/summary.json")
     assert found["left_out"]["phase4"] == 1 and found["unchanged_in_tests"]
     assert found["settings"]["both"]["phase1"]["success"] == [1.0] == found["settings"]["both"]["phase2"]["success"]
     assert found["settings"]["pre"]["phase4"]["success"] == [0.0] and found["settings"]["both"]["phase4"][
         "success"
     ] == [1.0]
-    bought = read_json(tmp_path / "run/shopping/summary.json")
+    bought = read_json(tmp_path / "shopping/run/summary.json")
     assert bought["baselines"]["phase1"] == {"chance": 0.25, "constant": 1.0, "constant_option": 1.0, "oracle": 1.0}
     missing = run_script(
         "run_experiment", "pipeline=personalization/pahf_scenarios", f"settings.data={tmp_path}/none", *keys[1:]
