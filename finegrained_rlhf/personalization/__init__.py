@@ -5,6 +5,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "BertScore": "prelude.similarity",
         "Cipher": "learners.cipher",
         "Continual": "learners.without_context",
         "CotEdit": "learners.in_context",
@@ -13,8 +14,10 @@ __getattr__, __dir__ = lazy_exports(
         "ExploreThenExploit": "learners.without_context",
         "HashedWords": "retrieval.encoders",
         "IclEdit": "learners.in_context",
+        "MakePreludeContexts": "prelude.documents",
         "MemoryLimits": "store.records",
         "ModelContexts": "retrieval.encoders",
+        "ModelEditor": "prelude.users",
         "ModelUser": "pahf.users",
         "NoLearning": "learners.without_context",
         "Oracle": "learners.without_context",
@@ -22,6 +25,7 @@ __getattr__, __dir__ = lazy_exports(
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
         "ScriptedUser": "pahf.users",
+        "ShoppingUser": "pahf.shopping",
         "UserMemory": "store.memory",
     },
 )

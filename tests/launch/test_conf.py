@@ -66,6 +66,8 @@ GROUPS = {
     "text_generator": (),  # of what `llm` chooses
     "context_encoder": (),
     "advising_user": (),  # of what `user` chooses
+    "editing_user": (),
+    "text_similarity": (),
     "public_feedback": (),  # of what `source` chooses
     "taxonomy": ("inspect_feedback", "evaluate_reward_model", "make_annotation_tasks"),  # kinds go with their own
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization.pahf.scenes import Scene, read_personas, read_scenes
+from finegrained_rlhf.personalization.pahf.scenes import NO_PURCHASE as NONE
+from finegrained_rlhf.personalization.pahf.scenes import Scene, ShoppingScene, read_personas, read_scenes
+from finegrained_rlhf.personalization.pahf.shopping import ShoppingUser, read_tastes
 from finegrained_rlhf.personalization.pahf.users import ModelUser, ScriptedUser
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 
@@ -97,3 +100,73 @@ def test_a_user_that_a_language_model_plays(tmp_path: Path) -> None:
     other.write_text('prompt_bo = "Somebody else."')
     with pytest.raises(DataError):
         ModelUser(llm, str(other)).answer(SCENE, "?", 1)
+
+
+OVEN = {
+    "product": "oven",
+    "Option A": ["gas", "steel"],
+    "Option B": ["electric", "steel"],
+    "Option C": ["gas", "glass"],
+    "User": "Mia",
+    "Task": "Find me an oven.",
+    "gt": "A",
+}
+TASTES = {"heat": {"like_most": "gas", "like_second": ["electric"], "dislike": ["coal"]}}
+TASTES["front"] = {"like_most": "steel", "like_second": [], "dislike": ["glass"]}
+
+
+def personas(tastes: dict[str, Any]) -> dict[str, Any]:
+    return {"Mia": {"persona_info": {"name": "Mia", "oven": tastes}, "sample_list": []}}
+
+
+def test_shopping_files_of_the_paper(tmp_path: Path) -> None:
+    write_json(tmp_path / "phase1.json", [OVEN, {**OVEN, "gt": None}])
+    bought, none = read_scenes(tmp_path / "phase1.json").scenes
+    assert isinstance(bought, ShoppingScene) and (bought.id, none.id) == ("0", "1")
+    assert bought.options == (
+        "oven with gas and steel",
+        "oven with electric and steel",
+        "oven with gas and glass",
+        NONE,
+    )
+    assert bought.intent == bought.options[0] and none.intent == NONE and bought.features[1] == ("electric", "steel")
+    same = {**OVEN, "Option B": OVEN["Option A"]}
+    for wrong in ({**OVEN, "gt": "D"}, {**OVEN, "Option C": []}, same, {**OVEN, "Task": ""}, {"product": "oven"}):
+        write_json(tmp_path / "bad.json", [OVEN, wrong])
+        with pytest.raises(DataError, match=r"bad\.json.*1"):
+            read_scenes(tmp_path / "bad.json")
+
+
+def test_a_shopper_names_one_feature(tmp_path: Path) -> None:
+    write_json(tmp_path / "personas.json", personas(TASTES))
+    write_json(tmp_path / "changed.json", personas({**TASTES, "front": {**TASTES["front"], "like_most": "tin"}}))
+    write_json(tmp_path / "phase1.json", [OVEN, {**OVEN, "gt": None}])
+    bought, none = read_scenes(tmp_path / "phase1.json").scenes
+    user = ShoppingUser(str(tmp_path / "personas.json"), str(tmp_path / "changed.json"))
+    assert user.correct(bought, bought.options[1], 1) == "That would do, but I like gas more (heat)."
+    assert user.correct(bought, bought.options[2], 1) == "I do not want glass (front)."
+    assert user.correct(bought, NONE, 1) == "I would have bought the oven with gas and steel."
+    assert user.correct(none, none.options[0], 1) == "That was not the one that I like most."
+    assert user.answer(bought, "What heat?", 1) == "Heat: I like gas most; electric will do; I refuse coal."
+    assert "Front: I like steel most; I refuse glass." in user.answer(bought, "What do you like?", 1)
+    assert "tin" in user.answer(bought, "Which front?", 3)
+    with pytest.raises(DataError, match="steel"):
+        user.correct(bought, bought.options[0], 3)
+    with pytest.raises(DataError, match="shopping"):
+        user.answer(SCENE, "?", 1)
+    with pytest.raises(DataError, match=r"personas\.json"):
+        user.answer(replace(bought, user="Bo"), "?", 1)
+    asked: list[str] = []
+    spoken = replace(user, llm=ScriptedGenerator(lambda prompt: asked.append(prompt) or " Gas. "))
+    assert spoken.answer(bought, "What heat?", 1) == "Gas." and "electric" in fenced_data(asked[0])["persona"]
+    assert len(asked) == 1 and spoken.correct(bought, NONE, 1).startswith("I would") and len(asked) == 1
+    for wrong in (
+        {},
+        [],
+        {"Mia": {}},
+        personas({"heat": {"like_most": "gas"}}),
+        personas({"heat": {**TASTES["heat"], "dislike": ["gas"]}}),
+    ):
+        write_json(tmp_path / "bad.json", wrong)
+        with pytest.raises(DataError, match=r"bad\.json"):
+            read_tastes(str(tmp_path / "bad.json"))

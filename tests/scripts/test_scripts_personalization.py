@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from remote_toy import FakeService
 from script_runs import run_script
 
-from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
+from finegrained_rlhf.personalization.prompts.templates import fenced_data
+from finegrained_rlhf.worlds.pahf import ChoiceScript
 
 pytestmark = pytest.mark.scripts
 
@@ -65,3 +69,61 @@ def test_edits_as_feedback(tmp_path: Path) -> None:
     assert run.returncode == 0 and "1 records, 1 wrong" in run.stdout, run.stderr
     (record,) = read_json(tmp_path / "feedback.json")
     assert record["feedback"]["errors"][0]["error type"] == "wrong"
+
+
+def chosen(body: dict[str, Any]) -> dict[str, Any]:
+    """A scripted agent behind an endpoint, and a user who says what they want."""
+    prompt = body["messages"][0]["content"]
+    if body["model"] == "user":
+        data = fenced_data(prompt)
+        said = f"I want {data['intent']}. {data['persona'][:20]}"
+    else:
+        said = ChoiceScript(noise=0.0, overreach=0.0).generate(prompt).text
+    return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
+
+
+def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> None:
+    """Files in the form of the paper's, both domains, every phase: agent and user are asked over HTTP."""
+    scenarios, people, shop = (tmp_path / name for name in ("embodied/scenarios", "embodied/personas", "shopping"))
+    for name in ("original_scenarios_A", "original_scenarios_B", "evolved_scenarios_A", "evolved_scenarios_B"):
+        wanted = "iced drink" if name.startswith("original") else "hot drink"
+        row = {"index": 1, "task": "Bring me a drink.", "context": "drink", "user": "Mia", "scene": ""}
+        row |= {"user_intent_object": wanted, "user_intent_location": "pick-up"}
+        row["scene_objects"] = ["hot drink", "iced drink", "mild drink"]
+        write_json(scenarios / f"{name}.json", [row, {**row, "index": 2, "user_intent_object": "soup"}])
+    for name in ("original", "evolved"):
+        write_text(people / f"{name}_persona.py", f'prompt_Mia = "{name}"\n')
+    oven = {"product": "oven", "User": "Mia", "Task": "Find me a drink.", "gt": None}
+    oven |= {"Option A": ["coal"], "Option B": ["wood"], "Option C": ["oil"]}
+    for number in (1, 2, 3, 4):
+        write_json(shop / f"phase{number}.json", [oven])
+    taste = {"heat": {"like_most": "gas", "like_second": [], "dislike": ["coal", "wood", "oil"]}}
+    for name in ("persona_info", "updated_persona_info"):
+        write_json(shop / f"{name}.json", {"Mia": {"persona_info": {"name": "Mia", "oven": taste}}})
+    with FakeService(chosen) as service:
+        keys = [
+            f"settings.data={tmp_path}",
+            "settings.model=agent",
+            "settings.user_model=user",
+            "settings.iterations=1",
+            "settings.budget_s=5.0",
+        ]
+        keys += [f"settings.url={service.url}", f"settings.user_url={service.url}", f"output_dir={tmp_path}/none_run"]
+        for domain in ("embodied", "shopping"):
+            own = [f"settings.domain={domain}", f"output_dir={tmp_path}/{domain}"]
+            run = run_script("run_experiment", "pipeline=personalization/pahf_scenarios", *keys, *own)
+            assert run.returncode == 0, run.stderr
+        asked = [fenced_data(body["messages"][0]["content"]) for body in service.requests if body["model"] == "user"]
+    assert {data["persona"] for data in asked} >= {"original", "evolved"} and any("coal" in d["persona"] for d in asked)
+    found = read_json(tmp_path / "embodied/run/summary.json")
+    assert found["left_out"]["phase4"] == 1 and found["unchanged_in_tests"]
+    assert found["settings"]["both"]["phase1"]["success"] == [1.0] == found["settings"]["both"]["phase2"]["success"]
+    assert found["settings"]["pre"]["phase4"]["success"] == [0.0] and found["settings"]["both"]["phase4"][
+        "success"
+    ] == [1.0]
+    bought = read_json(tmp_path / "shopping/run/summary.json")
+    assert bought["baselines"]["phase1"] == {"chance": 0.25, "constant": 1.0, "constant_option": 1.0, "oracle": 1.0}
+    missing = run_script(
+        "run_experiment", "pipeline=personalization/pahf_scenarios", f"settings.data={tmp_path}/none", *keys[1:]
+    )
+    assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "none" in missing.stderr, missing.stderr

@@ -17,6 +17,10 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 
 PICK_UP = "pick-up"
 """What the paper's files have as the location where an object is to be brought."""
+OFFERS = ("A", "B", "C")
+"""Products of a scene of the paper's shopping files."""
+NO_PURCHASE = "buy none of them"
+"""The option behind the products."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,19 @@ class Scene:
 
 
 @dataclass(frozen=True)
+class ShoppingScene(Scene):
+    """A product to choose, of three, or none of them; the options are the three, then `NO_PURCHASE`.
+
+    Attributes:
+        product: what is to be bought.
+        features: of each of the three, in the order of the options.
+    """
+
+    product: str = ""
+    features: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class SceneFile:
     """The scenes of a file.
 
@@ -58,7 +75,8 @@ def read_scenes(path: str | Path) -> SceneFile:
 
     Args:
         path: `.jsonl`, one object a line with the fields of `Scene`; or `.json`, a list as in the paper's
-            `data/embodied/scenarios/`. Where something is to be put away, the options are the scene's other objects.
+            `data/embodied/scenarios/`, or of `ShoppingScene`s as in its `data/shopping/phase1.json`. Where something is
+            to be put away, the options are the scene's other objects. Shopping scenes are numbered from 0.
 
     Raises:
         DataError: the file is missing, has no scene, or a record is not as it should be.
@@ -67,12 +85,12 @@ def read_scenes(path: str | Path) -> SceneFile:
     rows = read_jsonl(path) if path.suffix == ".jsonl" else read_json(path)
     if not isinstance(rows, list) or not rows:
         raise DataError("expected at least one scene", file=path)
-    parse: Callable[[Any], Scene] = _scene if path.suffix == ".jsonl" else _scenario
+    parse: Callable[[Any, int], Scene] = _scene if path.suffix == ".jsonl" else _record
     scenes: list[Scene] = []
     seen: set[str] = set()
     for number, row in enumerate(rows):
         try:
-            scene = parse(row)
+            scene = parse(row, number)
             require(scene.id not in seen, "expected an id that is used once", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
@@ -84,16 +102,32 @@ def read_scenes(path: str | Path) -> SceneFile:
     return SceneFile(kept, len(scenes) - len(kept))
 
 
-def _scene(row: Any) -> Scene:
+def _scene(row: Any, number: int) -> Scene:
     row = as_object(row, "scene")
     said = {name: require_text(get_field(row, name), name) for name in ("id", "user", "instruction", "intent")}
     preference = require_text(get_field(row, "preference"), "preference")
     return Scene(**said, options=_options(row, "options"), preference=preference)
 
 
-def _scenario(row: Any) -> Scene:
-    """A record of the paper's files."""
+def _record(row: Any, number: int) -> Scene:
+    """A record of the paper's files: of shopping, or of objects and places."""
     row = as_object(row, "scene")
+    return _purchase(row, number) if "product" in row else _scenario(row)
+
+
+def _purchase(row: Mapping[str, Any], number: int) -> ShoppingScene:
+    user, instruction, product = (require_text(get_field(row, name), name) for name in ("User", "Task", "product"))
+    features = tuple(_options(row, f"Option {letter}") for letter in OFFERS)
+    options = (*(f"{product} with {' and '.join(own)}" for own in features), NO_PURCHASE)
+    require(len(set(options)) == len(options), "expected products that are all different", "Option A")
+    wanted = get_field(row, "gt")
+    require(wanted is None or wanted in OFFERS, f"expected null or one of {', '.join(OFFERS)}", "gt")
+    intent = NO_PURCHASE if wanted is None else options[OFFERS.index(wanted)]
+    says = "None of these is right for me." if wanted is None else f"I want the {intent}."
+    return ShoppingScene(f"{number}", user, instruction, options, intent, says, product, features)
+
+
+def _scenario(row: Mapping[str, Any]) -> Scene:
     user, instruction = (require_text(get_field(row, name), name) for name in ("user", "task"))
     wanted, where = (require_text(get_field(row, f"user_intent_{name}"), name) for name in ("object", "location"))
     objects = _options(row, "scene_objects", empty=True)  # some have none, and are left out

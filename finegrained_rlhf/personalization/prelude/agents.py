@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
+from finegrained_rlhf.personalization.edits import Tokenise
 from finegrained_rlhf.personalization.learners.base import TASK, Learner
 from finegrained_rlhf.personalization.learners.cipher import Cipher
 from finegrained_rlhf.personalization.learners.in_context import CotEdit, IclEdit
@@ -47,6 +49,7 @@ class AgentSettings:
         delta: δ of CIPHER.
         encoder: φ; None is words.
         task: what is to be written, in a sentence for the language model.
+        tokenise: tokens in which edits are counted.
     """
 
     explore_rounds: int = 5
@@ -54,6 +57,7 @@ class AgentSettings:
     delta: float = 0.0
     encoder: ContextEncoder | None = None
     task: str = TASK
+    tokenise: Tokenise = words_and_marks
 
 
 def check_agent(name: str) -> None:
@@ -83,17 +87,18 @@ def make_agent(
     """
     check_agent(name)
     kind, _, k = name.rpartition("_")
-    encoder, task = settings.encoder, settings.task
+    encoder = settings.encoder
+    own: dict[str, Any] = {"task": settings.task, "tokenise": settings.tokenise}
     if name == "oracle":
-        return Oracle(memory, llm, truth, task=task)
+        return Oracle(memory, llm, truth, **own)
     if name == "no_learning":
-        return NoLearning(memory, llm, task=task)
+        return NoLearning(memory, llm, **own)
     if name == "explore_then_exploit":
-        return ExploreThenExploit(memory, llm, settings.explore_rounds, task=task)
+        return ExploreThenExploit(memory, llm, settings.explore_rounds, **own)
     if name == "continual":
-        return Continual(memory, llm, settings.last, task=task)
+        return Continual(memory, llm, settings.last, **own)
     if kind == "icl_edit":
-        return IclEdit(memory, llm, int(k), encoder, task=task)
+        return IclEdit(memory, llm, int(k), encoder, **own)
     if kind == "cot_edit":
-        return CotEdit(memory, llm, int(k), encoder, task=task)
-    return Cipher(memory, llm, int(k), settings.delta, encoder, task=task)
+        return CotEdit(memory, llm, int(k), encoder, **own)
+    return Cipher(memory, llm, int(k), settings.delta, encoder, **own)

@@ -9,16 +9,24 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from finegrained_rlhf.core.checks import as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
-from finegrained_rlhf.personalization.prelude.measures import Round, agent_figures, closest_source
+from finegrained_rlhf.personalization.prelude.contexts import SourcedContext, read_contexts, read_preferences
+from finegrained_rlhf.personalization.prelude.measures import (
+    Round,
+    Similarity,
+    agent_figures,
+    closest_source,
+    word_overlap,
+)
+from finegrained_rlhf.personalization.prelude.tokens import cost_tokeniser
+from finegrained_rlhf.personalization.prelude.users import EditingUser
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
@@ -27,60 +35,6 @@ from finegrained_rlhf.text.tables import markdown_table
 
 USER = "the user"
 SHOWN = ("cost", "normalised", "untouched", "preference_accuracy", "retrieval_accuracy", "tokens_in", "tokens_out")
-
-
-class EditingUser(Protocol):
-    """A simulated user, who knows the true preference."""
-
-    def edit(self, context: str, preference: str, draft: str) -> str:
-        """What the user makes of a draft; the draft itself where nothing is to be changed."""
-        ...
-
-
-@dataclass(frozen=True)
-class SourcedContext:
-    """A context x_t.
-
-    Attributes:
-        id: unique in its file.
-        source: d_t, which agents are not told.
-        text: what they are.
-    """
-
-    id: str
-    source: str
-    text: str
-
-
-def read_contexts(path: str | Path) -> list[SourcedContext]:
-    """The contexts of a file, one JSON object a line: `id`, `source`, `text`.
-
-    Raises:
-        DataError: the file is missing or empty, or a record is not as it should be.
-    """
-    found: list[SourcedContext] = []
-    for number, row in enumerate(read_jsonl(path)):
-        try:
-            values = [require_text(get_field(row, name), name) for name in ("id", "source", "text")]
-            require(all(values[0] != one.id for one in found), "expected an id that is used once", "id")
-        except DataError as error:
-            raise error.at(file=path, record=number) from None
-        found.append(SourcedContext(*values))
-    if not found:
-        raise DataError("expected at least one context", file=path)
-    return found
-
-
-def read_preferences(path: str | Path) -> dict[str, str]:
-    """The true preference F(d) by source: one JSON object.
-
-    Raises:
-        DataError: the file is missing, or is none of texts.
-    """
-    try:
-        return {source: require_text(text, source) for source, text in as_object(read_json(path), "sources").items()}
-    except DataError as error:
-        raise error.at(file=path) from None
 
 
 @dataclass(frozen=True)
@@ -101,6 +55,8 @@ class RunPrelude:
         last: edits that `continual` infers from.
         delta: δ of CIPHER.
         encoder: φ, of contexts; None is words.
+        similarity: of preferences, for the accuracy; None is the words that they share.
+        cost_tokens: what edits are counted in: words | nltk | tiktoken.
         task: what is to be written, in a sentence for the language model.
         answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
             model with an `identity`, such as an endpoint. None keeps none.
@@ -120,6 +76,8 @@ class RunPrelude:
     last: int = 5
     delta: float = 0.0
     encoder: ContextEncoder | None = None
+    similarity: Similarity | None = None
+    cost_tokens: str = "words"
     task: str = TASK
     answers: str | None = None
     progress: bool = True
@@ -136,6 +94,7 @@ class RunPrelude:
             raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
         if self.delta < 0:
             raise ConfigError(f"delta: expected 0 or more, got {self.delta}")
+        cost_tokeniser(self.cost_tokens)
 
     def run(self) -> dict[str, Any]:
         """Run every agent, write the results, print a table.
@@ -153,6 +112,8 @@ class RunPrelude:
                 raise DataError(problem, file=self.contexts, record=number, field="source")
         if len({one.text for one in contexts}) < len(contexts):
             raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
+        if self.similarity is not None:
+            self.similarity("short", "short")  # what it needs is missed before anybody is asked
         llm = self.llm
         if self.answers is not None:
             llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
@@ -171,7 +132,8 @@ class RunPrelude:
         """The rounds of one agent, whose memory begins empty and is gone at the end."""
         wanted = {one.text: true[one.source] for one in contexts}
         sources = {one.id: one.source for one in contexts}
-        settings = AgentSettings(self.explore_rounds, self.last, self.delta, self.encoder, self.task)
+        tokenise, similarity = cost_tokeniser(self.cost_tokens), self.similarity or word_overlap
+        settings = AgentSettings(self.explore_rounds, self.last, self.delta, self.encoder, self.task, tokenise)
         played: list[Round] = []
         with (
             tempfile.TemporaryDirectory() as directory,
@@ -193,7 +155,7 @@ class RunPrelude:
                         context=one.id,
                         source=one.source,
                         preference=draft.preference,
-                        closest=closest_source(draft.preference, true),
+                        closest=closest_source(draft.preference, true, similarity),
                         draft=draft.text,
                         edited=edited,
                         distance=cost.distance,

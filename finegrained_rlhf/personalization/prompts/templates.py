@@ -20,12 +20,12 @@ _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 NAMES = (
     *("write", "write_preferred", "infer", "aggregate", "in_context", "chain"),
     *("distil", "decide", "choose", "salient", "summarise", "integrate"),
-    *("persona_answer", "persona_feedback"),
+    *("persona_answer", "persona_feedback", "check_draft", "edit_draft"),
 )
 """The templates. CIPHER and its baselines: a draft without and with a preference; a preference from edits; one from
 several; a draft after examples, without and with a preference that is named first. PAHF: cues from notes; act or ask;
 an option; whether a remark says a preference; the note that it makes; where the note belongs. Simulated users: an
-answer to a question, and what is said of an action."""
+answer to a question, and what is said of an action; whether a draft is liked, and the edit of one that is not."""
 
 
 class UnreadableReplyError(FineGrainedError):
