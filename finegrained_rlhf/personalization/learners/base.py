@@ -16,7 +16,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_m
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, MemoryLimitError, NoteChange, NoteConflictError
 
 EDIT = "edit"
@@ -58,7 +58,7 @@ class MemoryAgent(ABC):
     kinds: ClassVar[tuple[str, ...]]
     """Of events that notes are derived from."""
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, *, task: str, longest_text: int = 40_000) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, *, task: str, longest_text: int = 40_000) -> None:
         self.memory, self.llm, self.task, self._longest_text = memory, llm, task, longest_text
 
     def catch_up(self, user: str) -> int:
@@ -120,7 +120,7 @@ class Learner(MemoryAgent):
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         *,
         task: str = TASK,

@@ -9,7 +9,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import Draft, Learner
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
 
 
@@ -28,7 +28,7 @@ class RetrievingLearner(Learner):
     """
 
     def __init__(
-        self, memory: UserMemory, llm: TextGenerator, k: int = 5, encoder: ContextEncoder | None = None, **settings: Any
+        self, memory: MemoryStore, llm: TextGenerator, k: int = 5, encoder: ContextEncoder | None = None, **settings: Any
     ) -> None:
         super().__init__(memory, llm, **settings)
         if k < 1:

@@ -17,7 +17,7 @@ from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_field
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
 
 ANSWER, FEEDBACK = "answer", "feedback"
@@ -76,7 +76,7 @@ class Pahf(MemoryAgent):
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         feedback: str = "both",
         k: int = 10,

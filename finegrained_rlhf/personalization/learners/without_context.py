@@ -11,7 +11,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import EDIT, Draft, Learner
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
 
 
@@ -32,7 +32,7 @@ class Oracle(Learner):
         **settings: as for every `Learner`.
     """
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, truth: Callable[[str], str], **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, truth: Callable[[str], str], **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         self._truth = truth
 
@@ -56,7 +56,7 @@ class ExploreThenExploit(Learner):
 
     NOTE = "explored"
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, rounds: int = 5, **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, rounds: int = 5, **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         if rounds < 1:
             raise ConfigError(f"rounds: expected at least 1, got {rounds}")
@@ -91,7 +91,7 @@ class Continual(Learner):
         ConfigError: fewer than one edit.
     """
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, last: int = 5, **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, last: int = 5, **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         if last < 1:
             raise ConfigError(f"last: expected at least 1, got {last}")
