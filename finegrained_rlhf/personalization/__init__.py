@@ -19,6 +19,7 @@ __getattr__, __dir__ = lazy_exports(
         "NoLearning": "learners.without_context",
         "Oracle": "learners.without_context",
         "Pahf": "learners.pahf",
+        "PostgresMemory": "store.postgres",
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
         "ScriptedUser": "pahf.users",
