@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "Draft": "learners.base",
         "EditsToFeedback": "span_feedback.convert",
         "ExploreThenExploit": "learners.without_context",
+        "FaissIndex": "retrieval.index",
         "HashedWords": "retrieval.encoders",
         "IclEdit": "learners.in_context",
         "MemoryLimits": "store.records",

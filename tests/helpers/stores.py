@@ -1,4 +1,4 @@
-"""The stores of user memory, each as a test needs it: opened again and again, read from outside, searched for traces."""
+"""The stores of user memory, each as a test needs it: opened again, read from outside, searched for traces."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.personalization import MemoryLimits, PostgresMemory, UserMemory
 from finegrained_rlhf.personalization.store.protocol import MemoryStore
 from finegrained_rlhf.personalization.store.records import (
+    ConsentError,
     ForgottenUserError,
     MemoryLimitError,
     NoteChange,
@@ -317,7 +318,9 @@ def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, 
     memory = store.open()
     handle = memory.user("ada")
     count(handle, "first")
-    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'memory' AND pid <> pg_backend_pid()"
+    ended = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'memory' AND pid <> pg_backend_pid()"
+    )
     store.run(ended)
     with pytest.raises(StoreError):
         count(handle, "second")
@@ -338,3 +341,89 @@ def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, 
     with pytest.raises(ConfigError, match="schema"):
         PostgresMemory(store.where, schema="a; DROP TABLE users")
     memory.close()
+
+
+def test_nothing_is_stored_without_consent(store: Store) -> None:
+    asks, takes = store.open(consent_required=True), store.open()
+    with pytest.raises(ConsentError):
+        asks.user("ada")
+    assert takes.known("ada") is None and asks.reader("ada").notes() == [] and asks.consent("ada") is None
+    with pytest.raises(ConsentError, match="train"):
+        asks.set_consent("ada", store=False, train=True)
+    said = asks.set_consent("ada", store=True, train=False)
+    assert takes.consent("ada") == said and said.at > 1.7e9
+    event = asks.user("ada").record("k", "edit", {"text": SECRET})
+    later = asks.set_consent("ada", store=True, train=True)
+    assert asks.consent("ada") == later and later.at >= said.at
+    with pytest.raises(ConsentError, match="forget"):  # withdrawal
+        asks.set_consent("ada", store=False, train=False)
+    assert asks.consent("ada") == later and asks.user("ada").events() == [event]
+    assert asks.forget("ada") and asks.consent("ada") is None
+    refusal = takes.set_consent("eve", store=False, train=False)
+    assert takes.consent("eve") == refusal
+    for memory in (asks, takes):  # also where users without a decision are stored
+        with pytest.raises(ConsentError):
+            memory.user("eve")
+        with pytest.raises(ConsentError):
+            memory.known("eve").record("k", "edit", {})
+    open_handle = takes.user("bob")
+    with pytest.raises(ConsentError):
+        asks.known("bob").record("k", "edit", {})
+    takes.set_consent("bob", store=False, train=False)
+    with pytest.raises(ConsentError):  # who decides while a handle is open
+        open_handle.record("k", "edit", {})
+    asks.close()
+    takes.close()
+
+
+def test_what_a_note_was_derived_from_and_what_was_used(memory: MemoryStore) -> None:
+    handle = memory.user("ada")
+    first, second, third = (handle.record(str(n), "edit", {"n": n}, {"notes": ["a"]} if n else None) for n in range(3))
+    assert first.used is None and second.used == {"notes": ["a"]} and 1.7e9 < first.at <= second.at
+    assert (
+        handle.record("1", "edit", {"n": 1}, {"notes": ["other"]}) == second
+    )  # the same event, whatever it is said to use
+    handle.apply(first, [NoteChange("n", {"v": 1})])
+    handle.apply(third, [NoteChange("n", {"v": 2}, expected=1, evidence=(second.id, third.id)), NoteChange("m")])
+    assert handle.evidence() == {"n": [(1, first.id), (2, second.id), (2, third.id)], "m": [(1, third.id)]}
+    assert (
+        handle.versions() == {"n": 2, "m": 1} and memory.user("eve").evidence() == {} == memory.user("eve").versions()
+    )
+    with pytest.raises(DataError):
+        handle.record("3", "edit", {}, {"notes": float("nan")})
+
+
+def test_a_file_from_before_is_read(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "users.db")
+    old.executescript(OLD)
+    old.close()
+    for _ in range(2):  # with its new tables, the second time
+        memory = UserMemory(tmp_path / "users.db", durable=False)
+        handle = memory.known("ada")
+        (event,) = handle.events()
+        assert (event.body, event.at, event.used, event.applied) == ({"text": "old"}, None, None, True)
+        assert handle.notes()[0].body == {"says": "short"} and handle.evidence() == {"n": [(2, event.id)]}
+        assert memory.consent("ada") is None
+        memory.close()
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("ada").record("new", "edit", {}, {"notes": ["n"]})
+    assert memory.user("ada").events()[1].used == {"notes": ["n"]}
+    memory.close()
+
+
+OLD = """
+CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, applied INTEGER NOT NULL DEFAULT 0, UNIQUE (user, key)
+);
+CREATE TABLE notes (
+    user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL, body TEXT NOT NULL, vector BLOB,
+    version INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY (user, key)
+);
+CREATE TABLE unfinished (id INTEGER PRIMARY KEY AUTOINCREMENT);
+PRAGMA application_id = 1179079240;
+INSERT INTO users (name) VALUES ('ada');
+INSERT INTO events (user, key, kind, body, applied) VALUES (1, 'k', 'edit', '{"text": "old"}', 1);
+INSERT INTO notes VALUES (1, 'n', '{"says": "short"}', NULL, 2, 1);
+"""

@@ -65,7 +65,7 @@ class ExploreThenExploit(Learner):
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         note = handle.note(self.NOTE)
         preference = "" if note is None else str(note.body["preference"])
-        return Draft(key, self._write(context, preference), preference)
+        return Draft(key, self._write(context, preference), preference, () if note is None else (note.key,))
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         if handle.note(self.NOTE) is not None:
@@ -73,7 +73,8 @@ class ExploreThenExploit(Learner):
         explored = handle.events(EDIT)[: self._rounds]
         if len(explored) < self._rounds:
             return []
-        return [NoteChange(self.NOTE, {"preference": self._infer([edit.body for edit in explored])})]
+        preference = self._infer([edit.body for edit in explored])
+        return [NoteChange(self.NOTE, {"preference": preference}, evidence=tuple(edit.id for edit in explored))]
 
 
 class Continual(Learner):

@@ -198,7 +198,7 @@ class RunPrelude:
                         edited=edited,
                         distance=cost.distance,
                         normalised=cost.normalised,
-                        retrieved=tuple(sources[key] for key in draft.retrieved),
+                        retrieved=tuple(sources[key] for key in draft.retrieved if key in sources),
                         calls=after.calls - before.calls,
                         tokens_in=after.tokens_in - before.tokens_in,
                         tokens_out=after.tokens_out - before.tokens_out,

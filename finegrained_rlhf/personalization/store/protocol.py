@@ -130,6 +130,17 @@ class MemoryStore(Protocol):
         """As `known`, but a handle in which nothing is, and nothing can be written, where there is no such user."""
         ...
 
+    def check_consent(self, name: str) -> None:
+        """Refuse a user of whom nothing may be stored. Nothing is written.
+
+        Args:
+            name: as for `user`.
+
+        Raises:
+            ConsentError: the user has decided so, or has not decided where consent is required.
+        """
+        ...
+
     def consent(self, name: str) -> Consent | None:
         """What a user has decided; None where no decision is recorded."""
         ...
