@@ -24,6 +24,7 @@ __getattr__, __dir__ = lazy_exports(
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
         "ScriptedUser": "pahf.users",
+        "ShowUserMemory": "page.show",
         "UserMemory": "store.memory",
     },
 )
