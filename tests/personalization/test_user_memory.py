@@ -348,6 +348,7 @@ def test_nothing_is_stored_without_consent(store: Store) -> None:
     with pytest.raises(ConsentError):
         asks.user("ada")
     assert takes.known("ada") is None and asks.reader("ada").notes() == [] and asks.consent("ada") is None
+    assert takes.may_store("ada") and not asks.may_store("ada")
     with pytest.raises(ConsentError, match="train"):
         asks.set_consent("ada", store=False, train=True)
     said = asks.set_consent("ada", store=True, train=False)

@@ -106,7 +106,7 @@ class Pahf(MemoryAgent):
     def act(
         self, user: str, instruction: str, options: Sequence[str], ask: Ask | None = None, key: str | None = None
     ) -> ChosenAction:
-        """Choose an option, after at most one question.
+        """Choose an option, after at most one question. A user of whom nothing may be stored is not asked.
 
         Args:
             user: who it is, from the caller's own login.
@@ -129,10 +129,10 @@ class Pahf(MemoryAgent):
         notes = self._retrieve(user, seen)
         retrieved = tuple(note.key for note in notes)
         cues = self._distil(seen, notes)
-        question = self._question(seen, cues) if self._before and ask is not None else ""
+        asks = self._before and ask is not None and self.memory.may_store(user)
+        question = self._question(seen, cues) if asks else ""
         answer = ""
         if question and ask is not None:
-            self.memory.check_consent(user)  # of whom nothing may be stored is not asked
             answer = ask(question)
             self._check("remark", answer)
             handle = self._owner(user, owner)

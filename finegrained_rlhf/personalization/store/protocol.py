@@ -130,14 +130,11 @@ class MemoryStore(Protocol):
         """As `known`, but a handle in which nothing is, and nothing can be written, where there is no such user."""
         ...
 
-    def check_consent(self, name: str) -> None:
-        """Refuse a user of whom nothing may be stored. Nothing is written.
+    def may_store(self, name: str) -> bool:
+        """Whether anything may be stored of a user: by their decision, or where none is recorded and none is required.
 
         Args:
             name: as for `user`.
-
-        Raises:
-            ConsentError: the user has decided so, or has not decided where consent is required.
         """
         ...
 

@@ -26,19 +26,17 @@ class SqlMemory:
 
     def user(self, name: str) -> SqlHandle:
         """The handle of a user, who is entered where there is none of that name, as `MemoryStore.user` says."""
-        self.check_consent(name)
+        if not self.may_store(name):
+            raise ConsentError("the user has not allowed that anything is stored (set_consent)")
         if (found := self.known(name)) is not None:
             return found
         with self._database.transaction() as session:
             return self._handle(self._entered(session, name))
 
-    def check_consent(self, name: str) -> None:
-        """Refuse a user of whom nothing may be stored; nothing is written."""
+    def may_store(self, name: str) -> bool:
+        """Whether anything may be stored of a user, as `MemoryStore.may_store` says."""
         decision = self.consent(name)
-        if decision is None and self._consent_required:
-            raise ConsentError("the user has not allowed that anything is stored (set_consent)")
-        if decision is not None and not decision.store:
-            raise ConsentError("the user has decided that nothing is stored")
+        return not self._consent_required if decision is None else decision.store
 
     def known(self, name: str) -> SqlHandle | None:
         """The handle of a user who is there; None where there is none. Nothing is written."""
