@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
-from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
 from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
@@ -26,8 +26,6 @@ from finegrained_rlhf.personalization.store.records import (
     NoteConflictError,
 )
 
-EDIT = "edit"
-"""The kind of event that learners write."""
 TASK = 'Write a short text for a reader from what the field "context" says.'
 _TRIES = 20  # to write notes that other processes keep changing
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.learners.base import EDIT, Draft, Learner
+from finegrained_rlhf.personalization.edits import EDIT
+from finegrained_rlhf.personalization.learners.base import Draft, Learner
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
 

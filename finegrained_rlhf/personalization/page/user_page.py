@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from finegrained_rlhf.personalization.edits import edit_cost
-from finegrained_rlhf.personalization.learners.base import EDIT
+from finegrained_rlhf.personalization.edits import EDIT, edit_cost
 from finegrained_rlhf.personalization.store.protocol import UserHandle
 from finegrained_rlhf.personalization.store.records import Consent, Event, Note
 from finegrained_rlhf.report.charts.svg import STEP, Chart, Line, figure

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, vectors_of
 from finegrained_rlhf.personalization.store.protocol import UserHandle
 from finegrained_rlhf.personalization.store.records import Note
 from finegrained_rlhf.retrieval.dense.factory import import_faiss
+
+if TYPE_CHECKING:  # encoders load torch
+    from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 
 _FEW = 64  # changed notes that are read one by one; of more, all are
 _ROUNDING = 2e-6  # `nearest_rows` compares products to six decimals

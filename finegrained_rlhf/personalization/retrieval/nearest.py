@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.records import Note
+
+if TYPE_CHECKING:  # encoders load torch
+    from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 
 
 def to_bytes(vector: NDArray[np.float32]) -> bytes:

@@ -17,7 +17,7 @@ from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
-from finegrained_rlhf.personalization.learners.base import EDIT
+from finegrained_rlhf.personalization.edits import EDIT
 from finegrained_rlhf.personalization.span_feedback.changes import edit_errors
 from finegrained_rlhf.personalization.store.opening import open_memory
 
