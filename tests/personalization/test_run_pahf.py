@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,12 @@ def test_curves_are_drawn_from_the_rounds(world: Path, tmp_path: Path) -> None:
     for setting in ("none", "both"):
         for name in ("success", "frequency"):
             own, phases = curves[name][setting], [found[setting][f"phase{phase}"] for phase in (1, 2, 3, 4)]
-            assert own["episodes"] == list(words) and own["mean"] == [value for one in phases for value in one[name]]
-            errors = [value for one in phases for value in one[f"{name}_se"]]
-            assert own["max"] == [mean + error for mean, error in zip(own["mean"], errors, strict=True)]
+            means, errors = ([value for one in phases for value in one[key]] for key in (name, f"{name}_se"))
+            highest = [mean + error for mean, error in zip(means, errors, strict=True)]
+            if name == "frequency":  # there is none in tests
+                means = [value if place not in (2, 5) else math.nan for place, value in enumerate(means)]
+            assert own["episodes"] == list(words) and own["mean"] == pytest.approx(means, nan_ok=True)
+            assert name == "frequency" or own["max"] == pytest.approx(highest)
     assert (tmp_path / "curves.svg").read_text().startswith("<?xml")
 
 

@@ -53,7 +53,7 @@ def test_a_page_of_rounds(tmp_path: Path) -> None:
     assert {"event-1", "event-2", "event-3", "event-4", "note-1", "note-3"} <= set(anchors)
     assert len(set(anchors)) == len(anchors) and all(link.removeprefix("#") in anchors for link in links)
     said = " ".join(page.texts)
-    assert "training is not allowed" in said and "1 wait to be learnt from" in said and "somebody else" not in said
+    assert "training is not allowed" in said and "not yet learnt from: 1" in said and "somebody else" not in said
     assert "not recorded" in said and "not yet" in said and "1 of 4 drafts were left as they were." in said
     assert sum(tag == "svg" for tag, _ in page.tags) >= 2
     second = text.partition('id="event-2"')[2].partition("</article>")[0]

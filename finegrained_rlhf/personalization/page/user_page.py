@@ -15,7 +15,7 @@ from typing import Any
 from finegrained_rlhf.personalization.edits import EDIT, edit_cost
 from finegrained_rlhf.personalization.store.protocol import UserHandle
 from finegrained_rlhf.personalization.store.records import Consent, Event, Note
-from finegrained_rlhf.report.charts.svg import STEP, Chart, Line, figure
+from finegrained_rlhf.report.charts.svg import ROUND, Chart, Line, figure
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.elements.page import PageSection, details, page, table
 
@@ -31,7 +31,8 @@ _NAMES = {
     "cues": "what the notes said of the matter",
     "text": "note",
 }
-"""Fields of events and notes in the order in which they are shown; others follow."""
+"""Fields of events in the order in which they are shown; others follow."""
+_OF_NOTES = {**_NAMES, "preference": "preference"}
 _HIDDEN = ("encoder", "notes")
 _STYLE = """
 article h3{margin-top:0}
@@ -92,7 +93,7 @@ def _facts(consent: Consent | None, events: Sequence[Event], notes: Sequence[Not
         said = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
     rows = [
         ["consent", said],
-        ["events", f"{len(events)}, of which {waiting} wait to be learnt from" if waiting else len(events)],
+        ["events", f"{len(events)}, not yet learnt from: {waiting}" if waiting else len(events)],
         ["notes", len(notes)],
         ["first and last event", f"{_time(events[0].at)} to {_time(events[-1].at)}" if events else "–"],
     ]
@@ -111,7 +112,7 @@ def _curve(edits: Sequence[Event]) -> Html | None:
         Chart(
             "Share of a draft that was edited",
             [each if len(costs) > 20 else Line("", each.points, 0, "dots")],
-            x_label=STEP,
+            x_label=ROUND,
             y_label="distance / longer text",
             y_range=(0.0, 1.0),
             note="By round: words and marks to insert, delete or replace, over those of the longer text.",
@@ -119,7 +120,7 @@ def _curve(edits: Sequence[Event]) -> Html | None:
         Chart(
             "Cumulative cost",
             [summed],
-            x_label=STEP,
+            x_label=ROUND,
             y_label="words and marks",
             note=f"{sum(cost.distance == 0 for cost in costs)} of {len(costs)} drafts were left as they were.",
         ),
@@ -137,7 +138,7 @@ def _note(
     sources = [join(f"version {version} from ", _to_event(event, shown)) for version, event in evidence]
     used = [event.id for event in events if note.key in _used(event)]
     rows = [
-        *_fields(note.body),
+        *_fields(note.body, _OF_NOTES),
         ("derived from", _listed(sources)),
         ("used in", _listed([_to_event(event, shown) for event in used]) if used else "no round that is stored"),
     ]
@@ -166,9 +167,9 @@ def _used(event: Event) -> list[str]:
     return [str(key) for key in keys] if isinstance(keys, list) else []
 
 
-def _fields(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    names = [name for name in _NAMES if name in body] + sorted(set(body) - set(_NAMES) - set(_HIDDEN))
-    return [(_NAMES.get(name, name), _said(body[name])) for name in names if body[name] != ""]
+def _fields(body: Mapping[str, Any], known: Mapping[str, str] = _NAMES) -> list[tuple[str, Any]]:
+    names = [name for name in known if name in body] + sorted(set(body) - set(known) - set(_HIDDEN))
+    return [(known.get(name, name), _said(body[name])) for name in names if body[name] != ""]
 
 
 def _said(value: Any) -> Html:

@@ -5,10 +5,12 @@ Knows `rounds.jsonl`. Does not know agents, users or language models.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.pahf.measures import SceneRound, phase_figures
+from finegrained_rlhf.personalization.pahf.measures import LEARNING, SceneRound, phase_figures
 from finegrained_rlhf.report.charts.figures import Lines, draw_lines
 
 MEASURES = {"success": "success rate", "frequency": "feedback frequency"}
@@ -23,7 +25,8 @@ def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float
 
     Returns:
         By measure and setting: `episodes` (places on the axis), `mean` over users, `min` and `max`, one standard error
-        over users below and above it. And the word at each place: `1.2` is iteration 2 of phase 1.
+        over users below and above it; NaN for feedback in a test, where nobody is asked. And the word at each place:
+        `1.2` is iteration 2 of phase 1.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -39,7 +42,7 @@ def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float
         phases = sorted({one.phase for one in own})
         found = {phase: phase_figures([one for one in own if one.phase == phase]) for phase in phases}
         for name in MEASURES:
-            means, errors = ([value for phase in phases for value in found[phase][key]] for key in (name, f"{name}_se"))
+            means, errors = (_in_turn(found, key, name == "success") for key in (name, f"{name}_se"))
             curves[name][setting] = _with_errors([places[turn] for turn in turns], means, errors)
     return curves, words
 
@@ -58,6 +61,15 @@ def draw_phase_curves(rounds: Path, path: Path) -> None:
     curves, words = phase_curves(rounds)
     panels = [Lines(title, "share of scenes", bands=curves[name]) for name, title in MEASURES.items()]
     draw_lines(path, panels, x_label="phase.iteration (learn, test, learn what has changed, test)", ticks=words)
+
+
+def _in_turn(found: Mapping[int, Mapping[str, Sequence[float]]], key: str, tests_too: bool) -> list[float]:
+    """A figure through all iterations of all phases."""
+    return [
+        value if tests_too or phase in LEARNING else math.nan
+        for phase, figures in found.items()
+        for value in figures[key]
+    ]
 
 
 def _with_errors(places: list[float], means: list[float], errors: list[float]) -> dict[str, list[float]]:

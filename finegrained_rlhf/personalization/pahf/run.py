@@ -17,7 +17,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.pahf.curves import draw_phase_curves
-from finegrained_rlhf.personalization.pahf.measures import SceneRound, setting_figures, without_agent
+from finegrained_rlhf.personalization.pahf.measures import LEARNING, SceneRound, setting_figures, without_agent
 from finegrained_rlhf.personalization.pahf.scenes import Scene, read_scenes
 from finegrained_rlhf.personalization.pahf.users import AdvisingUser
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
@@ -27,8 +27,6 @@ from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
 
-LEARNING = (1, 3)
-"""The phases in which users can be asked and give feedback."""
 SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4", "frequency1", "frequency3")
 
 

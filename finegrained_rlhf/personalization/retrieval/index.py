@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -123,7 +124,7 @@ class _UserVectors:
             self._remove(gone)
         if not changed:
             return
-        notes = handle.notes() if len(changed) > _FEW else map(handle.note, changed)
+        notes: Iterable[Note | None] = handle.notes() if len(changed) > _FEW else map(handle.note, changed)
         wanted = set(changed)
         read = [note for note in notes if note is not None and note.key in wanted]
         kept, rows = vectors_of(read, encoder)

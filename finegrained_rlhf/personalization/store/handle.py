@@ -31,7 +31,7 @@ _ALL = 2**62
 class SqlSession(Protocol):
     """An open transaction."""
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
         """Run a statement, with `?` for values; what it gives has `fetchone`, `fetchall` and `rowcount`."""
         ...
 
