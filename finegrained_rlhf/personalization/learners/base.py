@@ -98,8 +98,11 @@ class MemoryAgent(ABC):
             Whether there was anything.
         """
         drop_kept_answers(self.llm)
-        self._index.drop(self.memory.reader(user))
-        return self.memory.forget(user)
+        handle = self.memory.reader(user)
+        try:
+            return self.memory.forget(user)
+        finally:
+            self._index.drop(handle)
 
     @abstractmethod
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
@@ -107,9 +110,12 @@ class MemoryAgent(ABC):
 
     def _owner(self, user: str, number: int) -> UserHandle:
         """The user of a round, who must still be the one of its beginning where there was one."""
-        if number and self.memory.reader(user).number != number:
+        if not number:
+            return self.memory.user(user)
+        handle = self.memory.reader(user)
+        if handle.number != number:
             raise ForgottenUserError("the user was forgotten after the round began: what came of it is dropped")
-        return self.memory.user(user)
+        return handle
 
     def _learn(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
