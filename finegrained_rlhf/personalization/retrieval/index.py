@@ -90,6 +90,8 @@ class FaissIndex:
         self, handle: UserHandle, encoder: ContextEncoder, context: str, k: int, least: float = -math.inf
     ) -> list[Note]:
         """As `NoteIndex.nearest` says."""
+        if not handle.number:
+            return []  # nobody's: there is nothing to be kept
         query = encoder.encode([context])
         with self._lock:
             own = self._kept.setdefault(handle.identity, _UserVectors(self._faiss, query.shape[1]))
