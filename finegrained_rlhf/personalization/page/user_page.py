@@ -91,7 +91,7 @@ def _facts(consent: Consent | None, events: Sequence[Event], notes: Sequence[Not
     else:
         may = "storing is allowed" if consent.store else "nothing may be stored"
         said = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
-    rows = [
+    rows: list[list[Any]] = [
         ["consent", said],
         ["events", f"{len(events)}, not yet learnt from: {waiting}" if waiting else len(events)],
         ["notes", len(notes)],
