@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.experiments.comparison import compared, compared_page
-from finegrained_rlhf.experiments.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.experiments.results_table import ResultsTable, run_seconds
+from finegrained_rlhf.report.charts.figures import Lines, curve_of, draw_lines
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 

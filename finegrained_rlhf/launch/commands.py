@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "run_prelude": "run agents that learn from a user's edits, and say what the edits cost",
         "run_pahf": "run an agent that asks and is corrected through PAHF's four phases",
         "measure_regret": "measure the regret of PAHF's policies beside formulas and bounds",
+        "show_user_memory": "show what is remembered of a user, from what, and when it was used",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "reweigh": "say how a run's kept rollouts rank under another reward",
         "report": "write one HTML page about a run, or about several",

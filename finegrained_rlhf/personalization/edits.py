@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 
+EDIT = "edit"
+"""The kind of event that a user's edit of a draft is."""
 Tokenise = Callable[[str], Sequence[str]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -36,6 +37,7 @@ def serving(
     ask: Callable[[], object],
     seconds: float,
     environment: Mapping[str, str] | None = None,
+    ended_by: signal.Signals = signal.SIGTERM,
 ) -> Iterator[None]:
     """A server that answers.
 
@@ -45,6 +47,7 @@ def serving(
         ask: raises OSError as long as it does not answer.
         seconds: until it must.
         environment: of the process; None is that of the tests.
+        ended_by: what ends it, even where others are still connected.
     """
     with (directory / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=directory)
@@ -60,5 +63,5 @@ def serving(
                 time.sleep(0.5)
         yield
     finally:
-        process.terminate()
+        process.send_signal(ended_by)
         process.wait(30)

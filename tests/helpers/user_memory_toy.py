@@ -12,7 +12,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory  # noqa: E402
+from finegrained_rlhf.personalization.store.memory import UserMemory  # noqa: E402
+from finegrained_rlhf.personalization.store.postgres import PostgresMemory  # noqa: E402
+from finegrained_rlhf.personalization.store.protocol import UserHandle  # noqa: E402
 from finegrained_rlhf.personalization.store.records import NoteChange, NoteConflictError  # noqa: E402
 
 SECRET = "canary-of-the-one-who-is-forgotten"
@@ -31,9 +33,10 @@ def count(handle: UserHandle, key: str) -> None:
             continue
 
 
-def write_many(file: str, name: str, writes: str) -> None:
-    """One of several processes that write at once."""
-    handle = UserMemory(file, durable=False).user("shared")
+def write_many(where: str, schema: str, name: str, writes: str) -> None:
+    """One of several processes that write at once; to a file, which has no schema, or to a server."""
+    store = PostgresMemory(where, schema=schema) if schema else UserMemory(where, durable=False)
+    handle = store.user("shared")
     for number in range(int(writes)):
         count(handle, f"{name}-{number}")
 

@@ -34,7 +34,12 @@ from finegrained_rlhf.personalization.prompts.templates import (
     reply_field,
 )
 from finegrained_rlhf.personalization.retrieval.nearest import nearest_rows
-from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
+from finegrained_rlhf.personalization.store.records import (
+    ConsentError,
+    ForgottenUserError,
+    MemoryLimitError,
+    RepeatedKeyError,
+)
 
 
 def scripted(prompt: str) -> str:
@@ -172,6 +177,46 @@ def test_users_are_apart_and_forgotten(memory: UserMemory, llm: ScriptedGenerato
     assert learner.respond("ada", "x").preference == "" and learner.respond("eve", "x").preference == "long"
     assert inner.expense.calls == calls + 2  # kept answers are gone as well
     assert b"short" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_round_of_somebody_who_was_forgotten_meanwhile_is_dropped(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    learner = Cipher(memory, llm)
+    first = learner.respond("ada", "x")
+    assert memory.known("ada") is None  # nothing is stored by asking
+    learner.observe_edit("ada", "x", first, "text short")
+    second = learner.respond("ada", "x")
+    memory.forget("ada")
+    for _ in range(2):
+        with pytest.raises(ForgottenUserError):
+            learner.observe_edit("ada", "x", second, "text long")
+        assert memory.user("ada").events() == []  # there is a user of the name again, who is another one
+
+
+def test_learning_needs_consent_and_writing_does_not(tmp_path: Path, llm: ScriptedGenerator) -> None:
+    memory = UserMemory(tmp_path / "asks.db", durable=False, consent_required=True)
+    learner = Cipher(memory, llm)
+    draft = learner.respond("ada", "x")
+    with pytest.raises(ConsentError):
+        learner.observe_edit("ada", "x", draft, "text short")
+    assert memory.known("ada") is None and learner.catch_up("ada") == 0
+    memory.set_consent("ada", store=True, train=False)
+    learner.observe_edit("ada", "x", draft, "text short")
+    assert learner.respond("ada", "x").preference == "short"
+
+
+def test_what_a_draft_rests_on_is_kept_with_its_edit(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    for learner, notes, evidence in (
+        (Cipher(memory, llm), ["a", "b"], {"a": 1, "b": 1, "c": 1}),
+        (ExploreThenExploit(memory, llm, rounds=2), ["explored"], {"explored": 2}),
+    ):
+        user = type(learner).__name__
+        for key in ("a", "b", "c"):
+            learner.observe_edit(user, "x", learner.respond(user, "x", key=key), f"text {key}")
+        events = memory.user(user).events()
+        assert events[0].used == {"notes": []} and sorted(events[2].used["notes"]) == notes
+        found = {key: [event for _, event in rows] for key, rows in memory.user(user).evidence().items()}
+        assert {key: len(rows) for key, rows in found.items()} == evidence
+        assert found[notes[0]] == [event.id for event in events[: evidence[notes[0]]]]
 
 
 def test_processes_that_explore_at_once_agree(memory: UserMemory, llm: ScriptedGenerator) -> None:

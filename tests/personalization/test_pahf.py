@@ -13,7 +13,12 @@ from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Pahf, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
-from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
+from finegrained_rlhf.personalization.store.records import (
+    ConsentError,
+    ForgottenUserError,
+    MemoryLimitError,
+    RepeatedKeyError,
+)
 
 DRINK, DRINKS = "Bring me a drink", ["cold tea", "hot tea"]
 
@@ -194,6 +199,22 @@ def test_users_are_apart_and_acting_alone_writes_nothing(memory: UserMemory) -> 
     agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS), "Hot.")
     assert agent.act("bob", DRINK, DRINKS).retrieved == () and memory.known("bob") is None
     assert agent.forget("ada") and memory.known("ada") is None and agent.act("ada", DRINK, DRINKS).cues == ""
+
+
+def test_without_consent_nobody_is_asked_or_stored(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "asks.db", durable=False, consent_required=True)
+    agent = pahf(memory, Model(decide={"decision": "ask", "question": "Hot or cold?"}))
+    action = agent.act("ada", DRINK, DRINKS, ask=lambda question: pytest.fail("was asked"))
+    with pytest.raises(ConsentError):
+        agent.observe_feedback("ada", action, "Hot.")
+    assert memory.known("ada") is None
+    memory.set_consent("ada", store=True, train=False)
+    action = agent.act("ada", DRINK, DRINKS, ask=lambda question: "Hot.")
+    agent.observe_feedback("ada", action, "Hot, I said.")
+    assert [event.used for event in memory.user("ada").events()] == [{"notes": [], "cues": ""}] * 2
+    memory.forget("ada")
+    with pytest.raises(ForgottenUserError):
+        agent.observe_feedback("ada", action, "Hot, I said.")
 
 
 def test_what_is_refused(memory: UserMemory) -> None:

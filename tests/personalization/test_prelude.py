@@ -11,6 +11,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.personalization import RunPrelude
+from finegrained_rlhf.personalization.prelude.curves import cost_curves, draw_cost_curves
 from finegrained_rlhf.personalization.prelude.measures import Round, agent_figures, closest_source, word_overlap
 from finegrained_rlhf.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
 
@@ -64,7 +65,15 @@ def prelude(world: Path, output: Path, **keys: object) -> RunPrelude:
     files = {"contexts": str(world / "contexts.jsonl"), "preferences": str(world / "preferences.json")}
     llm = StyleWriter(slips=0.0, misreads=0.0, notices=1.0)
     return RunPrelude(
-        **{**files, "output_dir": str(output), "llm": llm, "user": StyleReader(), "progress": False, **keys}
+        **{
+            **files,
+            "output_dir": str(output),
+            "llm": llm,
+            "user": StyleReader(),
+            "plots": False,
+            "progress": False,
+            **keys,
+        }
     )
 
 
@@ -85,6 +94,17 @@ def test_what_can_be_learnt_is_learnt(world: Path, tmp_path: Path) -> None:
         assert found[agent]["cost"] < 0.5 * found["no_learning"]["cost"] and found[agent]["untouched_by_20"][-1] > 0.8
     for agent in ("explore_then_exploit", "continual"):
         assert found[agent]["untouched"] < 0.5
+
+
+def test_curves_are_drawn_from_the_rounds(world: Path, tmp_path: Path) -> None:
+    found = prelude(world, tmp_path, agents=["oracle", "no_learning"], plots=True).run()
+    summed, untouched = cost_curves(tmp_path / "rounds.jsonl")
+    for agent, figures in found.items():
+        assert len(summed[agent]) == 40 and summed[agent][40] == figures["cost"]
+        assert list(untouched[agent].values()) == figures["untouched_by_20"] and list(untouched[agent]) == [20, 40]
+    drawn = (tmp_path / "curves.svg").read_text()
+    draw_cost_curves(tmp_path / "rounds.jsonl", tmp_path / "again.svg")
+    assert drawn.startswith("<?xml") and (tmp_path / "again.svg").read_text() == drawn
 
 
 def test_the_logged_preference_is_the_one_that_was_used(world: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.personalization import RunPahf, ScriptedUser, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import Pahf
+from finegrained_rlhf.personalization.pahf.curves import phase_curves
 from finegrained_rlhf.personalization.pahf.measures import (
     SceneRound,
     mean_and_error,
@@ -68,7 +70,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pahf_run(world: Path, output: Path, **keys: Any) -> RunPahf:
     phases = [str(world / f"phase{number}.jsonl") for number in (1, 2, 3, 4)]
-    given = {"llm": ChoiceScript(noise=0.0, overreach=0.0), "user": ScriptedUser(terse=0.0), "progress": False, **keys}
+    given = {
+        "llm": ChoiceScript(noise=0.0, overreach=0.0),
+        "user": ScriptedUser(terse=0.0),
+        "plots": False,
+        "progress": False,
+        **keys,
+    }
     return RunPahf(phases, str(output), **given)
 
 
@@ -94,6 +102,22 @@ def test_without_noise_each_kind_of_feedback_does_what_it_is_for(world: Path, tm
     order = [(one["phase"], one["iteration"], one["scene"]) for one in rounds if one["setting"] == "none"]
     for setting in ("pre", "post", "both"):
         assert [(one["phase"], one["iteration"], one["scene"]) for one in rounds if one["setting"] == setting] == order
+
+
+def test_curves_are_drawn_from_the_rounds(world: Path, tmp_path: Path) -> None:
+    found = pahf_run(world, tmp_path, feedback=["none", "both"], iterations=2, plots=True).run()["settings"]
+    curves, words = phase_curves(tmp_path / "rounds.jsonl")
+    assert list(words.values()) == ["1.1", "1.2", "2", "3.1", "3.2", "4"]
+    for setting in ("none", "both"):
+        for name in ("success", "frequency"):
+            own, phases = curves[name][setting], [found[setting][f"phase{phase}"] for phase in (1, 2, 3, 4)]
+            means, errors = ([value for one in phases for value in one[key]] for key in (name, f"{name}_se"))
+            highest = [mean + error for mean, error in zip(means, errors, strict=True)]
+            if name == "frequency":  # there is none in tests
+                means = [value if place not in (2, 5) else math.nan for place, value in enumerate(means)]
+            assert own["episodes"] == list(words) and own["mean"] == pytest.approx(means, nan_ok=True)
+            assert name == "frequency" or own["max"] == pytest.approx(highest)
+    assert (tmp_path / "curves.svg").read_text().startswith("<?xml")
 
 
 def test_feedback_is_counted_where_nothing_is_stored(world: Path, tmp_path: Path) -> None:

@@ -129,6 +129,25 @@ def test_the_events_of_a_memory_become_feedback(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists() and not (tmp_path / "x.json").exists()
 
 
+def test_only_those_who_allowed_training_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    learner = NoLearning(memory, ScriptedGenerator(lambda prompt: "The red dog ran."))
+    for user in ("ada", "bob", "eve"):
+        learner.observe_edit(user, "Dogs", learner.respond(user, "Dogs"), f"The dog of {user} ran.")
+    memory.set_consent("ada", store=True, train=True)
+    memory.set_consent("bob", store=True, train=False)
+    memory.close()
+    keys = {"memory": str(tmp_path / "users.db")}
+    records = EditsToFeedback(str(tmp_path / "all.json"), **keys, users=["ada", "bob", "eve"]).run()
+    texts = [record.feedback.corrected_prediction for record in records]
+    assert texts == ["The dog of ada ran.", "The dog of eve ran."]  # of eve no decision is recorded
+    said = capsys.readouterr().out
+    assert "not allowed training: 1" in said and "bob" not in said + (tmp_path / "all.json").read_text()
+    with pytest.raises(DataError, match="not allowed training: 1"):
+        EditsToFeedback(str(tmp_path / "none.json"), **keys, users=["bob"]).run()
+    assert not (tmp_path / "none.json").exists()
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     for wrong in ({}, {"data": "a", "memory": "b", "users": ["c"]}, {"memory": "b"}, {"data": "a", "users": ["c"]}):
         with pytest.raises(ConfigError):

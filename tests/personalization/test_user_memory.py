@@ -1,4 +1,8 @@
-"""The store of user memory: nothing acknowledged is lost, users are apart, the forgotten leave nothing."""
+"""The store of user memory: nothing acknowledged is lost, users are apart, the forgotten leave nothing.
+
+What every store has to do is asked of both; the one on a PostgreSQL server is slow (tests/helpers/stores.py says how a
+server is found).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,19 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import user_memory_toy
+from stores import PostgresStore, SqliteStore, postgres_server
 from user_memory_toy import SECRET, count
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.personalization import MemoryLimits, UserMemory
+from finegrained_rlhf.personalization import MemoryLimits, PostgresMemory, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore
 from finegrained_rlhf.personalization.store.records import (
+    ConsentError,
     ForgottenUserError,
     MemoryLimitError,
     NoteChange,
@@ -23,19 +31,30 @@ from finegrained_rlhf.personalization.store.records import (
     StoreError,
 )
 
+Store = SqliteStore | PostgresStore
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, Path]]:
+    with postgres_server() as found:
+        yield found
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = SqliteStore(tmp_path) if request.param == "sqlite" else PostgresStore(*request.getfixturevalue("server"))
+    yield made
+    made.drop()
+
 
 @pytest.fixture
-def memory(tmp_path: Path) -> UserMemory:
-    return UserMemory(tmp_path / "users.db", durable=False)
+def memory(store: Store) -> Iterator[MemoryStore]:
+    opened = store.open()
+    yield opened
+    opened.close()
 
 
-def traces(directory: Path, text: str) -> list[str]:
-    """The files in which a text is, in UTF-8 or UTF-16."""
-    words = [text.encode(), text.encode("utf-16-le")]
-    return [file.name for file in sorted(directory.iterdir()) if any(word in file.read_bytes() for word in words)]
-
-
-def test_an_event_is_pending_until_its_notes_are_written(memory: UserMemory) -> None:
+def test_an_event_is_pending_until_its_notes_are_written(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     event = handle.record("round-1", "edit", {"draft": "a", "edited": "b"})
     assert handle.pending() == [event] == handle.events() and not event.applied
@@ -53,7 +72,7 @@ def test_an_event_is_pending_until_its_notes_are_written(memory: UserMemory) -> 
     assert handle.note("n") == note and handle.note("other") is None
 
 
-def test_a_key_is_for_one_event(memory: UserMemory) -> None:
+def test_a_key_is_for_one_event(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     event = handle.record("k", "edit", {"a": 1, "b": 2})
     assert handle.record("k", "edit", {"b": 2, "a": 1}) == event and len(handle.events()) == 1
@@ -64,7 +83,7 @@ def test_a_key_is_for_one_event(memory: UserMemory) -> None:
     assert memory.user("eve").record("k", "edit", {"a": 2}).id != event.id
 
 
-def test_a_change_that_comes_too_late_writes_nothing(memory: UserMemory) -> None:
+def test_a_change_that_comes_too_late_writes_nothing(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     first, second = handle.record("1", "edit", {}), handle.record("2", "edit", {})
     handle.apply(first, [NoteChange("n", {"v": 1})])
@@ -91,7 +110,7 @@ HOSTILE = (
 )
 
 
-def test_users_see_nothing_of_each_other(memory: UserMemory) -> None:
+def test_users_see_nothing_of_each_other(memory: MemoryStore) -> None:
     for number, name in enumerate(HOSTILE):
         handle = memory.user(name)
         event = handle.record("k", "edit", {"text": f"x'); DELETE FROM events; -- {number}"})
@@ -106,7 +125,7 @@ def test_users_see_nothing_of_each_other(memory: UserMemory) -> None:
     assert memory.forget("%") and len(memory.user("ada").notes()) == 1 == len(memory.user("_").notes())
 
 
-def test_the_latest_events_of_a_kind(memory: UserMemory) -> None:
+def test_the_latest_events_of_a_kind(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     for number in range(6):
         handle.record(str(number), "edit" if number % 2 else "other", {})
@@ -114,9 +133,9 @@ def test_the_latest_events_of_a_kind(memory: UserMemory) -> None:
     assert [event.key for event in handle.events(last=1)] == ["5"] and handle.events("none") == []
 
 
-def test_limits_refuse_and_store_nothing(tmp_path: Path) -> None:
+def test_limits_refuse_and_store_nothing(store: Store) -> None:
     limits = MemoryLimits(name_bytes=8, body_bytes=40, vector_bytes=4, events=2, notes=1)
-    memory = UserMemory(tmp_path / "users.db", limits, durable=False)
+    memory = store.open(limits=limits)
     with pytest.raises(MemoryLimitError, match="user"):
         memory.user("é" * 5)
     handle = memory.user("é" * 4)
@@ -142,8 +161,8 @@ def test_limits_refuse_and_store_nothing(tmp_path: Path) -> None:
         MemoryLimits(events=0)
 
 
-def test_nothing_is_left_of_the_forgotten(tmp_path: Path) -> None:
-    memory, other = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+def test_nothing_is_left_of_the_forgotten(store: Store) -> None:
+    memory, other = store.open(), store.open()
     stays = memory.user("stays")
     for number in range(300):  # so many that pages split and their cells move
         for name in ("stays", SECRET):
@@ -152,8 +171,11 @@ def test_nothing_is_left_of_the_forgotten(tmp_path: Path) -> None:
             handle.apply(event, [NoteChange(f"{name}-{number % 50}", {"text": name}, name.encode(), number // 50)])
     late = memory.user(SECRET)
     event = late.record("late", "edit", {})
-    assert {"users.db", "users.db-wal"} & set(traces(tmp_path, SECRET))
-    assert other.forget(SECRET) and traces(tmp_path, SECRET) == []
+    store.settle()
+    assert store.traces(SECRET)
+    assert other.forget(SECRET)
+    store.settle()
+    assert store.traces(SECRET) == []
     for work in (lambda: late.record("k", "edit", {}), lambda: late.apply(event, [NoteChange("n", {"text": SECRET})])):
         with pytest.raises(ForgottenUserError):
             work()
@@ -167,19 +189,20 @@ def test_nothing_is_left_of_the_forgotten(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_reader_in_the_way_does_not_keep_what_was_forgotten(tmp_path: Path) -> None:
-    memory = UserMemory(tmp_path / "users.db", patience_s=0.2)
+def test_a_reader_in_the_way_does_not_keep_what_was_forgotten(store: Store) -> None:
+    memory = store.open(patience_s=0.2)
     memory.user("goes").record("k", "edit", {"text": SECRET})
-    reader = sqlite3.connect(tmp_path / "users.db", isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT COUNT(*) FROM events").fetchone()
-    with pytest.raises(StoreError, match="not yet overwritten"):
-        memory.forget("goes")
-    assert memory.user("goes").events() == []
-    UserMemory(tmp_path / "users.db", patience_s=0.2).close()  # opens although it cannot clean
-    reader.close()
-    UserMemory(tmp_path / "users.db").close()
-    assert traces(tmp_path, SECRET) == []
+    with store.reader():
+        with pytest.raises(StoreError, match="not yet overwritten"):
+            memory.forget("goes")
+        assert memory.user("goes").events() == []
+        store.open(patience_s=0.2).close()  # opens although it cannot clean
+    store.settle()
+    assert store.traces(SECRET)
+    store.open().close()
+    store.settle()
+    assert store.traces(SECRET) == []
+    memory.close()
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -193,7 +216,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "text.db").read_text().startswith("no database")
 
 
-def test_threads_share_a_memory(memory: UserMemory) -> None:
+def test_threads_share_a_memory(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     threads = [threading.Thread(target=lambda n=n: [count(handle, f"{n}-{i}") for i in range(10)]) for n in range(4)]
     for thread in threads:
@@ -203,8 +226,29 @@ def test_threads_share_a_memory(memory: UserMemory) -> None:
     assert handle.note("sum").body == {"total": 40} and len(handle.notes()) == 41 and handle.pending() == []
 
 
-def test_users_are_forgotten_while_others_write(tmp_path: Path) -> None:
-    memory, busy = (UserMemory(tmp_path / "users.db", durable=False) for _ in range(2))
+def test_an_event_that_arrives_several_times_at_once_is_one(store: Store) -> None:
+    memories = [store.open() for _ in range(4)]
+    ready, found = threading.Barrier(4), []
+
+    def arrive(memory: MemoryStore) -> None:
+        for number in range(10):
+            ready.wait()
+            handle = memory.user(f"user {number}")
+            event = handle.record("k", "edit", {"text": "the same"})
+            found.append((event.id, handle.apply(event, [NoteChange("n")])))
+
+    threads = [threading.Thread(target=arrive, args=(memory,)) for memory in memories]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40 and len({event for event, _ in found}) == 10 and sum(applied for _, applied in found) == 10
+    for memory in memories:
+        memory.close()
+
+
+def test_users_are_forgotten_while_others_write(store: Store) -> None:
+    memory, busy = store.open(), store.open()
     ended = threading.Event()
     written: list[str] = []
 
@@ -219,23 +263,26 @@ def test_users_are_forgotten_while_others_write(tmp_path: Path) -> None:
         for number in range(10):
             for turn in range(5):
                 count(memory.user(f"goes {number}"), f"{SECRET} {turn}")
-            assert memory.forget(f"goes {number}") and traces(tmp_path, SECRET) == []
+            assert memory.forget(f"goes {number}") and store.traces(SECRET) == []
     finally:
         ended.set()
         writer.join()
     assert [event.key for event in memory.user("stays").events()] == written and written
     assert memory.user("stays").note("sum").body == {"total": len(written)}
+    memory.close()
+    busy.close()
 
 
 @pytest.mark.slow
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "users.db"
-    script = [sys.executable, user_memory_toy.__file__, "write", str(file)]
+def test_processes_that_write_at_once_lose_nothing(store: Store) -> None:
+    script = [sys.executable, user_memory_toy.__file__, "write", *store.named]
     writers = [subprocess.Popen([*script, f"writer{number}", "40"]) for number in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4
-    handle = UserMemory(file).user("shared")
+    memory = store.open()
+    handle = memory.user("shared")
     assert handle.note("sum").body == {"total": 160} and handle.note("sum").version == 160
     assert len(handle.events()) == 160 and len(handle.notes()) == 161 and handle.pending() == []
+    memory.close()
 
 
 @pytest.mark.slow
@@ -263,3 +310,121 @@ def test_a_kill_at_any_statement_leaves_all_that_was_acknowledged(tmp_path: Path
             count(handle, event.key)
         assert handle.pending() == []
         memory.close()
+
+
+@pytest.mark.slow
+def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, Path]) -> None:
+    store = PostgresStore(*server)
+    memory = store.open()
+    handle = memory.user("ada")
+    count(handle, "first")
+    ended = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'memory' AND pid <> pg_backend_pid()"
+    )
+    store.run(ended)
+    with pytest.raises(StoreError):
+        count(handle, "second")
+    count(handle, "second")  # by a new connection
+    assert handle.note("sum").body == {"total": 2}
+    store.run("CREATE ROLE guest LOGIN", f"GRANT USAGE ON SCHEMA {store.schema} TO guest")
+    with pytest.raises(StoreError, match="another role"):
+        PostgresMemory(store.where.replace("user=memory", "user=guest"), schema=store.schema)
+    store.run(f"CREATE TABLE {store.schema}.other ()", "CREATE SCHEMA theirs", "CREATE TABLE theirs.users (name TEXT)")
+    for schema in (store.schema, "theirs"):
+        with pytest.raises(StoreError, match=f"schema {schema}: it is another program's"):
+            PostgresMemory(store.where, schema=schema)
+    store.run("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    with pytest.raises(StoreError, match="UTF8, got LATIN1"):
+        PostgresMemory(store.where.replace("dbname=postgres", "dbname=latin"))
+    with pytest.raises(StoreError):
+        PostgresMemory("host=/nowhere/at/all", patience_s=1)
+    with pytest.raises(ConfigError, match="schema"):
+        PostgresMemory(store.where, schema="a; DROP TABLE users")
+    memory.close()
+
+
+def test_nothing_is_stored_without_consent(store: Store) -> None:
+    asks, takes = store.open(consent_required=True), store.open()
+    with pytest.raises(ConsentError):
+        asks.user("ada")
+    assert takes.known("ada") is None and asks.reader("ada").notes() == [] and asks.consent("ada") is None
+    assert takes.may_store("ada") and not asks.may_store("ada")
+    with pytest.raises(ConsentError, match="train"):
+        asks.set_consent("ada", store=False, train=True)
+    said = asks.set_consent("ada", store=True, train=False)
+    assert takes.consent("ada") == said and said.at > 1.7e9
+    event = asks.user("ada").record("k", "edit", {"text": SECRET})
+    later = asks.set_consent("ada", store=True, train=True)
+    assert asks.consent("ada") == later and later.at >= said.at
+    with pytest.raises(ConsentError, match="forget"):  # withdrawal
+        asks.set_consent("ada", store=False, train=False)
+    assert asks.consent("ada") == later and asks.user("ada").events() == [event]
+    assert asks.forget("ada") and asks.consent("ada") is None
+    refusal = takes.set_consent("eve", store=False, train=False)
+    assert takes.consent("eve") == refusal
+    for memory in (asks, takes):  # also where users without a decision are stored
+        with pytest.raises(ConsentError):
+            memory.user("eve")
+        with pytest.raises(ConsentError):
+            memory.known("eve").record("k", "edit", {})
+    open_handle = takes.user("bob")
+    with pytest.raises(ConsentError):
+        asks.known("bob").record("k", "edit", {})
+    takes.set_consent("bob", store=False, train=False)
+    with pytest.raises(ConsentError):  # who decides while a handle is open
+        open_handle.record("k", "edit", {})
+    asks.close()
+    takes.close()
+
+
+def test_what_a_note_was_derived_from_and_what_was_used(memory: MemoryStore) -> None:
+    handle = memory.user("ada")
+    first, second, third = (handle.record(str(n), "edit", {"n": n}, {"notes": ["a"]} if n else None) for n in range(3))
+    assert first.used is None and second.used == {"notes": ["a"]} and 1.7e9 < first.at <= second.at
+    assert (
+        handle.record("1", "edit", {"n": 1}, {"notes": ["other"]}) == second
+    )  # the same event, whatever it is said to use
+    handle.apply(first, [NoteChange("n", {"v": 1})])
+    handle.apply(third, [NoteChange("n", {"v": 2}, expected=1, evidence=(second.id, third.id)), NoteChange("m")])
+    assert handle.evidence() == {"n": [(1, first.id), (2, second.id), (2, third.id)], "m": [(1, third.id)]}
+    assert (
+        handle.versions() == {"n": 2, "m": 1} and memory.user("eve").evidence() == {} == memory.user("eve").versions()
+    )
+    with pytest.raises(DataError):
+        handle.record("3", "edit", {}, {"notes": float("nan")})
+
+
+def test_a_file_from_before_is_read(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "users.db")
+    old.executescript(OLD)
+    old.close()
+    for _ in range(2):  # with its new tables, the second time
+        memory = UserMemory(tmp_path / "users.db", durable=False)
+        handle = memory.known("ada")
+        (event,) = handle.events()
+        assert (event.body, event.at, event.used, event.applied) == ({"text": "old"}, None, None, True)
+        assert handle.notes()[0].body == {"says": "short"} and handle.evidence() == {"n": [(2, event.id)]}
+        assert memory.consent("ada") is None
+        memory.close()
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("ada").record("new", "edit", {}, {"notes": ["n"]})
+    assert memory.user("ada").events()[1].used == {"notes": ["n"]}
+    memory.close()
+
+
+OLD = """
+CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL,
+    kind TEXT NOT NULL, body TEXT NOT NULL, applied INTEGER NOT NULL DEFAULT 0, UNIQUE (user, key)
+);
+CREATE TABLE notes (
+    user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL, body TEXT NOT NULL, vector BLOB,
+    version INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY (user, key)
+);
+CREATE TABLE unfinished (id INTEGER PRIMARY KEY AUTOINCREMENT);
+PRAGMA application_id = 1179079240;
+INSERT INTO users (name) VALUES ('ada');
+INSERT INTO events (user, key, kind, body, applied) VALUES (1, 'k', 'edit', '{"text": "old"}', 1);
+INSERT INTO notes VALUES (1, 'n', '{"says": "short"}', NULL, 2, 1);
+"""

@@ -10,6 +10,7 @@ from remote_toy import FakeService
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
+from finegrained_rlhf.personalization import UserMemory
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.pahf import ChoiceScript
 
@@ -61,6 +62,18 @@ def test_four_phases(tmp_path: Path) -> None:
     played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
     # the user's model, at whose address nobody answers
     assert played.returncode == 2 and "127.0.0.1:9" in played.stderr, played.stderr
+
+
+def test_a_page_of_a_user(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("7").record("k", "edit", {"context": "Dogs", "draft": "The red dog.", "edited": "The blue dog."})
+    memory.close()
+    keys = [f"memory={tmp_path}/users.db", f"output={tmp_path}/page.html"]
+    page = run_script("show_user_memory", *keys, "user='7'")
+    assert page.returncode == 0 and "page.html" in page.stdout, page.stderr
+    assert "The blue dog." in (tmp_path / "page.html").read_text()
+    wrong = run_script("show_user_memory", *keys, "user=eve")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
 
 
 def test_edits_as_feedback(tmp_path: Path) -> None:

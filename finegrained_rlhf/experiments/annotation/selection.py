@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.comparison import compared, differences
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.experiments.intervals import borders, resampled
 from finegrained_rlhf.experiments.results_table import ResultsTable
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table, spread_heading, spread_table
 
 COUNTS = (50, 150, 400)

@@ -17,8 +17,8 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import CurvesTable
 from finegrained_rlhf.experiments.comparison import Claim, seeds_of
-from finegrained_rlhf.experiments.figures import Bars, draw_bars
 from finegrained_rlhf.experiments.results_table import setting_of
+from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 from finegrained_rlhf.text.tables import markdown_table
 
 T5QR, LONGER, FULL = "t5qr", "t5qr_longer", "t5qr_full"

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.compared_table import CurvesTable
 from finegrained_rlhf.experiments.comparison import Claim, compared_page
 from finegrained_rlhf.experiments.detox.thesis import BASE, BEST, DEXPERTS, FINE, GEDI, HOLISTIC, RLOO, WORDS, table_6_1
-from finegrained_rlhf.experiments.figures import Lines, band, curve_of, draw_lines
+from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import cell, markdown_table
 

@@ -18,7 +18,7 @@ from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.experiments.compared_table import CurvesTable
 from finegrained_rlhf.experiments.comparison import Claim
-from finegrained_rlhf.experiments.figures import Bars, draw_bars
+from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 from finegrained_rlhf.worlds.dialogue import lexicon
 
 NEXT, HISTORY, CONTEXT, ADVERSARIAL, ALL = "next_only", "history", "context", "adversarial", "all"

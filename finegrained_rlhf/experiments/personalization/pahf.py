@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
-from finegrained_rlhf.personalization.pahf.run import LEARNING, final_figures
+from finegrained_rlhf.personalization.pahf.measures import LEARNING
+from finegrained_rlhf.personalization.pahf.run import final_figures
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 WORLD_SETTINGS = ("users", "scenes", "drift", "noise", "overreach", "terse")

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.comparison import differences, differences_page
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.prelude.agents import AGENTS
+from finegrained_rlhf.personalization.prelude.curves import cost_curves
 from finegrained_rlhf.personalization.prelude.measures import BIN
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 
 SETTINGS = ("contexts", "foreign", "slips", "misreads", "notices")
@@ -105,15 +105,10 @@ class PreludeTable(ComparedTable):
         }
         curves: dict[str, dict[str, list[dict[str, float]]]] = {"cost": {}, "untouched": {}}
         for root in roots.values():
-            by_agent: dict[str, list[int]] = {}
-            for one in read_jsonl(root / "run" / "rounds.jsonl"):
-                by_agent.setdefault(one["agent"], []).append(one["distance"])
-            for agent, costs in by_agent.items():
-                summed = list(accumulate(costs))
-                ends = range(BIN, len(costs) + 1, BIN)
-                curves["cost"].setdefault(agent, []).append({str(end): summed[end - 1] for end in ends})
-                untouched = {str(end): costs[end - BIN : end].count(0) / BIN for end in ends}
-                curves["untouched"].setdefault(agent, []).append(untouched)
+            summed, untouched = cost_curves(root / "run" / "rounds.jsonl")
+            for agent, shares in untouched.items():
+                curves["cost"].setdefault(agent, []).append({str(end): int(summed[agent][end]) for end in shares})
+                curves["untouched"].setdefault(agent, []).append({str(end): share for end, share in shares.items()})
         return {**compared, "orders": orders, "curves": curves}
 
     def body(self, result: Mapping[str, Any]) -> str:

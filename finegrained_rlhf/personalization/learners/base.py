@@ -8,19 +8,24 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import require_text
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
-from finegrained_rlhf.personalization.edits import EditCost, Tokenise, edit_cost
+from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
-from finegrained_rlhf.personalization.store.records import Event, MemoryLimitError, NoteChange, NoteConflictError
+from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
+from finegrained_rlhf.personalization.store.records import (
+    Event,
+    ForgottenUserError,
+    MemoryLimitError,
+    NoteChange,
+    NoteConflictError,
+)
 
-EDIT = "edit"
-"""The kind of event that learners write."""
 TASK = 'Write a short text for a reader from what the field "context" says.'
 _TRIES = 20  # to write notes that other processes keep changing
 
@@ -34,12 +39,15 @@ class Draft:
         text: y_t.
         preference: f_t, that it was written by; empty for none.
         retrieved: keys of the notes that it rests on, the nearest first.
+        owner: the user's number when it was written; 0 where nothing was stored of them. A draft of a user who was
+            forgotten meanwhile is refused when it comes back.
     """
 
     key: str
     text: str
     preference: str = ""
     retrieved: tuple[str, ...] = ()
+    owner: int = 0
 
 
 class MemoryAgent(ABC):
@@ -53,13 +61,23 @@ class MemoryAgent(ABC):
         llm: a language model, for everything that is asked.
         task: what is to be done, in a sentence for the language model.
         longest_text: most characters of a text that is given to the agent; a longer one is refused.
+        index: by which a user's notes are found; None compares all of them.
     """
 
     kinds: ClassVar[tuple[str, ...]]
     """Of events that notes are derived from."""
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, *, task: str, longest_text: int = 40_000) -> None:
+    def __init__(
+        self,
+        memory: MemoryStore,
+        llm: TextGenerator,
+        *,
+        task: str,
+        longest_text: int = 40_000,
+        index: NoteIndex | None = None,
+    ) -> None:
         self.memory, self.llm, self.task, self._longest_text = memory, llm, task, longest_text
+        self._index = index or ExactIndex()
 
     def catch_up(self, user: str) -> int:
         """Learn from events that were only written down: the process died, or an error came in between.
@@ -67,7 +85,7 @@ class MemoryAgent(ABC):
         Returns:
             How many there were.
         """
-        handle = self.memory.user(user)
+        handle = self.memory.reader(user)
         pending = [event for event in handle.pending() if event.kind in self.kinds]
         for event in pending:
             self._learn(handle, event)
@@ -80,11 +98,24 @@ class MemoryAgent(ABC):
             Whether there was anything.
         """
         drop_kept_answers(self.llm)
-        return self.memory.forget(user)
+        handle = self.memory.reader(user)
+        try:
+            return self.memory.forget(user)
+        finally:
+            self._index.drop(handle)
 
     @abstractmethod
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The notes that follow from an event."""
+
+    def _owner(self, user: str, number: int) -> UserHandle:
+        """The user of a round, who must still be the one of its beginning where there was one."""
+        if not number:
+            return self.memory.user(user)
+        handle = self.memory.reader(user)
+        if handle.number != number:
+            raise ForgottenUserError("the user was forgotten after the round began: what came of it is dropped")
+        return handle
 
     def _learn(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
@@ -114,25 +145,27 @@ class Learner(MemoryAgent):
         tokenise: tokens in which edits are counted.
         longest_text: most characters of a context, draft or edited text; a longer one is refused.
         longest_preference: most characters of a preference; a longer one is refused.
+        index: by which a user's notes are found; None compares all of them.
     """
 
     kinds = (EDIT,)
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         *,
         task: str = TASK,
         tokenise: Tokenise = words_and_marks,
         longest_text: int = 40_000,
         longest_preference: int = 2_000,
+        index: NoteIndex | None = None,
     ) -> None:
-        super().__init__(memory, llm, task=task, longest_text=longest_text)
+        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index)
         self._tokenise, self._longest_preference = tokenise, longest_preference
 
     def respond(self, user: str, context: str, key: str | None = None) -> Draft:
-        """A draft for a context.
+        """A draft for a context. Nothing is written.
 
         Args:
             user: who it is, from the caller's own login.
@@ -144,7 +177,8 @@ class Learner(MemoryAgent):
         """
         self._check("context", context)
         key = uuid.uuid4().hex if key is None else key
-        return self._draft(self.memory.user(user), context, key)
+        handle = self.memory.reader(user)
+        return replace(self._draft(handle, context, key), owner=handle.number)
 
     def observe_edit(self, user: str, context: str, draft: Draft, edited: str) -> EditCost:
         """Learn from what the user made of a draft. The same edit again changes nothing.
@@ -163,13 +197,15 @@ class Learner(MemoryAgent):
 
         Raises:
             RepeatedKeyError: the draft came back before, edited in another way.
+            ConsentError: the user has not allowed that anything is stored.
+            ForgottenUserError: the user was forgotten after the draft was written.
             FineGrainedError: as for `respond`.
         """
         for name, text in (("context", context), ("draft", draft.text), ("edited", edited)):
             self._check(name, text, empty=name != "context")
-        handle = self.memory.user(user)
+        handle = self._owner(user, draft.owner)
         body = {"context": context, "draft": draft.text, "edited": edited, "preference": draft.preference}
-        event = handle.record(draft.key, EDIT, body)
+        event = handle.record(draft.key, EDIT, body, {"notes": list(draft.retrieved)})
         if not event.applied:
             self._learn(handle, event)
         return self._cost(body)

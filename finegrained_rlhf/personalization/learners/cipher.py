@@ -9,7 +9,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import Draft
 from finegrained_rlhf.personalization.learners.in_context import RetrievingLearner
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
 
 
@@ -30,7 +30,7 @@ class Cipher(RetrievingLearner):
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         k: int = 5,
         delta: float = 0.0,

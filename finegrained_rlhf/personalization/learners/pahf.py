@@ -16,8 +16,9 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_field
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
-from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.retrieval.index import NoteIndex
+from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
 
 ANSWER, FEEDBACK = "answer", "feedback"
@@ -42,6 +43,7 @@ class ChosenAction:
         retrieved: keys of the notes that they rest on, the nearest first.
         question: q_t; empty where none was asked.
         answer: f_pre; empty where none was asked.
+        owner: the user's number; 0 where nothing was stored of them. As for a `Draft`.
     """
 
     key: str
@@ -52,6 +54,7 @@ class ChosenAction:
     retrieved: tuple[str, ...] = ()
     question: str = ""
     answer: str = ""
+    owner: int = 0
 
 
 class Pahf(MemoryAgent):
@@ -67,6 +70,7 @@ class Pahf(MemoryAgent):
         task: of the agent, in a sentence for the language model.
         longest_text: most characters of an instruction, of all options, or of a remark; a longer one is refused.
         longest_note: most characters of a note, of cues and of a question; a longer one is refused.
+        index: by which a user's notes are found; None compares all of them.
 
     Raises:
         ConfigError: no such setting, k below 1, or τ outside −1 to 1.
@@ -76,7 +80,7 @@ class Pahf(MemoryAgent):
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         feedback: str = "both",
         k: int = 10,
@@ -86,8 +90,9 @@ class Pahf(MemoryAgent):
         task: str = CHOICE_TASK,
         longest_text: int = 40_000,
         longest_note: int = 2_000,
+        index: NoteIndex | None = None,
     ) -> None:
-        super().__init__(memory, llm, task=task, longest_text=longest_text)
+        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index)
         if feedback not in FEEDBACK_SETTINGS:
             raise ConfigError(f"feedback: expected one of {', '.join(FEEDBACK_SETTINGS)}, got {feedback!r}")
         if k < 1:
@@ -101,7 +106,7 @@ class Pahf(MemoryAgent):
     def act(
         self, user: str, instruction: str, options: Sequence[str], ask: Ask | None = None, key: str | None = None
     ) -> ChosenAction:
-        """Choose an option, after at most one question.
+        """Choose an option, after at most one question. A user of whom nothing may be stored is not asked.
 
         Args:
             user: who it is, from the caller's own login.
@@ -120,16 +125,22 @@ class Pahf(MemoryAgent):
         self._check("options", "\n".join(options))
         key = uuid.uuid4().hex if key is None else key
         seen = {"instruction": instruction, "options": list(options)}
+        owner = self.memory.reader(user).number
         notes = self._retrieve(user, seen)
+        retrieved = tuple(note.key for note in notes)
         cues = self._distil(seen, notes)
-        question = self._question(seen, cues) if self._before and ask is not None else ""
+        asks = self._before and ask is not None and self.memory.may_store(user)
+        question = self._question(seen, cues) if asks else ""
         answer = ""
         if question and ask is not None:
             answer = ask(question)
-            self._take_in(user, f"{key}/{ANSWER}", ANSWER, answer, instruction=instruction, question=question)
+            self._check("remark", answer)
+            handle = self._owner(user, owner)
+            owner = handle.number
+            says = {"instruction": instruction, "question": question, "remark": answer}
+            self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
         number = self._choose(seen, cues, question, answer)
-        retrieved = tuple(note.key for note in notes)
-        return ChosenAction(key, instruction, number, options[number], cues, retrieved, question, answer)
+        return ChosenAction(key, instruction, number, options[number], cues, retrieved, question, answer, owner)
 
     def observe_feedback(self, user: str, action: ChosenAction, remark: str) -> bool:
         """Learn from what the user says of an action. The same remark again changes nothing.
@@ -147,20 +158,23 @@ class Pahf(MemoryAgent):
 
         Raises:
             RepeatedKeyError: there was another remark on this action before.
+            ConsentError: the user has not allowed that anything is stored.
+            ForgottenUserError: the user was forgotten after the action.
             FineGrainedError: as for `act`.
         """
         if self._after:
-            says = {"instruction": action.instruction, "action": action.option}
-            self._take_in(user, f"{action.key}/{FEEDBACK}", FEEDBACK, remark, **says)
+            self._check("remark", remark)
+            says = {"instruction": action.instruction, "action": action.option, "remark": remark}
+            used = _used(action.retrieved, action.cues)
+            self._take_in(self._owner(user, action.owner), f"{action.key}/{FEEDBACK}", FEEDBACK, says, used)
         return self._after
 
     def _retrieve(self, user: str, seen: dict[str, Any]) -> list[Note]:
         """m_t: the k notes nearest to instruction and options. Nothing is written, nor the user entered."""
-        handle = self.memory.known(user) if self._before or self._after else None
-        if handle is None:
+        if not (self._before or self._after):
             return []
         query = "\n".join([seen["instruction"], *seen["options"]])
-        return nearest_notes(handle.notes(), self._encoder, query, self._k)
+        return self._index.nearest(self.memory.reader(user), self._encoder, query, self._k)
 
     def _distil(self, seen: dict[str, Any], notes: Sequence[Note]) -> str:
         """What of the notes bears on this round; empty for nothing."""
@@ -186,11 +200,9 @@ class Pahf(MemoryAgent):
         reply = self._ask("choose", {**seen, "options": numbered, "cues": cues, **asked})
         return int(_one_of(reply, "choice", [str(number + 1) for number in range(len(numbered))])) - 1
 
-    def _take_in(self, user: str, key: str, kind: str, remark: str, **says: str) -> None:
+    def _take_in(self, handle: UserHandle, key: str, kind: str, says: dict[str, Any], used: dict[str, Any]) -> None:
         """M_t → M_{t+1}: the remark is recorded, then what follows from it is derived and written at once."""
-        self._check("remark", remark)
-        handle = self.memory.user(user)
-        event = handle.record(key, kind, {**says, "remark": remark})
+        event = handle.record(key, kind, says, used)
         if not event.applied:
             self._learn(handle, event)
 
@@ -201,7 +213,7 @@ class Pahf(MemoryAgent):
         said = reply_field(self._ask("summarise", event.body), "note", self._longest_note)
         if not said:
             return []
-        near = nearest_notes(handle.notes(), self._encoder, said, self._k, self._similarity)
+        near = self._index.nearest(handle, self._encoder, said, self._k, self._similarity)
         return [self._integrate(event, said, near)]
 
     def _integrate(self, event: Event, said: str, near: Sequence[Note]) -> NoteChange:
@@ -222,6 +234,11 @@ class Pahf(MemoryAgent):
     def _note(self, key: str, text: str, version: int = 0) -> NoteChange:
         vector = to_bytes(self._encoder.encode([text])[0])
         return NoteChange(key, {"encoder": self._encoder.identity, "text": text}, vector, version)
+
+
+def _used(retrieved: Sequence[str], cues: str) -> dict[str, Any]:
+    """What an action rests on, as its events say it."""
+    return {"notes": list(retrieved), "cues": cues}
 
 
 def _one_of(reply: str, field: str, values: Sequence[str]) -> str:

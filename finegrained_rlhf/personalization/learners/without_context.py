@@ -10,8 +10,9 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.learners.base import EDIT, Draft, Learner
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.edits import EDIT
+from finegrained_rlhf.personalization.learners.base import Draft, Learner
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
 
 
@@ -32,7 +33,7 @@ class Oracle(Learner):
         **settings: as for every `Learner`.
     """
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, truth: Callable[[str], str], **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, truth: Callable[[str], str], **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         self._truth = truth
 
@@ -56,7 +57,7 @@ class ExploreThenExploit(Learner):
 
     NOTE = "explored"
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, rounds: int = 5, **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, rounds: int = 5, **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         if rounds < 1:
             raise ConfigError(f"rounds: expected at least 1, got {rounds}")
@@ -65,7 +66,7 @@ class ExploreThenExploit(Learner):
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         note = handle.note(self.NOTE)
         preference = "" if note is None else str(note.body["preference"])
-        return Draft(key, self._write(context, preference), preference)
+        return Draft(key, self._write(context, preference), preference, () if note is None else (note.key,))
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         if handle.note(self.NOTE) is not None:
@@ -73,7 +74,8 @@ class ExploreThenExploit(Learner):
         explored = handle.events(EDIT)[: self._rounds]
         if len(explored) < self._rounds:
             return []
-        return [NoteChange(self.NOTE, {"preference": self._infer([edit.body for edit in explored])})]
+        preference = self._infer([edit.body for edit in explored])
+        return [NoteChange(self.NOTE, {"preference": preference}, evidence=tuple(edit.id for edit in explored))]
 
 
 class Continual(Learner):
@@ -91,7 +93,7 @@ class Continual(Learner):
         ConfigError: fewer than one edit.
     """
 
-    def __init__(self, memory: UserMemory, llm: TextGenerator, last: int = 5, **settings: Any) -> None:
+    def __init__(self, memory: MemoryStore, llm: TextGenerator, last: int = 5, **settings: Any) -> None:
         super().__init__(memory, llm, **settings)
         if last < 1:
             raise ConfigError(f"last: expected at least 1, got {last}")

@@ -14,6 +14,9 @@ from typing import Any
 
 from finegrained_rlhf.personalization.pahf.scenes import Scene
 
+LEARNING = (1, 3)
+"""The phases in which users can be asked and give feedback."""
+
 
 @dataclass(frozen=True)
 class SceneRound:

@@ -16,17 +16,17 @@ from finegrained_rlhf.core.files import sha256_of, write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
-from finegrained_rlhf.personalization.pahf.measures import SceneRound, setting_figures, without_agent
+from finegrained_rlhf.personalization.pahf.curves import draw_phase_curves
+from finegrained_rlhf.personalization.pahf.measures import LEARNING, SceneRound, setting_figures, without_agent
 from finegrained_rlhf.personalization.pahf.scenes import Scene, read_scenes
 from finegrained_rlhf.personalization.pahf.users import AdvisingUser
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
 
-LEARNING = (1, 3)
-"""The phases in which users can be asked and give feedback."""
 SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4", "frequency1", "frequency3")
 
 
@@ -34,8 +34,8 @@ SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4
 class RunPahf:
     """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
 
-    Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing, and
-    `rounds.jsonl`, every round, to `output_dir`.
+    Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing,
+    `rounds.jsonl`, every round, and `curves.svg`, success and feedback by phase and iteration, to `output_dir`.
 
     Attributes:
         phases: four files of scenes, as `read_scenes` takes them.
@@ -50,6 +50,7 @@ class RunPahf:
         task: of the agent, in a sentence for the language model.
         answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
             a language model with an `identity`, such as an endpoint. None keeps none.
+        plots: draw `curves.svg`; needs matplotlib.
         progress: show a progress bar.
     """
 
@@ -66,6 +67,7 @@ class RunPahf:
     encoder: ContextEncoder | None = None
     task: str = CHOICE_TASK
     answers: str | None = None
+    plots: bool = True
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -93,7 +95,10 @@ class RunPahf:
 
         Raises:
             FineGrainedError: a file is not as it should be, or a language model gives no answer.
+            ConfigError: the plots need matplotlib, and it is not installed.
         """
+        if self.plots:
+            load_pyplot("plots=true")  # before the work, not after it
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
         llm = self.llm
@@ -115,6 +120,8 @@ class RunPahf:
         }
         directory = Path(self.output_dir)
         write_jsonl(directory / "rounds.jsonl", (asdict(one) for one in played))
+        if self.plots:
+            draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg")
         write_json(directory / "summary.json", found)
         rows = [{"agent": name, **figures} for name, figures in final_figures(found).items()]
         print(

@@ -23,7 +23,7 @@ from finegrained_rlhf.personalization.learners.without_context import (
     Oracle,
 )
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
-from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore
 
 AGENTS = (
     "oracle",
@@ -71,7 +71,7 @@ def check_agent(name: str) -> None:
 
 
 def make_agent(
-    name: str, memory: UserMemory, llm: TextGenerator, truth: Callable[[str], str], settings: AgentSettings
+    name: str, memory: MemoryStore, llm: TextGenerator, truth: Callable[[str], str], settings: AgentSettings
 ) -> Learner:
     """The agent of a name.
 

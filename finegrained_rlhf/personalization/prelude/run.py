@@ -18,6 +18,7 @@ from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGe
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.prelude.contexts import SourcedContext, read_contexts, read_preferences
+from finegrained_rlhf.personalization.prelude.curves import draw_cost_curves
 from finegrained_rlhf.personalization.prelude.measures import (
     Round,
     Similarity,
@@ -29,6 +30,7 @@ from finegrained_rlhf.personalization.prelude.tokens import cost_tokeniser
 from finegrained_rlhf.personalization.prelude.users import EditingUser
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
@@ -41,7 +43,8 @@ SHOWN = ("cost", "normalised", "untouched", "preference_accuracy", "retrieval_ac
 class RunPrelude:
     """Run agents on the rounds of a file and say what the user's edits cost.
 
-    Writes `summary.json`, the figures by agent, and `rounds.jsonl`, every round, to `output_dir`.
+    Writes `summary.json`, the figures by agent, `rounds.jsonl`, every round, and `curves.svg`, what edits have cost so
+    far, to `output_dir`.
 
     Attributes:
         contexts: file of contexts, one a round, in their order.
@@ -60,6 +63,7 @@ class RunPrelude:
         task: what is to be written, in a sentence for the language model.
         answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
             model with an `identity`, such as an endpoint. None keeps none.
+        plots: draw `curves.svg`; needs matplotlib.
         progress: show a progress bar.
     """
 
@@ -80,6 +84,7 @@ class RunPrelude:
     cost_tokens: str = "words"
     task: str = TASK
     answers: str | None = None
+    plots: bool = True
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -104,7 +109,10 @@ class RunPrelude:
 
         Raises:
             FineGrainedError: a file is not as it should be, or the language model gives no answer.
+            ConfigError: the plots need matplotlib, and it is not installed.
         """
+        if self.plots:
+            load_pyplot("plots=true")  # before the work, not after it
         contexts, true = read_contexts(self.contexts)[: self.rounds], read_preferences(self.preferences)
         for number, one in enumerate(contexts):
             if one.source not in true:
@@ -121,6 +129,8 @@ class RunPrelude:
         found = {name: agent_figures(rounds) for name, rounds in played.items()}
         directory = Path(self.output_dir)
         write_jsonl(directory / "rounds.jsonl", (asdict(one) for rounds in played.values() for one in rounds))
+        if self.plots:
+            draw_cost_curves(directory / "rounds.jsonl", directory / "curves.svg")
         write_json(directory / "summary.json", {"agents": found})
         rows = [{"agent": name, **{column: figures[column] for column in SHOWN}} for name, figures in found.items()]
         print(f"{markdown_table(rows, ['agent', *SHOWN])}\n{len(contexts)} rounds -> {directory / 'summary.json'}")
@@ -160,7 +170,7 @@ class RunPrelude:
                         edited=edited,
                         distance=cost.distance,
                         normalised=cost.normalised,
-                        retrieved=tuple(sources[key] for key in draft.retrieved),
+                        retrieved=tuple(sources[key] for key in draft.retrieved if key in sources),
                         calls=after.calls - before.calls,
                         tokens_in=after.tokens_in - before.tokens_in,
                         tokens_out=after.tokens_out - before.tokens_out,

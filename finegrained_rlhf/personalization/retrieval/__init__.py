@@ -1,1 +1,1 @@
-"""Which of a user's notes belong to a context: encoders of contexts, and exact nearest neighbours."""
+"""Which of a user's notes belong to a context: encoders of contexts, nearest neighbours, and indexes."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.records import Note
+
+if TYPE_CHECKING:  # encoders load torch
+    from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 
 
 def to_bytes(vector: NDArray[np.float32]) -> bytes:
@@ -22,7 +25,9 @@ def to_bytes(vector: NDArray[np.float32]) -> bytes:
 
 
 def nearest_rows(query: NDArray[np.float32], rows: NDArray[np.float32], k: int) -> list[int]:
-    """The k rows with the highest inner product, the best first; of equals the latest.
+    """The k rows with the highest inner product, the best first; of equals, to six decimals, the latest.
+
+    Products are taken in fp64, so that equals are the same rows whichever others are beside them.
 
     Args:
         query: [D].
@@ -34,7 +39,8 @@ def nearest_rows(query: NDArray[np.float32], rows: NDArray[np.float32], k: int) 
     """
     if query.ndim != 1 or rows.ndim != 2 or rows.shape[1] != query.shape[0]:
         raise ValueError(f"expected [D] and [N, D], got {query.shape} and {rows.shape}")
-    order = np.lexsort((-np.arange(len(rows)), -(rows @ query).round(6)))
+    products = rows.astype(np.float64) @ query.astype(np.float64)
+    order = np.lexsort((-np.arange(len(rows)), -products.round(6)))
     return [int(i) for i in order[:k]]
 
 
@@ -53,14 +59,24 @@ def nearest_notes(
     Raises:
         DataError: a note's vector was made by another encoder.
     """
-    kept = [note for note in notes if note.vector is not None]
+    kept, rows = vectors_of(notes, encoder)
     if not kept:
         return []
+    query = encoder.encode([context])[0]
+    return [kept[i] for i in nearest_rows(query, rows, k) if rows[i].astype(float) @ query.astype(float) >= least]
+
+
+def vectors_of(notes: Sequence[Note], encoder: ContextEncoder) -> tuple[list[Note], NDArray[np.float32]]:
+    """The notes that have a vector, and these, fp32 [N, D].
+
+    Raises:
+        DataError: a note's vector was made by another encoder.
+    """
+    kept = [note for note in notes if note.vector is not None]
     for note in kept:
         if note.body.get("encoder") != encoder.identity:
             raise DataError(
                 "its vector was made by another encoder than the one in use", record=note.key, field="encoder"
             )
-    rows = np.stack([np.frombuffer(note.vector or b"", "<f4") for note in kept])
-    query = encoder.encode([context])[0]
-    return [kept[i] for i in nearest_rows(query, rows, k) if float(rows[i] @ query) >= least]
+    rows = [np.frombuffer(note.vector or b"", "<f4") for note in kept]
+    return kept, np.stack(rows) if rows else np.zeros((0, 0), np.float32)

@@ -9,7 +9,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require_text
@@ -18,9 +17,9 @@ from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.generation.protocol import words_and_marks
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import Feedback, FeedbackRecord
-from finegrained_rlhf.personalization.learners.base import EDIT
+from finegrained_rlhf.personalization.edits import EDIT
 from finegrained_rlhf.personalization.span_feedback.changes import edit_errors
-from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.personalization.store.opening import open_memory
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,9 @@ class EditsToFeedback:
     Attributes:
         output: feedback FILE.
         data: FILE of edits, one a line: `context`, `draft`, `edited`; None where a memory is read.
-        memory: SQLite FILE of a `UserMemory`; None where `data` is read.
-        users: whose edits of the memory are taken, by name: the application says who has agreed.
+        memory: FILE of a `UserMemory`, or `postgresql://…`; None where `data` is read.
+        users: whose edits of the memory are taken, by name. Those who have decided otherwise are left out, and counted;
+            of those whose decision is not recorded, the application says who has agreed.
     """
 
     every_process: ClassVar[bool] = False
@@ -58,7 +58,8 @@ class EditsToFeedback:
             DataError: a file is missing or damaged, a user is unknown, or no record is left.
         """
         records, types, blank = dict[str, FeedbackRecord](), Counter[str](), 0
-        for key, edit in self._edits():
+        left_out = set[str]()
+        for key, edit in self._edits(left_out):
             if not words_and_marks(edit["draft"]):
                 blank += 1  # there is nothing that could be marked
                 continue
@@ -67,16 +68,21 @@ class EditsToFeedback:
             types.update(error.error_type for error in feedback.errors)
             records[name] = FeedbackRecord(name, edit["context"], (), (edit["draft"],), feedback)
         if not records:
-            raise DataError("no edit is left: nothing is written", file=self.output)
+            raise DataError(
+                f"no edit is left: nothing is written (users who have not allowed training: {len(left_out)})",
+                file=self.output,
+            )
         write_feedback(self.output, records.values())
         spans = ", ".join(f"{count} {name}" for name, count in sorted(types.items())) or "no span"
         print(f"{len(records)} records, {spans} -> {self.output}")
         if blank:
             print(f"  left out: drafts without a word: {blank}")
+        if left_out:
+            print(f"  left out: users who have not allowed training: {len(left_out)}")
         return list(records.values())
 
-    def _edits(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Each edit with what makes it unique."""
+    def _edits(self, left_out: set[str]) -> Iterator[tuple[str, dict[str, str]]]:
+        """Each edit with what makes it unique; users who have not allowed training are put into `left_out`."""
         if self.data is not None:
             for number, row in enumerate(read_jsonl(self.data)):
                 try:
@@ -84,15 +90,15 @@ class EditsToFeedback:
                 except DataError as error:
                     raise error.at(file=self.data, record=number) from None
             return
-        path = Path(str(self.memory))
-        if not path.is_file():
-            raise DataError("expected the file of a memory", file=path)
-        memory = UserMemory(path)
+        memory = open_memory(str(self.memory))
         try:
             for name in self.users:
-                handle = memory.known(name)
+                handle, decision = memory.known(name), memory.consent(name)
                 if handle is None:
-                    raise DataError("there is no such user", file=path, field="users")
+                    raise DataError("there is no such user in the memory", field="users")
+                if decision is not None and not decision.train:
+                    left_out.add(name)
+                    continue
                 for event in handle.events(EDIT):
                     yield f"{name}\0{event.key}", _edit(event.body)
         finally:

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,14 +29,24 @@ CREATE TABLE IF NOT EXISTS notes (
     version INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY (user, key)
 );
 CREATE TABLE IF NOT EXISTS unfinished (id INTEGER PRIMARY KEY AUTOINCREMENT);
-"""
-_TABLES = {"users", "events", "notes", "unfinished", "sqlite_sequence"}
+CREATE TABLE IF NOT EXISTS evidence (
+    user INTEGER NOT NULL REFERENCES users (id), note TEXT NOT NULL, version INTEGER NOT NULL, event INTEGER NOT NULL,
+    PRIMARY KEY (user, note, version, event)
+) WITHOUT ROWID;
+ALTER TABLE users ADD COLUMN may_store INTEGER;
+ALTER TABLE users ADD COLUMN may_train INTEGER;
+ALTER TABLE users ADD COLUMN decided_at REAL;
+ALTER TABLE events ADD COLUMN at REAL;
+ALTER TABLE events ADD COLUMN used TEXT;
+"""  # from CREATE TABLE evidence on: what files of version 0.2 lack, made in one transaction
+_TABLES = {"users", "events", "notes", "unfinished", "evidence", "sqlite_sequence"}
 
 
 class Database:
     """A connection to the file; threads take turns on it, and a forked process opens its own.
 
-    Deleted content is overwritten (`secure_delete`). What a kill leaves half-removed is removed at the next opening.
+    Deleted content is overwritten (`secure_delete`). What a kill leaves half-removed is removed at the next opening. A
+    file from before evidence, times and decisions were kept gets tables and columns for them.
 
     Args:
         path: the file; its directory is made. Not on a network file system.
@@ -46,7 +57,10 @@ class Database:
         StoreError: the file is another program's, damaged, or cannot be written.
     """
 
+    lock = ""  # a transaction has the file to itself
+
     def __init__(self, path: str | Path, durable: bool, patience_s: float) -> None:
+        self.identity = uuid.uuid4().hex
         self.path, self._durable, self._patience_s = Path(path), durable, patience_s
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -76,14 +90,15 @@ class Database:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if tables - _TABLES or (tables and application != _APPLICATION):
             connection.close()
-            raise sqlite3.DatabaseError("it is another program's database")
+            raise sqlite3.DatabaseError("it is another program's database, or a later version's")
         self._patiently(connection, "PRAGMA journal_mode = WAL", self._patience_s)
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA temp_store = MEMORY")  # VACUUM leaves no copy in a temporary directory
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         if tables != _TABLES:
             connection.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";\n"):
+            there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evidence'").fetchone()
+            for statement in () if there else _SCHEMA.split(";\n"):  # another process may have made them meanwhile
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute("COMMIT")
@@ -122,6 +137,10 @@ class Database:
                     raise
             except sqlite3.Error as error:
                 raise StoreError(f"{self.path}: {error}") from None
+
+    def word(self, text: str) -> str:
+        """A name or key as it is: SQLite compares bytes."""
+        return text
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of one query.

@@ -1,6 +1,6 @@
 """What is stored of a user, within which limits, and the errors of the store.
 
-Knows records and sizes. Does not know SQLite, nor what an event or a note means.
+Knows records and sizes. Does not know any database, nor what an event or a note means.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ class ForgottenUserError(FineGrainedError):
     """The user was forgotten after this handle was opened; what was derived for it is dropped."""
 
 
+class ConsentError(FineGrainedError):
+    """A user has not allowed what was to be done with what they say, or decisions that cannot go together."""
+
+
 class StoreError(FineGrainedError):
-    """The file of a memory cannot be opened, read or written, or a forgotten user's traces cannot be removed yet."""
+    """A memory cannot be opened, read or written, or a forgotten user's traces cannot be removed yet."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Event:
         kind: for example `edit`.
         body: a JSON object.
         applied: whether the notes say what follows from it.
+        at: when it was recorded, in seconds since 1970 (UTC); None in a memory from before times were kept.
+        used: what the draft or action rested on, a JSON object; None where that was not said.
     """
 
     id: int
@@ -103,6 +109,8 @@ class Event:
     kind: str
     body: Mapping[str, Any]
     applied: bool
+    at: float | None = None
+    used: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,9 +141,26 @@ class NoteChange:
         body: what it shall say.
         vector: by which it shall be retrieved.
         expected: the version that the change was derived from; 0: there was no such note.
+        evidence: ids of the events that it was derived from, beside the one that is applied.
     """
 
     key: str
     body: Mapping[str, Any] = field(default_factory=dict)
     vector: bytes | None = None
     expected: int = 0
+    evidence: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What a user has decided.
+
+    Attributes:
+        store: whether events and notes may be stored.
+        train: whether what is stored may be used to train models.
+        at: when it was recorded, in seconds since 1970 (UTC).
+    """
+
+    store: bool
+    train: bool
+    at: float

@@ -19,8 +19,8 @@ WIDTH, HEIGHT = 360, 216
 _TOP, _BOTTOM, _LEFT, _RIGHT = 12, 36, 50, 12
 _AXIS_RIGHT = 44
 _POINTS = 240
-STEP = "step"
-"""The label of an axis of training steps, whose ticks are whole numbers."""
+STEP, ROUND = "step", "round"
+"""Labels of axes of training steps and of rounds, whose ticks are whole numbers."""
 Point = tuple[float, float]
 
 
@@ -238,7 +238,7 @@ def _turned(label: str, at: float, angle: int) -> Html:
 def _x_axis(x: _Scale, label: str, edge: float) -> Html:
     base = HEIGHT - _BOTTOM
     parts = [el("path", d=f"M{_LEFT} {base}H{edge}", class_="axis")]
-    for value in ticks(x.low, x.high, 5, whole=label == STEP):
+    for value in ticks(x.low, x.high, 5, whole=label in (STEP, ROUND)):
         parts.append(el("path", d=f"M{x(value)} {base}v3", class_="axis"))
         parts.append(el("text", tick_text(value), x=x(value), y=base + 15, class_="mid"))
     parts.append(el("text", label, x=(_LEFT + edge) / 2, y=HEIGHT - 5, class_="mid label"))

@@ -14,7 +14,7 @@ from finegrained_rlhf.experiments.factworld.answers import MEASURES, OUTCOMES, T
 from finegrained_rlhf.experiments.factworld.base import trained_row
 from finegrained_rlhf.experiments.factworld.evaluated import EvaluatedTable
 from finegrained_rlhf.experiments.factworld.results import mean_error
-from finegrained_rlhf.experiments.figures import Bars, draw_bars
+from finegrained_rlhf.report.charts.figures import Bars, draw_bars
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.tables import markdown_table, summarise_rows
 

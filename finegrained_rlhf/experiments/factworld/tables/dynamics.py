@@ -21,7 +21,7 @@ from finegrained_rlhf.experiments.factworld.curves import (
     z_normalised,
 )
 from finegrained_rlhf.experiments.factworld.results import RATES
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table, spread_heading, spread_table, summarise_rows
 
 RUN = "fine_grained_rlhf"

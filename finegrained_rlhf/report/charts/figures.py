@@ -1,4 +1,4 @@
-"""Figures of the tables as SVG: lines with a band, and bars with whiskers. The one module here that needs matplotlib.
+"""Figures of tables and runs as SVG or PNG: lines with a band, and bars with whiskers. They need matplotlib.
 
 Knows numbers and labels. White paper under dark ink: a page shows them alike in light and in dark mode.
 """
@@ -69,8 +69,16 @@ class Bars:
     bars: Mapping[str, Mapping[str, float]]
 
 
-def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -> None:
-    """Panels side by side; a label has the same colour and marker in all of them; runs beyond the colours are dashed.
+def draw_lines(
+    path: Path, panels: Sequence[Lines], x_label: str = "episodes", ticks: Mapping[float, str] | None = None
+) -> None:
+    """Panels side by side; a label has the same colour and marker in all of them; those beyond the colours are dashed.
+
+    Args:
+        path: to write, `.svg` or `.png`.
+        panels: from left to right.
+        x_label: of all horizontal axes.
+        ticks: words at places of the horizontal axes; None counts.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -83,16 +91,29 @@ def draw_lines(path: Path, panels: Sequence[Lines], x_label: str = "episodes") -
     for axis, panel in zip(axes, panels, strict=True):
         for label, found in panel.bands.items():
             colour, marker = look[label]
-            axis.plot(found["episodes"], found["mean"], marker=marker, markersize=4, color=colour, label=label)
+            line: dict[str, Any] = {
+                "linestyle": "--" if label in dashed else "-",
+                "marker": marker,
+                "markersize": 4,
+                "color": colour,
+            }
+            axis.plot(found["episodes"], found["mean"], label=label, **line)
             axis.fill_between(found["episodes"], found["min"], found["max"], color=colour, alpha=0.15, linewidth=0)
         for label, runs in panel.runs.items():
             style = "--" if label in dashed else "-"
             for i, run in enumerate(runs):
-                line = {"color": look[label][0], "alpha": 0.75, "linewidth": 1.1, "label": None if i else label}
-                axis.plot(sorted(run), [run[point] for point in sorted(run)], style, **line)
+                thin: dict[str, Any] = {
+                    "color": look[label][0],
+                    "alpha": 0.75,
+                    "linewidth": 1.1,
+                    "label": None if i else label,
+                }
+                axis.plot(sorted(run), [run[point] for point in sorted(run)], style, **thin)
         axis.set_title(panel.title, fontsize=10)
         axis.set_ylabel(panel.y_label)
         axis.set_xlabel(x_label)
+        if ticks is not None:
+            axis.set_xticks(list(ticks), list(ticks.values()))
         axis.grid(linewidth=0.5, alpha=0.5)
     handles: dict[str, Any] = {}
     for axis in axes:

@@ -1,0 +1,173 @@
+"""What a store of users' memory does, whatever keeps it: the protocol that agents, indexes and scripts are written for.
+
+Knows records. Does not know any database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from finegrained_rlhf.personalization.store.records import Consent, Event, MemoryLimits, Note, NoteChange
+
+
+class UserHandle(Protocol):
+    """What is stored of one user.
+
+    An event is written first and is safe from then on. What follows from it is derived without a transaction, and
+    `apply` writes the notes and marks the event in one. A process that dies in between leaves the event in `pending`.
+    """
+
+    @property
+    def number(self) -> int:
+        """The user's number, which no other user gets, nor the same one after they were forgotten; 0 for nobody."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Of this opening of the store and this user: what is kept in this process belongs to it."""
+        ...
+
+    def record(self, key: str, kind: str, body: Mapping[str, Any], used: Mapping[str, Any] | None = None) -> Event:
+        """Write an event; the same one again changes nothing and gives what is there.
+
+        Args:
+            key: idempotency key, the caller's choice, unique for the user.
+            kind: what kind of event.
+            body: a JSON object.
+            used: what the draft or action rested on, a JSON object; it is not compared when the event comes again.
+
+        Raises:
+            RepeatedKeyError: the key was used for another event.
+            MemoryLimitError: it is too large, or one too many.
+            ForgottenUserError: the user was forgotten.
+            ConsentError: the user has not allowed that anything is stored.
+            DataError: a value that JSON cannot hold, or a blank key.
+        """
+        ...
+
+    def apply(self, event: Event, changes: Sequence[NoteChange] = ()) -> bool:
+        """Write what follows from an event, all of it or nothing, and mark the event.
+
+        Args:
+            event: that was recorded.
+            changes: of notes, each with the version that it was derived from.
+
+        Returns:
+            Whether it was written; False where another process had applied the event before.
+
+        Raises:
+            NoteConflictError: a note has another version by now: nothing was written; derive again.
+            MemoryLimitError: a note is too large, or one too many.
+            ForgottenUserError: the user was forgotten, or the event is not this user's.
+        """
+        ...
+
+    def events(self, kind: str | None = None, last: int | None = None) -> list[Event]:
+        """The user's events, the oldest first.
+
+        Args:
+            kind: only those of a kind.
+            last: only so many of the latest.
+        """
+        ...
+
+    def pending(self) -> list[Event]:
+        """Events that nothing was derived from yet, the oldest first."""
+        ...
+
+    def notes(self) -> list[Note]:
+        """The user's notes, in the order of the events that they were last derived from."""
+        ...
+
+    def note(self, key: str) -> Note | None:
+        """One note; None where there is none of that key."""
+        ...
+
+    def versions(self) -> dict[str, int]:
+        """The version of each note by its key: what has to be read again by whoever keeps notes."""
+        ...
+
+    def evidence(self) -> dict[str, list[tuple[int, int]]]:
+        """By the key of a note: (version, id of an event that this version was derived from), the oldest first.
+
+        Of what was written before evidence was kept, only the event of the latest version is known.
+        """
+        ...
+
+
+class MemoryStore(Protocol):
+    """Users, each with a handle that reads and writes what is stored of this user and of nobody else."""
+
+    limits: MemoryLimits
+
+    def user(self, name: str) -> UserHandle:
+        """The handle of a user, who is entered where there is none of that name.
+
+        Args:
+            name: who it is, from the caller's own login, never from a text. Names are compared byte by byte.
+
+        Raises:
+            DataError: a blank name, or no text.
+            MemoryLimitError: a name that is too long.
+            ConsentError: consent is required, and the user has not given it: nothing is written.
+        """
+        ...
+
+    def known(self, name: str) -> UserHandle | None:
+        """The handle of a user who is there; None where there is none. Nothing is written.
+
+        Args:
+            name: as for `user`.
+
+        Raises:
+            DataError: a blank name, or no text.
+            MemoryLimitError: a name that is too long.
+        """
+        ...
+
+    def reader(self, name: str) -> UserHandle:
+        """As `known`, but a handle in which nothing is, and nothing can be written, where there is no such user."""
+        ...
+
+    def may_store(self, name: str) -> bool:
+        """Whether anything may be stored of a user: by their decision, or where none is recorded and none is required.
+
+        Args:
+            name: as for `user`.
+        """
+        ...
+
+    def consent(self, name: str) -> Consent | None:
+        """What a user has decided; None where no decision is recorded."""
+        ...
+
+    def set_consent(self, name: str, *, store: bool, train: bool) -> Consent:
+        """Record what a user has decided, with the time; a later decision takes the place of an earlier one.
+
+        Args:
+            name: as for `user`.
+            store: whether events and notes may be stored.
+            train: whether what is stored may be used to train models.
+
+        Raises:
+            ConsentError: training without storing; or no storing where something is stored: then `forget` is meant.
+        """
+        ...
+
+    def forget(self, name: str) -> bool:
+        """Remove a user with all that was stored, the decisions too.
+
+        Handles of the user are refused from then on, so that work under way brings nothing back.
+
+        Returns:
+            Whether there was such a user.
+
+        Raises:
+            StoreError: the user is forgotten, but what is left of the content could not be overwritten yet.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the store."""
+        ...
