@@ -1,27 +1,40 @@
-"""Floor 7: learning from users at use time, without training: what their edits say they prefer."""
+"""Floor 7: learning from users at use time, without training: what their edits and remarks say they want."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "ChainOfThought": "learners.conversation",
         "Cipher": "learners.cipher",
         "Continual": "learners.without_context",
+        "Coreset": "learners.coreset",
         "CotEdit": "learners.in_context",
         "Draft": "learners.base",
         "EditsToFeedback": "span_feedback.convert",
+        "EmbeddedConflicts": "selection.conflicts",
+        "ExactConflicts": "selection.conflicts",
         "ExploreThenExploit": "learners.without_context",
+        "FeedbackRemark": "selection.remarks",
+        "FullMemory": "learners.conversation",
         "HashedWords": "retrieval.encoders",
         "IclEdit": "learners.in_context",
+        "InContext": "learners.conversation",
+        "MakeDisambigDocs": "coreset.ambigdocs",
         "MemoryLimits": "store.records",
+        "ModelConflicts": "selection.conflicts",
         "ModelContexts": "retrieval.encoders",
         "ModelUser": "pahf.users",
         "NoLearning": "learners.without_context",
         "Oracle": "learners.without_context",
         "Pahf": "learners.pahf",
+        "RunCoreset": "coreset.run",
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
+        "Scratchpad": "learners.conversation",
         "ScriptedUser": "pahf.users",
+        "SourceDocument": "selection.remarks",
+        "SummarisedMemory": "learners.conversation",
         "UserMemory": "store.memory",
     },
 )
