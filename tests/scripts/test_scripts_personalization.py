@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from script_runs import run_script
 
-from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.files import read_json, write_json, write_jsonl
 
 pytestmark = pytest.mark.scripts
 
@@ -57,6 +57,40 @@ def test_four_phases(tmp_path: Path) -> None:
     played = run_script("run_pahf", *keys[:4], "advising_user@user=model", *needed, f"output_dir={tmp_path}/played")
     # the user's model, at whose address nobody answers
     assert played.returncode == 2 and "127.0.0.1:9" in played.stderr, played.stderr
+
+
+def test_conversations(tmp_path: Path) -> None:
+    keys = ["conversations=1", "documents=[3]", "scenarios=[mixed]", "turns=8"]
+    made = run_script("make_bios_world", f"output_dir={tmp_path}/world", *keys)
+    assert made.returncode == 0, made.stderr
+    words = [
+        f"conversations={tmp_path}/world/conversations.jsonl",
+        f"output_dir={tmp_path}/run",
+        "agents=[full_memory,coreset_recency_exact]",
+        "context_encoder@encoder=words",
+        "llm.noise=0.0",
+        "progress=false",
+    ]
+    run = run_script("run_coreset", *words)
+    assert run.returncode == 0 and "| coreset_recency_exact " in run.stdout, run.stderr
+    found = (tmp_path / "run/summary.json").read_bytes()
+    again = run_script("run_coreset", *words)
+    assert again.returncode == 0 and (tmp_path / "run/summary.json").read_bytes() == found
+    other = run_script("run_coreset", *words, "llm.noise=0.5")
+    assert other.returncode == 2 and "overwrite=true" in other.stderr
+    url = "llm.remote.url=http://127.0.0.1:9/v1/chat/completions"
+    endpoint = ["text_generator@llm=endpoint", url, "llm.model=m", "llm.remote.budget_s=1.0"]
+    asked = run_script("run_coreset", *words[:1], *words[2:4], *endpoint, f"output_dir={tmp_path}/asked")
+    assert asked.returncode == 2 and "127.0.0.1:9" in asked.stderr  # where nobody answers
+
+
+def test_ambigdocs(tmp_path: Path) -> None:
+    documents = [{"title": one, "text": f"{one} is a town.", "pid": "0", "answer": one} for one in ("Ash", "Elm")]
+    row = {"qid": 0, "ambiguous_entity": "Town", "question": "Which town?", "documents": documents}
+    write_json(tmp_path / "dev.json", [row])
+    words = [f"data={tmp_path}/dev.json", f"output={tmp_path}/conversations.jsonl", "questions=1", "scenario=change"]
+    made = run_script("make_disambig_docs", *words, "llm.remote.url=http://127.0.0.1:9/", "llm.model=m")
+    assert made.returncode == 0 and "1 conversations" in made.stdout, made.stderr
 
 
 def test_edits_as_feedback(tmp_path: Path) -> None:

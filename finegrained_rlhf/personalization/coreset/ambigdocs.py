@@ -1,8 +1,8 @@
 """DisAmbigDocs: conversations from a file of AmbigDocs, whose one question about a name gets others beside it.
 
-Knows AmbigDocs' file and the scripted user. Does not know agents. Sources: Lee et al., *AmbigDocs*, 2024 (the file: a list
-of objects with `qid`, `ambiguous_entity`, `question` and `documents`, each of these with `title`, `text` and `answer`); Sun
-et al., section 6 and figure 7 (more questions by a language model, which are then verified).
+Knows AmbigDocs' file and the scripted user. Does not know agents. Sources: Lee et al., *AmbigDocs*, 2024 (the file is a
+list of objects with `qid`, `ambiguous_entity`, `question` and `documents`, each of these with `title`, `text` and
+`answer`); Sun et al., section 6 and figure 7 (more questions by a language model, which are then verified).
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def with_another_question(instance: AmbiguousName, llm: TextGenerator) -> Ambigu
     """The instance with one more question, as a language model asks and answers it.
 
     Returns:
-        None where it does not pass: a reply that cannot be read, a question that was asked, another number of answers than
-        documents, an answer that is not in its document, or the same answer in all of them.
+        None where it does not pass: a reply that cannot be read, a question that was asked, another number of answers
+        than documents, an answer that is not in its document, or the same answer in all of them.
 
     Raises:
         FineGrainedError: the language model gives no answer.

@@ -52,7 +52,7 @@ class AmbiguousConversation:
     turns: tuple[ScriptedTurn, ...]
 
     def relevant(self, turn: ScriptedTurn) -> tuple[SourceDocument, ...]:
-        """z*_t: the documents that can be meant by the remarks that hold when a turn of this conversation is answered."""
+        """z*_t: the documents that can be meant, by the remarks that hold when a turn is answered."""
         held = [remark for i in turn.holding if (remark := self.turns[i].remark) is not None]
         return documents_left(self.documents, held)
 

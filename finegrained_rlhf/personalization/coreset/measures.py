@@ -1,6 +1,7 @@
 """What is measured of CORESET's conversations: precision and recall of the predicted set, expense, curves over turns.
 
-Knows turns and their answers. Does not know agents, users or language models. Source: Sun et al., section 4 and appendix B.
+Knows turns and their answers. Does not know agents, users or language models. Source: Sun et al., section 4 and
+appendix B.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def conversation_figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
     Returns:
         `precision`, `recall`: means over all turns; `by_turn`: the same at every turn, lists over t; `by_remarks`: the
         same by the number of remarks that hold; `tokens_in`, `tokens_out`, `calls`: of a conversation, mean;
-        `unsatisfiable`: share of turns whose newest remark contradicted all documents; `places`: share of single answers
-        by the document that they are from, in order, empty where none was asked for.
+        `unsatisfiable`: share of turns whose newest remark contradicted all documents; `places`: share of single
+        answers by the document that they are from, in order, empty where none was asked for.
 
     Raises:
         ValueError: there is no turn, or conversations differ in length.

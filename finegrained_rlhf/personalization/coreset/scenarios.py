@@ -1,7 +1,7 @@
 """The scripted user of CORESET's conversations: which questions, which remarks and when, for each challenge.
 
-Knows documents with facts and random numbers. Does not know agents: what is said does not depend on answers, so that all
-agents have the same conversations. Source: Sun et al., appendix B.
+Knows documents with facts and random numbers. Does not know agents: what is said does not depend on answers, so that
+all agents have the same conversations. Source: Sun et al., appendix B.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ TURNS: Mapping[str, int] = {
     "stray": 50,
 }
 """Turns by scenario: challenges 0 to 4, appendix B.6, and two of ours. `ambiguity`: no remark. `persistence`: one that
-settles who is meant, after the first turn. `partial`: up to three, each of which rules out one document, five turns apart.
-`change`: as `persistence`, and another entity after turn 25. `position`: no remark, one answer is asked for. `changes`:
-three changes, each with a remark that settles it. `mixed`: a remark every five turns that states any fact of who is
-meant, and another entity after turn 25. `stray`: as `mixed` without a change, but for one remark about another
+settles who is meant, after the first turn. `partial`: up to three, each of which rules out one document, five turns
+apart. `change`: as `persistence`, and another entity after turn 25. `position`: no remark, one answer is asked for.
+`changes`: three changes, each with a remark that settles it. `mixed`: a remark every five turns that states any fact of
+who is meant, and another entity after turn 25. `stray`: as `mixed` without a change, but for one remark about another
 entity."""
 
 
@@ -83,7 +83,8 @@ class _Talk:
         """Mean another entity; a fact of it that the former one does not have, or that nobody else has."""
         former, self.holding = self.wanted, []
         others = [one for one in self.documents if one.id != former.id]
-        for self.wanted in self.rng.sample(others, len(others)):
+        for other in self.rng.sample(others, len(others)):
+            self.wanted = other
             found = self.settling() if settled else self._differing(former)
             if found is not None:
                 return found

@@ -123,7 +123,7 @@ def reply_choice(reply: str, field: str, values: Sequence[str]) -> str:
 
 
 def reply_texts(reply: str, field: str, longest: int) -> tuple[str, ...]:
-    """A field of the JSON object in a reply that lists texts, each without white space around it; empty ones are left out.
+    """A field of the JSON object in a reply that lists texts, without white space around them; empty ones are left out.
 
     Args:
         reply: of a language model.

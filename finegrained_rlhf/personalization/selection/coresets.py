@@ -1,7 +1,7 @@
-"""Sets of remarks without a conflict: the longest recent run, a greedy set, and the largest set (Sun et al., 5.5).
+"""Sets of remarks without a conflict: the longest recent run, a greedy set, the largest set (Sun et al., 5.5).
 
-Knows an order in time and a check of conflicts. Does not know what remarks say, or how a conflict is found. Algorithms 1
-and 2 are the paper's. Its objective for the second, max |s| with the newest remark in s, is not what algorithm 2
+Knows an order in time and a check of conflicts. Does not know what remarks say, or how a conflict is found. Algorithms
+1 and 2 are the paper's. Its objective for the second, max |s| with the newest remark in s, is not what algorithm 2
 computes: that takes each older remark as soon as it fits what it has, and so may shut out several others.
 """
 
@@ -27,8 +27,8 @@ class CoresetSelection:
     Attributes:
         chosen: places in the list, from 0, in ascending order.
         satisfiable: whether the newest remark is without conflict by itself; True where there is no remark. Where it is
-            False, no set with the newest remark is consistent: `recency` and `largest` choose nothing, and `greedy` what
-            it finds among the older ones.
+            False, no set with the newest remark is consistent: `recency_coreset` and `largest_coreset` choose nothing,
+            and `greedy_coreset` what it finds among the older ones.
     """
 
     chosen: tuple[int, ...]
@@ -65,7 +65,7 @@ def greedy_coreset(remarks: Sequence[T], has_conflict: HasConflict[T]) -> Corese
 
 
 def largest_coreset(remarks: Sequence[T], has_conflict: HasConflict[T], limit: int = LARGEST_EXACT) -> CoresetSelection:
-    """max |s| over consistent s with the newest remark, exactly; of equally large ones the most recent.
+    """Exactly max |s| over consistent s with the newest remark; of equally large ones the most recent.
 
     A set is consistent where none of its remarks contradicts those of it that are newer. Of two sets of one size, that
     with the newer remark at the first place where they differ, from the newest on, is taken.

@@ -52,8 +52,8 @@ FACTS: Mapping[str, BioFact] = {
             f"the University of {place}"
             for place in (
                 "Texas Virginia Oregon Utah Iowa Kansas Maine Vermont Alabama Georgia Florida Arizona Nevada Idaho "
-                "Montana Wyoming Nebraska Minnesota Wisconsin Illinois Indiana Ohio Kentucky Tennessee Arkansas Delaware "
-                "Maryland Connecticut"
+                "Montana Wyoming Nebraska Minnesota Wisconsin Illinois Indiana Ohio Kentucky Tennessee Arkansas "
+                "Delaware Maryland Connecticut"
             ).split()
         ),
     ),
@@ -62,9 +62,9 @@ FACTS: Mapping[str, BioFact] = {
         "{name} majored in {value}.",
         tuple(
             (
-                "Anthropology|Journalism|Nursing|Engineering|Art History|Philosophy|Biology|Chemistry|Physics|Economics|"
-                "Linguistics|Geology|Astronomy|Sociology|Psychology|Mathematics|Statistics|Law|Medicine|Architecture|"
-                "Music|Theology|Geography|Political Science|Classics|Botany|Zoology|Accounting"
+                "Anthropology|Journalism|Nursing|Engineering|Art History|Philosophy|Biology|Chemistry|Physics|"
+                "Economics|Linguistics|Geology|Astronomy|Sociology|Psychology|Mathematics|Statistics|Law|Medicine|"
+                "Architecture|Music|Theology|Geography|Political Science|Classics|Botany|Zoology|Accounting"
             ).split("|")
         ),
     ),
