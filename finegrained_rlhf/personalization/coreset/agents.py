@@ -106,14 +106,8 @@ def make_conversation_agent(
         return _PLAIN[name](memory, llm, task=settings.task)
     if name == "holding_remarks":
         return HoldingRemarks(memory, llm, holding, task=settings.task)
-    kind, selection, check = (
-        (RandomWindow, "recency", "exact")
-        if name == "random_window"
-        else (
-            Coreset,
-            *name.split("_")[1:],
-        )
-    )
+    kind = RandomWindow if name == "random_window" else Coreset
+    selection, check = ("recency", "exact") if name == "random_window" else name.split("_")[1:]
     conflicts = _conflicts(check, llm, settings)
     return kind(memory, llm, conflicts, selection, settings.k, encoder=settings.encoder, task=settings.task)
 
