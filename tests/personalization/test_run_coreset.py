@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import MakeDisambigDocs, RunCoreset
 from finegrained_rlhf.personalization.coreset.agents import CORESETS
@@ -132,10 +132,14 @@ def test_what_is_refused(wrong: dict[str, Any]) -> None:
         RunCoreset(**({"conversations": "a", "output_dir": "out", "llm": BioScript()} | wrong))
 
 
-def test_a_scenario_that_is_not_there(world: Path, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit(world: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="partial"):
-        run(world, tmp_path, scenarios=["partial"])
-    assert not list(tmp_path.iterdir())
+        run(world, tmp_path / "run", scenarios=["partial"])
+    row = read_jsonl(world)[0]
+    write_jsonl(tmp_path / "uneven.jsonl", [row, {**row, "id": "other", "turns": row["turns"][:3]}])
+    with pytest.raises(DataError, match="other, field turns"):
+        run(tmp_path / "uneven.jsonl", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 AMBIGDOCS = [

@@ -138,7 +138,16 @@ class RunCoreset:
         if lacking:
             problem = f"expected conversations of the scenario {sorted(lacking)[0]}"
             raise DataError(problem, file=self.conversations, field="scenario")
-        return [one for one in there if self.scenarios is None or one.scenario in self.scenarios]
+        chosen = [one for one in there if self.scenarios is None or one.scenario in self.scenarios]
+        lengths: dict[tuple[str, int], int] = {}
+        for one in chosen:
+            length = lengths.setdefault((one.scenario, len(one.documents)), len(one.turns))
+            if len(one.turns) != length:
+                problem = (
+                    f"expected {length} turns, as others of its scenario and number of documents, got {len(one.turns)}"
+                )
+                raise DataError(problem, file=self.conversations, record=one.id, field="turns")
+        return chosen
 
     def _play(
         self, name: str, llm: TextGenerator, conversations: Sequence[AmbiguousConversation]

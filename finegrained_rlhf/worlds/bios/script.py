@@ -11,12 +11,13 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.wrappers import MemoryAnswers
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.bios.lexicon import StatedFact, asked_for, facts_of, stated_in, statement
@@ -25,11 +26,11 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 class _Read:
-    """A prompt that is being read; its random numbers are a function of the seed, the prompt and their purpose."""
+    """A prompt that is being read; its random numbers are a function of a number and of their purpose."""
 
-    def __init__(self, prompt: str, seed: int) -> None:
+    def __init__(self, prompt: str, number: int) -> None:
         self.prompt = prompt
-        self._random = random.Random(stable_hash(seed, prompt))
+        self._random = random.Random(number)
         self._drawn: dict[tuple[str, ...], float] = {}
 
     def number(self, *what: str) -> float:
@@ -75,6 +76,7 @@ class BioScript:
     first_bias: float = 0.8
     misjudges: float = 0.02
     seed: int = 0
+    _kept: MemoryAnswers = field(init=False, repr=False, compare=False, default_factory=lambda: MemoryAnswers(100_000))
 
     def __post_init__(self) -> None:
         for name in ("noise", "forgets", "resolves", "first_bias", "misjudges"):
@@ -87,8 +89,14 @@ class BioScript:
         Raises:
             DataError: a prompt without fenced data.
         """
-        text = json.dumps(self._reply(_Read(prompt, self.seed), fenced_data(prompt)))
-        return Generation(text, len(words_and_marks(prompt)), len(words_and_marks(text)))
+        number = stable_hash(self.seed, prompt)
+        key = str(number)
+        if kept := self._kept.get([key]):
+            return Generation(*kept[key])
+        text = json.dumps(self._reply(_Read(prompt, number), fenced_data(prompt)))
+        made = (text, len(words_and_marks(prompt)), len(words_and_marks(text)))
+        self._kept.put(key, made)
+        return Generation(*made)
 
     def _reply(self, read: _Read, data: Mapping[str, Any]) -> dict[str, Any]:
         if "chosen" in data:
