@@ -28,10 +28,7 @@ from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.coreset.agents import DEFAULT_AGENTS
 from finegrained_rlhf.text.tables import cell, markdown_table
 
-BIOS_SETTINGS = (
-    *("conversations", "overlap", "noise", "forgets", "resolves", "first_bias", "misjudges", "threshold"),
-    "documents",
-)
+BIOS_SETTINGS = ("conversations", "overlap", "noise", "forgets", "resolves", "first_bias", "misjudges", "threshold")
 """Of the experiment: what the page says of them."""
 TOLD_NOTHING = ("everything", "most_frequent", "first_document", "oracle")
 """Those who ask no language model."""
@@ -92,7 +89,9 @@ class CoresetTable(ComparedTable):
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
         """The settings of world and language model, and the paper's figures."""
-        return {"settings": {name: setting_of(roots, name) for name in BIOS_SETTINGS}, "paper": PAPERS}
+        counts = [int(count) for count in document_counts(next(iter(roots.values())))]
+        settings = {name: setting_of(roots, name) for name in BIOS_SETTINGS}
+        return {"settings": {**settings, "documents": counts}, "paper": PAPERS}
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the conversations were, by the settings, and what is measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,15 @@ from finegrained_rlhf.worlds.bios import BioScript, MakeBiosWorld
 
 def test_the_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    settings = dict.fromkeys(BIOS_SETTINGS, 0.5) | {"documents": [3, 10], "conversations": 1}
     scenarios = ("persistence", "partial", "change", "position", "changes", "mixed", "stray")
+    root = tmp_path / "seed_1"
+    MakeBiosWorld(str(root / "world"), seed=1, conversations=1, turns=6, scenarios=scenarios).run()
+    file = str(root / "world" / "conversations.jsonl")
+    RunCoreset(file, str(root / "run"), BioScript(), progress=False).run()
+    shutil.copytree(root, tmp_path / "seed_2")
     for seed in (1, 2):
-        root = tmp_path / f"seed_{seed}"
-        world = {"conversations": 1, "documents": (3, 10, 20), "turns": 6, "scenarios": scenarios}
-        MakeBiosWorld(str(root / "world"), seed=seed, **world).run()  # type: ignore[arg-type]
-        file = str(root / "world" / "conversations.jsonl")
-        RunCoreset(file, str(root / "run"), BioScript(seed=seed), progress=False).run()
-        write_json(root / "experiment.json", {"seed": seed, "settings": settings})
+        settings = dict.fromkeys(BIOS_SETTINGS, 0.5)
+        write_json(tmp_path / f"seed_{seed}" / "experiment.json", {"seed": seed, "settings": settings})
     table = CoresetTable(str(tmp_path / "t.json"), "a command", str(tmp_path), [1, 2], chosen="Nothing.")
     table.run()
     result, page = read_json(tmp_path / "t.json"), (tmp_path / "t.md").read_text()
@@ -39,7 +40,6 @@ def test_the_table(tmp_path: Path) -> None:
     mean = sum(by_turn["precision"][:5] + by_turn["recall"][:5]) / 10
     assert windowed_curve(tmp_path / "seed_2", "mixed", "icl") == {"5": pytest.approx(mean)}
     assert "Of the 15 pairs of agents" in page and "scratchpad (0.39, 0.65)" in page and "dials of ours" in page
-    file = tmp_path / "seed_2/run/summary.json"
-    write_json(file, {"figures": {"mixed": {"3": {}}}})
+    write_json(tmp_path / "seed_2/run/summary.json", {"figures": {"mixed": {"3": {}}}})
     with pytest.raises(DataError, match="no_feedback"):
         table.run()
