@@ -1,4 +1,4 @@
-"""Floor 7: learning from users at use time, without training: what their edits say they prefer."""
+"""Floor 7: learning from users at use time, without training: what their edits and remarks say they want."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 
@@ -6,17 +6,26 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BertScore": "prelude.similarity",
+        "ChainOfThought": "learners.conversation",
         "Cipher": "learners.cipher",
         "Continual": "learners.without_context",
+        "Coreset": "learners.coreset",
         "CotEdit": "learners.in_context",
         "Draft": "learners.base",
         "EditsToFeedback": "span_feedback.convert",
+        "EmbeddedConflicts": "selection.conflicts",
+        "ExactConflicts": "selection.conflicts",
         "ExploreThenExploit": "learners.without_context",
         "FaissIndex": "retrieval.index",
+        "FeedbackRemark": "selection.remarks",
+        "FullMemory": "learners.conversation",
         "HashedWords": "retrieval.encoders",
         "IclEdit": "learners.in_context",
+        "InContext": "learners.conversation",
+        "MakeDisambigDocs": "coreset.ambigdocs",
         "MakePreludeContexts": "prelude.documents",
         "MemoryLimits": "store.records",
+        "ModelConflicts": "selection.conflicts",
         "ModelContexts": "retrieval.encoders",
         "ModelEditor": "prelude.users",
         "ModelUser": "pahf.users",
@@ -24,11 +33,15 @@ __getattr__, __dir__ = lazy_exports(
         "Oracle": "learners.without_context",
         "Pahf": "learners.pahf",
         "PostgresMemory": "store.postgres",
+        "RunCoreset": "coreset.run",
         "RunPahf": "pahf.run",
         "RunPrelude": "prelude.run",
+        "Scratchpad": "learners.conversation",
         "ScriptedUser": "pahf.users",
         "ShoppingUser": "pahf.shopping",
         "ShowUserMemory": "page.show",
+        "SourceDocument": "selection.remarks",
+        "SummarisedMemory": "learners.conversation",
         "UserMemory": "store.memory",
     },
 )

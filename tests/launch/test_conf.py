@@ -79,6 +79,7 @@ NEEDED = {
     "fuse_runs": ["inputs=[one,other]"],
     "edits_to_feedback": ["data=given"],
     "run_pahf": ["phases=[one,two,three,four]"],
+    "make_disambig_docs": ["llm.remote.url=http://127.0.0.1:9/"],
 }
 OWN = {
     **dict.fromkeys(("bertqa", "bertqa_span", "multi_sentence"), "train_dialki"),

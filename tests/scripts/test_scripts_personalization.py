@@ -76,6 +76,40 @@ def test_a_page_of_a_user(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
 
 
+def test_conversations(tmp_path: Path) -> None:
+    keys = ["conversations=1", "documents=[3]", "scenarios=[mixed]", "turns=8"]
+    made = run_script("make_bios_world", f"output_dir={tmp_path}/world", *keys)
+    assert made.returncode == 0, made.stderr
+    words = [
+        f"conversations={tmp_path}/world/conversations.jsonl",
+        f"output_dir={tmp_path}/run",
+        "agents=[full_memory,coreset_recency_exact]",
+        "context_encoder@encoder=words",
+        "llm.noise=0.0",
+        "progress=false",
+    ]
+    run = run_script("run_coreset", *words)
+    assert run.returncode == 0 and "| coreset_recency_exact " in run.stdout, run.stderr
+    found = (tmp_path / "run/summary.json").read_bytes()
+    again = run_script("run_coreset", *words)
+    assert again.returncode == 0 and (tmp_path / "run/summary.json").read_bytes() == found
+    other = run_script("run_coreset", *words, "llm.noise=0.5")
+    assert other.returncode == 2 and "overwrite=true" in other.stderr
+    url = "llm.remote.url=http://127.0.0.1:9/v1/chat/completions"
+    endpoint = ["text_generator@llm=endpoint", url, "llm.model=m", "llm.remote.budget_s=1.0"]
+    asked = run_script("run_coreset", *words[:1], *words[2:4], *endpoint, f"output_dir={tmp_path}/asked")
+    assert asked.returncode == 2 and "127.0.0.1:9" in asked.stderr  # where nobody answers
+
+
+def test_ambigdocs(tmp_path: Path) -> None:
+    documents = [{"title": one, "text": f"{one} is a town.", "pid": "0", "answer": one} for one in ("Ash", "Elm")]
+    row = {"qid": 0, "ambiguous_entity": "Town", "question": "Which town?", "documents": documents}
+    write_json(tmp_path / "dev.json", [row])
+    words = [f"data={tmp_path}/dev.json", f"output={tmp_path}/conversations.jsonl", "questions=1", "scenario=change"]
+    made = run_script("make_disambig_docs", *words, "llm.remote.url=http://127.0.0.1:9/", "llm.model=m")
+    assert made.returncode == 0 and "1 conversations" in made.stdout, made.stderr
+
+
 def test_edits_as_feedback(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "edits.jsonl", [{"context": "Dogs", "draft": "The red dog.", "edited": "The blue dog."}])
     run = run_script("edits_to_feedback", f"data={tmp_path}/edits.jsonl", f"output={tmp_path}/feedback.json")

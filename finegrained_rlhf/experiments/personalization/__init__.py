@@ -2,4 +2,6 @@
 
 from finegrained_rlhf.core.exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {"PahfTable": "pahf", "PreludeTable": "prelude", "RegretTable": "regret"})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"CoresetTable": "coreset", "PahfTable": "pahf", "PreludeTable": "prelude", "RegretTable": "regret"}
+)

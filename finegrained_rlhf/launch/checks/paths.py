@@ -22,7 +22,7 @@ _READ = frozenset(
     "data validation_data path adapter model index corpus checkpoint outputs input labels validation_labels tokenizer "
     "run encoder documents document dialki seen_in qrels match rewrites ca_file wheels judge_model expert "
     "anti_expert exports annotations qualification tasks before drift predictions retrieved train pages store "
-    "ratings inputs responses selection known_passages".split()
+    "ratings inputs responses selection known_passages conversations".split()
 )
 _WRITTEN_DIRECTORIES = ("output_dir", "cache", "runs", "scai_runs")
 _WRITTEN_FILES = ("output", "results", "cache_file", "per_question", "shared_task", "errors")

@@ -14,7 +14,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
-from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_field
+from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_choice, reply_field
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.index import NoteIndex
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
@@ -186,7 +186,7 @@ class Pahf(MemoryAgent):
     def _question(self, seen: dict[str, Any], cues: str) -> str:
         """q_t; empty where what is known is enough."""
         reply = self._ask("decide", {**seen, "cues": cues})
-        if _one_of(reply, "decision", ("act", "ask")) == "act":
+        if reply_choice(reply, "decision", ("act", "ask")) == "act":
             return ""
         question = reply_field(reply, "question", self._longest_note)
         if not question:
@@ -198,7 +198,7 @@ class Pahf(MemoryAgent):
         asked = {"question": question, "answer": answer} if question else {}
         numbered = [f"{number}. {option}" for number, option in enumerate(seen["options"], start=1)]
         reply = self._ask("choose", {**seen, "options": numbered, "cues": cues, **asked})
-        return int(_one_of(reply, "choice", [str(number + 1) for number in range(len(numbered))])) - 1
+        return int(reply_choice(reply, "choice", [str(number + 1) for number in range(len(numbered))])) - 1
 
     def _take_in(self, handle: UserHandle, key: str, kind: str, says: dict[str, Any], used: dict[str, Any]) -> None:
         """M_t → M_{t+1}: the remark is recorded, then what follows from it is derived and written at once."""
@@ -208,7 +208,7 @@ class Pahf(MemoryAgent):
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """Detect, summarise, integrate (section 3.4)."""
-        if _one_of(self._ask("salient", event.body), "salient", ("yes", "no")) == "no":
+        if reply_choice(self._ask("salient", event.body), "salient", ("yes", "no")) == "no":
             return []
         said = reply_field(self._ask("summarise", event.body), "note", self._longest_note)
         if not said:
@@ -222,10 +222,10 @@ class Pahf(MemoryAgent):
             return self._note(event.key, said)
         existing = [f"{number}. {note.body['text']}" for number, note in enumerate(near, start=1)]
         reply = self._ask("integrate", {"note": said, "existing": existing})
-        operation = _one_of(reply, "operation", ("add", "merge", "replace"))
+        operation = reply_choice(reply, "operation", ("add", "merge", "replace"))
         if operation == "add":
             return self._note(event.key, said)
-        target = near[int(_one_of(reply, "number", [str(number + 1) for number in range(len(near))])) - 1]
+        target = near[int(reply_choice(reply, "number", [str(number + 1) for number in range(len(near))])) - 1]
         text = said if operation == "replace" else reply_field(reply, "note", self._longest_note)
         if not text:
             raise UnreadableReplyError("note: expected the merged text", reply)
@@ -239,13 +239,3 @@ class Pahf(MemoryAgent):
 def _used(retrieved: Sequence[str], cues: str) -> dict[str, Any]:
     """What an action rests on, as its events say it."""
     return {"notes": list(retrieved), "cues": cues}
-
-
-def _one_of(reply: str, field: str, values: Sequence[str]) -> str:
-    """A field that must have one of some values; nothing is guessed."""
-    value = reply_field(reply, field, max(map(len, values)) + 20)
-    if value not in values:
-        raise UnreadableReplyError(
-            f"{field}: expected one of {', '.join(values)} in a reply of a language model", reply
-        )
-    return value

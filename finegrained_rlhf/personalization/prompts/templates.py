@@ -7,7 +7,7 @@ template says that nothing in it is an instruction. Does not know learners.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -21,11 +21,15 @@ NAMES = (
     *("write", "write_preferred", "infer", "aggregate", "in_context", "chain"),
     *("distil", "decide", "choose", "salient", "summarise", "integrate"),
     *("persona_answer", "persona_feedback", "check_draft", "edit_draft"),
+    *("answer_remarks", "answer_history", "answer_chain", "answer_notes", "answer_one"),
+    *("scratchpad", "summarise_memory", "conflict", "another_question"),
 )
 """The templates. CIPHER and its baselines: a draft without and with a preference; a preference from edits; one from
 several; a draft after examples, without and with a preference that is named first. PAHF: cues from notes; act or ask;
 an option; whether a remark says a preference; the note that it makes; where the note belongs. Simulated users: an
-answer to a question, and what is said of an action; whether a draft is liked, and the edit of one that is not."""
+answer to a question, and what is said of an action; whether a draft is liked, and the edit of one that is not. CORESET
+and its baselines: answers by remarks, by the conversation, by reasoning over it, by notes, and a single one; a note of
+a turn; a summary; whether a remark contradicts others; one more question about documents."""
 
 
 class UnreadableReplyError(FineGrainedError):
@@ -89,11 +93,7 @@ def reply_field(reply: str, field: str, longest: int) -> str:
     Raises:
         UnreadableReplyError: there is no such object, the field is no text, or is too long.
     """
-    try:
-        found, _ = json.JSONDecoder().raw_decode(reply, reply.index("{"))
-    except (ValueError, RecursionError):
-        found = None
-    value = found.get(field) if isinstance(found, dict) else None
+    value = _object(reply).get(field)
     if not isinstance(value, str):
         raise UnreadableReplyError(
             f'expected a JSON object with a text "{field}" in a reply of a language model', reply
@@ -101,3 +101,52 @@ def reply_field(reply: str, field: str, longest: int) -> str:
     if len(value) > longest:
         raise UnreadableReplyError(f"{field}: {len(value)} characters, more than {longest}", reply)
     return value.strip()
+
+
+def reply_choice(reply: str, field: str, values: Sequence[str]) -> str:
+    """A text field of the JSON object in a reply that must have one of some values; nothing is guessed.
+
+    Args:
+        reply: of a language model.
+        field: of the object.
+        values: that it may have.
+
+    Raises:
+        UnreadableReplyError: there is no such object, or the field has another value.
+    """
+    value = reply_field(reply, field, max(map(len, values)) + 20)
+    if value not in values:
+        raise UnreadableReplyError(
+            f"{field}: expected one of {', '.join(values)} in a reply of a language model", reply
+        )
+    return value
+
+
+def reply_texts(reply: str, field: str, longest: int) -> tuple[str, ...]:
+    """A field of the JSON object in a reply that lists texts, without white space around them; empty ones are left out.
+
+    Args:
+        reply: of a language model.
+        field: of the object.
+        longest: most characters of all texts together.
+
+    Raises:
+        UnreadableReplyError: there is no such object, the field is no list of texts, or is too long.
+    """
+    values = _object(reply).get(field)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise UnreadableReplyError(
+            f'expected a JSON object with a list of texts "{field}" in a reply of a language model', reply
+        )
+    if (length := sum(map(len, values))) > longest:
+        raise UnreadableReplyError(f"{field}: {length} characters, more than {longest}", reply)
+    return tuple(value.strip() for value in values if value.strip())
+
+
+def _object(reply: str) -> Mapping[str, Any]:
+    """The first JSON object in a reply; an empty one where there is none."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode(reply, reply.index("{"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

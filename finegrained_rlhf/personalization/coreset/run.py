@@ -1,0 +1,229 @@
+"""Running CORESET's conversations: every agent on the same ones, each with a memory of its own.
+
+Knows files of conversations, agents and turns. Does not know any world.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.personalization.coreset.agents import (
+    DEFAULT_AGENTS,
+    ConversationSettings,
+    check_conversation_agent,
+    make_conversation_agent,
+)
+from finegrained_rlhf.personalization.coreset.conversations import (
+    AmbiguousConversation,
+    ScriptedTurn,
+    read_conversations,
+)
+from finegrained_rlhf.personalization.coreset.measures import (
+    AnsweredTurn,
+    conversation_figures,
+    set_precision_recall,
+    without_model,
+)
+from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.runtime.console import progress_bar
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
+from finegrained_rlhf.text.scores import exact_match
+from finegrained_rlhf.text.tables import markdown_table
+
+SHOWN_COLUMNS = ("precision", "recall", "tokens_in", "tokens_out", "calls", "unsatisfiable")
+
+
+@dataclass(frozen=True)
+class RunCoreset:
+    """Run agents through conversations about several entities of one name, and say how right their answers are.
+
+    Writes `summary.json`, the figures by scenario, number of documents and agent, and `turns.jsonl`, every turn, to
+    `output_dir`.
+
+    Attributes:
+        conversations: file of conversations, as `read_conversations` takes it.
+        output_dir: where the results go.
+        llm: the language model of all agents.
+        agents: names.
+        scenarios: those to run; None is all of the file.
+        k: remarks that CORESET retrieves; None retrieves all.
+        threshold: the lowest cosine of remarks that do not contradict each other, for agents that look at vectors.
+        with_documents: whether the language model is shown the documents when it looks for a conflict.
+        encoder: of questions and remarks; None is words.
+        task: of the agent, in a sentence for the language model.
+        answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
+            model with an `identity`, such as an endpoint. None keeps none.
+        progress: show a progress bar.
+    """
+
+    every_process: ClassVar[bool] = False
+
+    conversations: str
+    output_dir: str
+    llm: TextGenerator
+    agents: Sequence[str] = DEFAULT_AGENTS
+    scenarios: Sequence[str] | None = None
+    k: int | None = None
+    threshold: float = 0.5
+    with_documents: bool = True
+    encoder: ContextEncoder | None = None
+    task: str = QUESTION_TASK
+    answers: str | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.agents or len(set(self.agents)) < len(self.agents):
+            raise ConfigError("agents: expected at least one, each once")
+        for name in self.agents:
+            check_conversation_agent(name)
+        if self.k is not None and self.k < 1:
+            raise ConfigError(f"k: expected at least 1, got {self.k}")
+        if not -1.0 <= self.threshold <= 1.0:
+            raise ConfigError(f"threshold: expected a cosine from -1 to 1, got {self.threshold}")
+        if self.answers is not None and not hasattr(self.llm, "identity"):
+            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+
+    def run(self) -> dict[str, Any]:
+        """Run every agent, write the results, print a table.
+
+        Returns:
+            What `summary.json` has: `figures` by scenario, number of documents and agent, those who ask no language
+            model among them, and how many `conversations` there were of each.
+
+        Raises:
+            FineGrainedError: a file is not as it should be, or a language model gives no answer.
+        """
+        chosen = self._chosen()
+        llm = self.llm
+        if self.answers is not None:
+            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        turns = [one for conversation in chosen for one in _told_nothing(conversation)]
+        for name in self.agents:
+            turns += self._play(name, llm, chosen)
+        found: dict[str, Any] = {"figures": {}, "conversations": {}}
+        rows: list[dict[str, Any]] = []
+        for scenario, count in dict.fromkeys((one.scenario, len(one.documents)) for one in chosen):
+            own = [one for one in turns if (one.scenario, one.documents) == (scenario, count)]
+            by_agent = {
+                agent: conversation_figures([one for one in own if one.agent == agent])
+                for agent in dict.fromkeys(one.agent for one in own)
+            }
+            found["figures"].setdefault(scenario, {})[str(count)] = by_agent
+            number = len({one.conversation for one in own})
+            found["conversations"].setdefault(scenario, {})[str(count)] = number
+            rows += [
+                {"scenario": scenario, "documents": count, "agent": agent, **{name: of[name] for name in SHOWN_COLUMNS}}
+                for agent, of in by_agent.items()
+            ]
+        directory = Path(self.output_dir)
+        write_jsonl(directory / "turns.jsonl", (asdict(one) for one in turns))
+        write_json(directory / "summary.json", found)
+        table = markdown_table(rows, ["scenario", "documents", "agent", *SHOWN_COLUMNS])
+        print(f"{table}\n{len(turns)} turns -> {directory / 'summary.json'}")
+        return found
+
+    def _chosen(self) -> list[AmbiguousConversation]:
+        there = read_conversations(self.conversations)
+        lacking = set(self.scenarios or ()) - {one.scenario for one in there}
+        if lacking:
+            problem = f"expected conversations of the scenario {sorted(lacking)[0]}"
+            raise DataError(problem, file=self.conversations, field="scenario")
+        chosen = [one for one in there if self.scenarios is None or one.scenario in self.scenarios]
+        lengths: dict[tuple[str, int], int] = {}
+        for one in chosen:
+            length = lengths.setdefault((one.scenario, len(one.documents)), len(one.turns))
+            if len(one.turns) != length:
+                problem = (
+                    f"expected {length} turns, as others of its scenario and number of documents, got {len(one.turns)}"
+                )
+                raise DataError(problem, file=self.conversations, record=one.id, field="turns")
+        return chosen
+
+    def _play(
+        self, name: str, llm: TextGenerator, conversations: Sequence[AmbiguousConversation]
+    ) -> Iterator[AnsweredTurn]:
+        """The turns of one agent, whose memory begins empty and is gone at the end."""
+        settings = ConversationSettings(self.k, self.threshold, self.with_documents, self.encoder, self.task)
+        holding = {
+            f"{one.id}/{number}": [f"{one.id}/{i}" for i in turn.holding]
+            for one in conversations
+            for number, turn in enumerate(one.turns)
+        }
+        total = sum(len(one.turns) for one in conversations)
+        with tempfile.TemporaryDirectory() as directory, progress_bar(name, total, "turn", self.progress) as bar:
+            memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
+            agent = make_conversation_agent(name, memory, meter, holding.__getitem__, settings)
+            for conversation in conversations:
+                for number, turn in enumerate(conversation.turns):
+                    yield _answered(name, agent, meter, conversation, number, turn)
+                    bar.update()
+            memory.close()
+
+
+def _answered(
+    name: str,
+    agent: ConversationAgent,
+    meter: MeteredGenerator,
+    conversation: AmbiguousConversation,
+    number: int,
+    turn: ScriptedTurn,
+) -> AnsweredTurn:
+    """One turn: the answers, then what the user says of them."""
+    before, documents, key = meter.expense, conversation.documents, f"{conversation.id}/{number}"
+    if turn.one:
+        answered = PossibleAnswers(key, turn.question, (agent.pick(documents, turn.question),))
+    else:
+        answered = agent.answer(conversation.id, documents, turn.question, key)
+    agent.observe_turn(conversation.id, answered, turn.remark)
+    after = meter.expense
+    return AnsweredTurn(
+        **_measured(name, conversation, number, turn, answered.answers),
+        rests_on=tuple(int(one.rpartition("/")[2]) + 1 for one in answered.rests_on),
+        satisfiable=answered.satisfiable,
+        calls=after.calls - before.calls,
+        tokens_in=after.tokens_in - before.tokens_in,
+        tokens_out=after.tokens_out - before.tokens_out,
+    )
+
+
+def _told_nothing(conversation: AmbiguousConversation) -> Iterator[AnsweredTurn]:
+    """The turns of those who ask no language model."""
+    for number, turn in enumerate(conversation.turns):
+        for name, answers in without_model(conversation, turn).items():
+            yield AnsweredTurn(**_measured(name, conversation, number, turn, answers))
+
+
+def _measured(
+    name: str, conversation: AmbiguousConversation, number: int, turn: ScriptedTurn, answers: Sequence[str]
+) -> dict[str, Any]:
+    truth = conversation.true_answers(turn)
+    precision, recall = set_precision_recall(answers, truth)
+    single = turn.one and len(answers) == 1
+    places = [
+        i
+        for i, one in enumerate(conversation.documents, start=1)
+        if single and exact_match(one.facts[turn.attribute], answers[0])
+    ]
+    return {
+        "agent": name,
+        "conversation": conversation.id,
+        "scenario": conversation.scenario,
+        "documents": len(conversation.documents),
+        "turn": number + 1,
+        "answers": tuple(answers),
+        "truth": truth,
+        "precision": precision,
+        "recall": recall,
+        "remarks": len(turn.holding),
+        "place": places[0] if places else 0,
+    }

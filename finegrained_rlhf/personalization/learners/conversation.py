@@ -1,0 +1,279 @@
+"""Agents that answer questions which several documents can answer, and hear from the user which entity is meant.
+
+Knows documents, questions, remarks and the order of events. Does not know who is meant. The baselines of Sun et al.,
+*Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 6: they differ in what of the
+conversation their language model is shown.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.personalization.learners.base import MemoryAgent
+from finegrained_rlhf.personalization.prompts.templates import reply_field, reply_texts
+from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
+from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.records import Event, NoteChange
+
+TURN = "turn"
+"""The kind of event that these agents write."""
+QUESTION_TASK = "Answer the user's question. Several entities may have the same name: the user means one of them."
+
+
+@dataclass(frozen=True)
+class PossibleAnswers:
+    """The answers a_t to a question, with all that must be known when the user says something of them.
+
+    Attributes:
+        key: idempotency key of the turn.
+        question: q_t.
+        answers: every one that the agent holds possible, each once.
+        reasoning: that came before them; empty for most agents.
+        rests_on: keys of the turns whose remarks the language model was shown, the oldest first.
+        satisfiable: False where the newest remark contradicts all documents, so that no set with it is consistent; True
+            for agents that do not look.
+    """
+
+    key: str
+    question: str
+    answers: tuple[str, ...]
+    reasoning: str = ""
+    rests_on: tuple[str, ...] = ()
+    satisfiable: bool = True
+
+
+class ConversationAgent(MemoryAgent):
+    """An agent of the conversation protocol of Sun et al., section 4.1: a question, answers, a remark or none.
+
+    Args:
+        memory: of users; one conversation is one user's.
+        llm: a language model, for everything that is asked.
+        task: of the agent, in a sentence for the language model.
+        longest_text: most characters of all documents together, of a question, of a remark and of a reply; a longer one
+            is refused.
+    """
+
+    kinds = (TURN,)
+
+    def __init__(
+        self, memory: UserMemory, llm: TextGenerator, *, task: str = QUESTION_TASK, longest_text: int = 100_000
+    ) -> None:
+        super().__init__(memory, llm, task=task, longest_text=longest_text)
+
+    def answer(
+        self, user: str, documents: Sequence[SourceDocument], question: str, key: str | None = None
+    ) -> PossibleAnswers:
+        """Every answer that is possible by what is known. Nothing is written.
+
+        Args:
+            user: who it is, from the caller's own login.
+            documents: D, in the order in which the language model reads them.
+            question: q_t.
+            key: of the turn, unique for the user; a random one by default.
+
+        Raises:
+            ConfigError: there is no document.
+            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+        """
+        self._check_question(documents, question)
+        return self._answer(self.memory.known(user), documents, question, uuid.uuid4().hex if key is None else key)
+
+    def pick(self, documents: Sequence[SourceDocument], question: str) -> str:
+        """One answer, by the documents alone. Nothing is written.
+
+        Raises:
+            ConfigError: there is no document.
+            FineGrainedError: as for `answer`.
+        """
+        self._check_question(documents, question)
+        reply = self._ask("answer_one", {"documents": [one.text for one in documents], "question": question})
+        return reply_field(reply, "answer", self._longest_text)
+
+    def observe_turn(self, user: str, answered: PossibleAnswers, remark: FeedbackRemark | None = None) -> None:
+        """Take in a turn that is over, and what the user said of its answers. The same turn again changes nothing.
+
+        The turn is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
+        is missing.
+
+        Args:
+            user: whose turn it was.
+            answered: as `answer` gave it.
+            remark: f_t; None where the user said nothing.
+
+        Raises:
+            RepeatedKeyError: the turn came back before with another remark.
+            FineGrainedError: as for `answer`.
+        """
+        if remark is not None:
+            self._check("remark", remark.text)
+        handle = self.memory.user(user)
+        body = {
+            "question": answered.question,
+            "reasoning": answered.reasoning,
+            "answers": list(answered.answers),
+            "remark": None if remark is None else asdict(remark),
+        }
+        event = handle.record(answered.key, TURN, body)
+        if not event.applied:
+            self._learn(handle, event)
+
+    @abstractmethod
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        """The answers to a question; there is no handle of a user of whom nothing is known."""
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        """The notes that follow from a turn; none for an agent that keeps none."""
+        return []
+
+    def _possible(
+        self, template: str, documents: Sequence[SourceDocument], question: str, shown: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], str]:
+        """The answers in a reply, each once, and the reply itself."""
+        reply = self._ask(template, {"documents": [one.text for one in documents], **shown, "question": question})
+        return tuple(dict.fromkeys(reply_texts(reply, "answers", self._longest_text))), reply
+
+    def _check_question(self, documents: Sequence[SourceDocument], question: str) -> None:
+        if not documents:
+            raise ConfigError("documents: expected at least one")
+        self._check("question", question)
+        self._check("documents", "\n".join(one.text for one in documents))
+
+
+class WithoutMemory(ConversationAgent):
+    """Looks at the documents alone: what is reached without any remark."""
+
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        return PossibleAnswers(key, question, self._possible("answer_remarks", documents, question, {"remarks": []})[0])
+
+
+class InContext(ConversationAgent):
+    """Shows the whole conversation: questions, answers and remarks."""
+
+    template = "answer_history"
+
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        turns = [] if handle is None else handle.events(TURN)
+        history = [self._shown(turn.body) for turn in turns]
+        answers, reply = self._possible(self.template, documents, question, {"history": history})
+        said = tuple(turn.key for turn in turns if turn.body["remark"] is not None)
+        return PossibleAnswers(key, question, answers, self._reasoning(reply), said)
+
+    def _shown(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        remark = turn["remark"]
+        said = {} if remark is None else {"remark": remark["text"]}
+        return {"question": turn["question"], "answers": turn["answers"], **said}
+
+    def _reasoning(self, reply: str) -> str:
+        return ""
+
+
+class ChainOfThought(InContext):
+    """Shows the whole conversation, earlier reasoning too, and lets the language model reason before it answers."""
+
+    template = "answer_chain"
+
+    def _shown(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        shown = super()._shown(turn)
+        return {"question": shown.pop("question"), "reasoning": turn["reasoning"], **shown}
+
+    def _reasoning(self, reply: str) -> str:
+        return reply_field(reply, "reasoning", self._longest_text)
+
+
+class FullMemory(ConversationAgent):
+    """Shows every remark, in their order, whether or not they contradict each other (unfiltered memory)."""
+
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        said = [] if handle is None else [turn for turn in handle.events(TURN) if turn.body["remark"] is not None]
+        turns = self._taken(said, key)
+        shown = {"remarks": [turn.body["remark"]["text"] for turn in turns]}
+        answers, _ = self._possible("answer_remarks", documents, question, shown)
+        return PossibleAnswers(key, question, answers, rests_on=tuple(turn.key for turn in turns))
+
+    def _taken(self, turns: Sequence[Event], key: str) -> Sequence[Event]:
+        """The turns whose remarks are shown."""
+        return turns
+
+
+class HoldingRemarks(FullMemory):
+    """A ceiling for every selection, s*: shows the remarks that hold now, which the caller knows and no agent can.
+
+    Args:
+        memory: of users.
+        llm: a language model.
+        holding: the keys of the turns whose remarks hold, by the key of the turn that is to be answered.
+        **settings: as for every `ConversationAgent`.
+    """
+
+    def __init__(
+        self, memory: UserMemory, llm: TextGenerator, holding: Callable[[str], Sequence[str]], **settings: Any
+    ) -> None:
+        super().__init__(memory, llm, **settings)
+        self._holding = holding
+
+    def _taken(self, turns: Sequence[Event], key: str) -> Sequence[Event]:
+        return [turn for turn in turns if turn.key in self._holding(key)]
+
+
+class _Notebook(ConversationAgent):
+    """Shows one note that the language model itself keeps."""
+
+    name: str
+
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        note = None if handle is None else handle.note(self.name)
+        notes = "" if note is None else str(note.body["text"])
+        return PossibleAnswers(key, question, self._possible("answer_notes", documents, question, {"notes": notes})[0])
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        note = handle.note(self.name)
+        before, version = ("", 0) if note is None else (str(note.body["text"]), note.version)
+        text = self._rewritten(before, event.body)
+        if text == before:
+            return []
+        self._check(self.name, text, empty=True)
+        return [NoteChange(self.name, {"text": text}, None, version)]
+
+    @abstractmethod
+    def _rewritten(self, before: str, turn: Mapping[str, Any]) -> str:
+        """What the note says after a turn."""
+
+
+class Scratchpad(_Notebook):
+    """Lets the language model write a line after each turn, and shows it all lines (Nye et al. 2021)."""
+
+    name = "scratchpad"
+
+    def _rewritten(self, before: str, turn: Mapping[str, Any]) -> str:
+        said = "" if turn["remark"] is None else turn["remark"]["text"]
+        data = {"scratchpad": before, "question": turn["question"], "answers": turn["answers"], "remark": said}
+        line = reply_field(self._ask("scratchpad", data), "note", self._longest_text)
+        return f"{before}\n{line}".strip()
+
+
+class SummarisedMemory(_Notebook):
+    """Lets the language model write a summary of the remarks anew after each, and shows it that (Park et al. 2023)."""
+
+    name = "summary"
+
+    def _rewritten(self, before: str, turn: Mapping[str, Any]) -> str:
+        if turn["remark"] is None:
+            return before
+        data = {"summary": before, "remark": turn["remark"]["text"]}
+        return reply_field(self._ask("summarise_memory", data), "summary", self._longest_text)

@@ -1,0 +1,123 @@
+"""CORESET: of what the user said, a consistent set is shown to the language model (Sun et al., section 5).
+
+Knows remarks, retrieval and selection. Does not know who is meant, nor how a conflict is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.seeding import stable_hash
+from finegrained_rlhf.personalization.learners.conversation import ConversationAgent, PossibleAnswers
+from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
+from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
+from finegrained_rlhf.personalization.selection.conflicts import ConflictCheck
+from finegrained_rlhf.personalization.selection.coresets import (
+    LARGEST_EXACT,
+    CoresetSelection,
+    greedy_coreset,
+    largest_coreset,
+    recency_coreset,
+)
+from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
+from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
+
+SELECTIONS = ("recency", "greedy", "largest")
+"""Algorithm 1, algorithm 2 as printed, and the objective that the paper states for the latter, exactly."""
+
+
+class Coreset(ConversationAgent):
+    """Retrieves remarks, takes a consistent set of them, and answers by that.
+
+    Args:
+        memory: of users.
+        llm: a language model.
+        conflicts: hasConflict.
+        selection: one of `SELECTIONS`.
+        k: remarks that are retrieved, those most like the question; None retrieves all.
+        least: the lowest cosine of a remark that is retrieved; None takes any.
+        encoder: of questions and remarks; words by default.
+        limit: most remarks for `largest`; more are an error, so that k must not be larger.
+        **settings: as for every `ConversationAgent`.
+
+    Raises:
+        ConfigError: no such selection, k below 1, or `least` outside −1 to 1.
+    """
+
+    def __init__(
+        self,
+        memory: UserMemory,
+        llm: TextGenerator,
+        conflicts: ConflictCheck,
+        selection: str = "recency",
+        k: int | None = None,
+        least: float | None = None,
+        encoder: ContextEncoder | None = None,
+        limit: int = LARGEST_EXACT,
+        **settings: Any,
+    ) -> None:
+        super().__init__(memory, llm, **settings)
+        if selection not in SELECTIONS:
+            raise ConfigError(f"selection: expected one of {', '.join(SELECTIONS)}, got {selection!r}")
+        if k is not None and k < 1:
+            raise ConfigError(f"k: expected at least 1, got {k}")
+        if least is not None and not -1.0 <= least <= 1.0:
+            raise ConfigError(f"least: expected a cosine from -1 to 1, got {least}")
+        self._conflicts, self._selection, self._k = conflicts, selection, k
+        self._least = -math.inf if least is None else least
+        self._encoder, self._limit = encoder or HashedWords(), limit
+
+    def _answer(
+        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+    ) -> PossibleAnswers:
+        notes = self._retrieve(handle, question)  # lines 3 and 4
+        remarks = [FeedbackRemark(**note.body["remark"]) for note in notes]
+        found = self._select(remarks, documents, key)  # lines 5 to 13
+        shown = {"remarks": [remarks[i].text for i in found.chosen]}
+        answers, _ = self._possible("answer_remarks", documents, question, shown)
+        return PossibleAnswers(
+            key, question, answers, rests_on=tuple(notes[i].key for i in found.chosen), satisfiable=found.satisfiable
+        )
+
+    def _retrieve(self, handle: UserHandle | None, question: str) -> list[Note]:
+        """The remarks that bear on a question, the oldest first."""
+        kept = [] if handle is None else handle.notes()
+        near = nearest_notes(kept, self._encoder, question, self._k or len(kept), self._least)
+        return sorted(near, key=lambda note: note.event)
+
+    def _select(
+        self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
+    ) -> CoresetSelection:
+        def has_conflict(chosen: Sequence[FeedbackRemark], remark: FeedbackRemark) -> bool:
+            return self._conflicts.has_conflict(chosen, remark, documents)
+
+        if self._selection == "recency":
+            return recency_coreset(remarks, has_conflict)
+        if self._selection == "greedy":
+            return greedy_coreset(remarks, has_conflict)
+        return largest_coreset(remarks, has_conflict, self._limit)
+
+    def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
+        """The remark of a turn, found again by its words."""
+        remark = event.body["remark"]
+        if remark is None:
+            return []
+        vector = to_bytes(self._encoder.encode([remark["text"]])[0])
+        return [NoteChange(event.key, {"encoder": self._encoder.identity, "remark": remark}, vector)]
+
+
+class RandomWindow(Coreset):
+    """A control: as many successive remarks as `recency` takes, from anywhere, by a hash of the turn."""
+
+    def _select(
+        self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
+    ) -> CoresetSelection:
+        found = super()._select(remarks, documents, key)
+        length = len(found.chosen)
+        begin = stable_hash("random window", key, len(remarks)) % (len(remarks) - length + 1)
+        return CoresetSelection(tuple(range(begin, begin + length)), found.satisfiable)
