@@ -18,7 +18,7 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.prompts.templates import reply_field, reply_texts
 from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
 
 TURN = "turn"
@@ -62,7 +62,7 @@ class ConversationAgent(MemoryAgent):
     kinds = (TURN,)
 
     def __init__(
-        self, memory: UserMemory, llm: TextGenerator, *, task: str = QUESTION_TASK, longest_text: int = 100_000
+        self, memory: MemoryStore, llm: TextGenerator, *, task: str = QUESTION_TASK, longest_text: int = 100_000
     ) -> None:
         super().__init__(memory, llm, task=task, longest_text=longest_text)
 
@@ -220,7 +220,7 @@ class HoldingRemarks(FullMemory):
     """
 
     def __init__(
-        self, memory: UserMemory, llm: TextGenerator, holding: Callable[[str], Sequence[str]], **settings: Any
+        self, memory: MemoryStore, llm: TextGenerator, holding: Callable[[str], Sequence[str]], **settings: Any
     ) -> None:
         super().__init__(memory, llm, **settings)
         self._holding = holding

@@ -24,7 +24,7 @@ from finegrained_rlhf.personalization.selection.coresets import (
     recency_coreset,
 )
 from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
-from finegrained_rlhf.personalization.store.memory import UserHandle, UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
 
 SELECTIONS = ("recency", "greedy", "largest")
@@ -51,7 +51,7 @@ class Coreset(ConversationAgent):
 
     def __init__(
         self,
-        memory: UserMemory,
+        memory: MemoryStore,
         llm: TextGenerator,
         conflicts: ConflictCheck,
         selection: str = "recency",
