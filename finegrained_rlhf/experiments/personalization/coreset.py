@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.experiments.personalization.coreset_figures import (
     MAIN,
     by_remarks_table,
@@ -26,6 +25,7 @@ from finegrained_rlhf.experiments.personalization.coreset_figures import (
 )
 from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.coreset.agents import DEFAULT_AGENTS
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 BIOS_SETTINGS = ("conversations", "overlap", "noise", "forgets", "resolves", "first_bias", "misjudges", "threshold")

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.experiments.results_table import ResultsTable, setting_of
+from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 FINDINGS = """\
