@@ -23,7 +23,7 @@ __getattr__, __dir__ = lazy_exports(
         "IclEdit": "learners.in_context",
         "InContext": "learners.conversation",
         "MakeDisambigDocs": "coreset.ambigdocs",
-        "MakePreludeContexts": "prelude.documents",
+        "MakePreludeContexts": "prelude.inputs.documents",
         "MemoryLimits": "store.records",
         "ModelConflicts": "selection.conflicts",
         "ModelContexts": "retrieval.encoders",

@@ -15,7 +15,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedErro
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import BertScore, MakePreludeContexts, ModelEditor, RunPrelude
-from finegrained_rlhf.personalization.prelude.documents import TASTES_OF_TASKS, read_prelude_experiment
+from finegrained_rlhf.personalization.prelude.inputs.documents import TASTES_OF_TASKS, read_prelude_experiment
 from finegrained_rlhf.personalization.prelude.measures import closest_source
 from finegrained_rlhf.personalization.prelude.tokens import cost_tokeniser
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data

@@ -17,8 +17,8 @@ from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
-from finegrained_rlhf.personalization.prelude.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_rlhf.personalization.prelude.curves import draw_cost_curves
+from finegrained_rlhf.personalization.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_rlhf.personalization.prelude.measures import (
     Round,
     Similarity,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.reading import read_inscit
@@ -43,9 +43,11 @@ def prompt_of(turn: InscitTurn, *more: str) -> Prompt:
     return Prompt(turn.name, "", (1,), {"passages": tuple(Passage.uncut(name, "text") for name in dict.fromkeys(ids))})
 
 
-def with_two(turns: list[InscitTurn]) -> InscitTurn:
-    """A turn that two facts of two passages answer."""
-    return next(t for t in turns if len(t.labels[0].passages) == 2 and t.labels[0].response_type == "directAnswer")
+def with_two(world: Path, turns: list[InscitTurn]) -> InscitTurn:
+    """A turn that asks for two facts and is answered with both, from two passages."""
+    drawn = {row["id"]: row["turns"] for row in read_jsonl(world / "world.jsonl")}
+    both = (turn for turn in turns if len(drawn[turn.conversation][turn.number - 1]["asked"]) == 2)
+    return next(t for t in both if len(t.labels[0].passages) == 2 and t.labels[0].response_type == "directAnswer")
 
 
 def test_what_people_said_is_grounded_and_uses_its_evidence(world: Path, turns: list[InscitTurn]) -> None:
@@ -63,7 +65,7 @@ def test_what_people_said_is_grounded_and_uses_its_evidence(world: Path, turns: 
 
 
 def test_each_error_costs_where_it_stands(world: Path, turns: list[InscitTurn]) -> None:
-    turn = with_two(turns)
+    turn = with_two(world, turns)
     first, second = sorted(turn.labels[0].passages)
     prompt, response = prompt_of(turn, "Aaa:1"), turn.labels[0].response
     scorers: list[Any] = [GroundedSentences(str(world)), UsedEvidence(str(world)), AskedFacts(str(world))]

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, sha256_of, write_json, write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.prelude.agents import check_agent
-from finegrained_rlhf.personalization.prelude.contexts import SourcedContext, read_contexts
+from finegrained_rlhf.personalization.prelude.inputs.contexts import SourcedContext, read_contexts
 
 TASTES_OF_TASKS: Mapping[str, Mapping[str, str]] = {
     "summarization": {
