@@ -87,7 +87,8 @@ def test_a_text_that_is_too_long(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     short = TextClassifier.open(folder, "toxic", max_length=8)
     with caplog.at_level(logging.WARNING):
         cut = short.probabilities(["old bridge " * 30, "old bridge " * 40, "x"])
-    assert cut[0] == cut[1] != cut[2] and caplog.text.count("lose their end") == 1
+    assert cut[0] == pytest.approx(cut[1], abs=1e-6) and abs(cut[0] - cut[2]) > 1e-4
+    assert caplog.text.count("lose their end") == 1
     with pytest.raises(DataError, match=r"a text of \d+ tokens; the classifier reads 8"):
         TextClassifier.open(folder, "toxic", max_length=8, too_long="refuse").probabilities(["x", "old bridge " * 30])
     assert TextClassifier.open(folder, "toxic", max_length=10_000).max_length <= 160

@@ -142,7 +142,7 @@ def test_training_continues_from_an_adapter_whose_start_is_the_reference(tmp_pat
     trained = [name for name, p in second.model.named_parameters() if p.requires_grad]
     assert trained and all(".default." in name for name in trained)
     save_policy(second, tmp_path / "again")
-    torch.testing.assert_close(score(open_policy(tmp_path / "again"), "t5"), moved, atol=1e-5, rtol=0)
+    torch.testing.assert_close(score(open_policy(tmp_path / "again"), "t5"), moved, atol=1e-5, rtol=1e-5)
 
 
 def test_adapters_are_restored_bit_by_bit(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_what_can_be_learnt_is_learnt(world: Path, tmp_path: Path) -> None:
         assert found[agent]["untouched"] < 0.5
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_from_the_rounds(world: Path, tmp_path: Path) -> None:
     found = prelude(world, tmp_path, agents=["oracle", "no_learning"], plots=True).run()
     summed, untouched = cost_curves(tmp_path / "rounds.jsonl")

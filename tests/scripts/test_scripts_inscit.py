@@ -24,7 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every step of the experiment with two training steps each."""
     place = tmp_path_factory.mktemp("inscit")
     small = ("articles=40", "train=8", "dev=4", "test=5", "passages=3", "candidates=6")
-    steps = [f"{name}_steps=2" for name in ("dpr", "dialki", "reader", "gold", "type")]
+    steps = [f"{name}_steps=2" for name in ("dpr", "dialki", "few", "reader", "gold", "type")]
     words = [f"settings.{word}" for word in (*small, *steps)]
     run("run_experiment", "pipeline=inscit/world", f"output_dir={place}", "seeds=null", "collect=null", *words)
     return place
@@ -69,7 +69,7 @@ def test_a_reader_is_trained_on_by_ppo(made: Path, tmp_path: Path) -> None:
 def test_ppo_of_the_reader_against_sft(made: Path) -> None:
     """The experiment goes on in the directory of the other one and makes nothing of it again."""
     before = read_json(made / "said/dpr_fid.json")
-    words = [f"settings.{word}=2" for word in ("reader_steps", "dpr_steps", "ppo_steps")]
+    words = [f"settings.{word}=2" for word in ("few_steps", "reader_steps", "dpr_steps", "ppo_steps")]
     words += [f"settings.{word}" for word in ("articles=40", "train=8", "dev=4", "test=5", "passages=3")]
     run("run_experiment", "pipeline=inscit/world_ppo", f"output_dir={made}", "seeds=null", "collect=null", *words)
     assert read_json(made / "said/dpr_fid.json") == before

@@ -129,6 +129,7 @@ def chosen(body: dict[str, Any]) -> dict[str, Any]:
     return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
 
 
+@pytest.mark.slow
 def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> None:
     """Files in the form of the paper's, both domains, every phase: agent and user are asked over HTTP."""
     scenarios, people, shop = (tmp_path / name for name in ("embodied/scenarios", "embodied/personas", "shopping"))

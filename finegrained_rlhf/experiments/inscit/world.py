@@ -100,7 +100,7 @@ class InscitWorldTable(InscitTable):
     retrievers: ClassVar[tuple[str, ...]] = ("bm25_last_turn", "bm25_first_last", "bm25_context", "bm25", "dpr")
     runs: ClassVar[tuple[str, ...]] = (
         *("dpr", "dialki", "dialki_shuffled", "types_model"),
-        *("readers/joint", "readers/gold", "readers/gold_typed"),
+        *("readers/few", "readers/joint", "readers/gold", "readers/gold_typed"),
     )
     about: ClassVar[str] = (
         f"Test turns, with gold history and gold earlier evidence. {_READERS} `dpr_dialki_shuffled_fid`: as "

@@ -37,7 +37,7 @@ class BertScore:
             package = import_module("bert_score")
         except ImportError:
             raise ConfigError(
-                "similarity: bert-score is not installed: pip install 'finegrained-rlhf[bertscore]'"
+                "similarity: bert-score is not installed: pip install -e '.[bertscore]' in a checkout"
             ) from None
         try:
             return package.BERTScorer(model_type=self.model_type, num_layers=self.layer, device=self.device)

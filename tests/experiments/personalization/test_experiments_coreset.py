@@ -16,6 +16,7 @@ from finegrained_rlhf.personalization import RunCoreset
 from finegrained_rlhf.worlds.bios import BioScript, MakeBiosWorld
 
 
+@pytest.mark.slow
 def test_the_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     scenarios = ("persistence", "partial", "change", "position", "changes", "mixed", "stray")
