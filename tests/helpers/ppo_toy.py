@@ -214,4 +214,4 @@ def assert_alike(
             same = {**alone, "processes": len(several)}
             assert together == pytest.approx(same, abs=2e-4, rel=1e-4)
         for key, parameter in parameters.items():
-            torch.testing.assert_close(moved[key], parameter, atol=2e-5, rtol=0)
+            torch.testing.assert_close(moved[key], parameter, atol=5e-5, rtol=0)
