@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.coreset.agents import (
     DEFAULT_AGENTS,
     ConversationSettings,
@@ -36,7 +37,6 @@ from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.scores import exact_match
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -90,8 +90,7 @@ class RunCoreset:
             raise ConfigError(f"k: expected at least 1, got {self.k}")
         if not -1.0 <= self.threshold <= 1.0:
             raise ConfigError(f"threshold: expected a cosine from -1 to 1, got {self.threshold}")
-        if self.answers is not None and not hasattr(self.llm, "identity"):
-            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+        check_kept_answers(self.llm, self.answers)
 
     def run(self) -> dict[str, Any]:
         """Run every agent, write the results, print a table.
@@ -104,9 +103,7 @@ class RunCoreset:
             FineGrainedError: a file is not as it should be, or a language model gives no answer.
         """
         chosen = self._chosen()
-        llm = self.llm
-        if self.answers is not None:
-            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        llm = with_kept_answers(self.llm, self.answers)
         turns = [one for conversation in chosen for one in _told_nothing(conversation)]
         for name in self.agents:
             turns += self._play(name, llm, chosen)

@@ -226,7 +226,8 @@ class HoldingRemarks(FullMemory):
         self._holding = holding
 
     def _taken(self, turns: Sequence[Event], key: str) -> Sequence[Event]:
-        return [turn for turn in turns if turn.key in self._holding(key)]
+        holding = set(self._holding(key))
+        return [turn for turn in turns if turn.key in holding]
 
 
 class _Notebook(ConversationAgent):

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import sha256_of, write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.pahf.curves import draw_phase_curves
 from finegrained_rlhf.personalization.pahf.measures import LEARNING, SceneRound, setting_figures, without_agent
@@ -24,7 +25,6 @@ from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
 
 SHOWN_FIGURES = ("success1", "acpe1", "success2", "success3", "acpe3", "success4", "frequency1", "frequency3")
@@ -83,8 +83,7 @@ class RunPahf:
             raise ConfigError(f"iterations and k: expected at least 1, got {self.iterations} and {self.k}")
         if not -1.0 <= self.similarity <= 1.0:
             raise ConfigError(f"similarity: expected a cosine from -1 to 1, got {self.similarity}")
-        if self.answers is not None and not hasattr(self.llm, "identity"):
-            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+        check_kept_answers(self.llm, self.answers)
 
     def run(self) -> dict[str, Any]:
         """Run every setting, write the results, print a table.
@@ -101,9 +100,7 @@ class RunPahf:
             load_pyplot("plots=true")  # before the work, not after it
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
-        llm = self.llm
-        if self.answers is not None:
-            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        llm = with_kept_answers(self.llm, self.answers)
         played, unchanged = list[SceneRound](), True
         for setting in self.feedback:
             rounds, kept = self._play(setting, llm, scenes)

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator
+from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
+from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
 from finegrained_rlhf.personalization.learners.base import TASK
 from finegrained_rlhf.personalization.prelude.agents import AGENTS, AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.prelude.curves import draw_cost_curves
@@ -32,7 +33,6 @@ from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.text.tables import markdown_table
 
 USER = "the user"
@@ -95,8 +95,7 @@ class RunPrelude:
         for name in ("explore_rounds", "last", "rounds"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {value}")
-        if self.answers is not None and not hasattr(self.llm, "identity"):
-            raise ConfigError("answers: this language model does not say its identity; answers are kept of endpoints")
+        check_kept_answers(self.llm, self.answers)
         if self.delta < 0:
             raise ConfigError(f"delta: expected 0 or more, got {self.delta}")
         cost_tokeniser(self.cost_tokens)
@@ -122,9 +121,7 @@ class RunPrelude:
             raise DataError("expected texts that are used once: a text has one preference", file=self.contexts)
         if self.similarity is not None:
             self.similarity("short", "short")  # what it needs is missed before anybody is asked
-        llm = self.llm
-        if self.answers is not None:
-            llm = CachedGenerator(llm, AnswerCache(self.answers, str(getattr(llm, "identity"))))  # noqa: B009
+        llm = with_kept_answers(self.llm, self.answers)
         played = {name: self._play(name, llm, contexts, true) for name in self.agents}
         found = {name: agent_figures(rounds) for name, rounds in played.items()}
         directory = Path(self.output_dir)
