@@ -11,7 +11,7 @@ from user_memory_toy import SECRET
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Cipher, FaissIndex, UserMemory
+from finegrained_rlhf.personalization import Cipher, FaissIndex, HashedWords, UserMemory
 from finegrained_rlhf.personalization.retrieval.index import ExactIndex
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.store.protocol import UserHandle
@@ -75,6 +75,9 @@ def test_many_notes_at_once_and_another_process(tmp_path: Path) -> None:
     assert index.nearest(reader, encoder, "1", 30) == ExactIndex().nearest(reader, encoder, "1", 30)
     write(writer, "n1", 7, "later")
     assert index.nearest(reader, encoder, "1", 30) == ExactIndex().nearest(reader, encoder, "1", 30)
+    wider = HashedWords(dimension=64)  # whoever asks with another encoder is told so, as by `ExactIndex`
+    with pytest.raises(DataError, match="another encoder"):
+        index.nearest(reader, wider, "1", 3)
     write(writer, "odd", 1, "odd", made_by="another")
     with pytest.raises(DataError, match="another encoder"):
         index.nearest(reader, encoder, "1", 3)
@@ -91,6 +94,8 @@ def test_a_learner_with_an_index_learns_and_forgets(tmp_path: Path) -> None:
     for context in ("trains", "bread", "bread and butter"):
         learner.observe_edit("ada", context, learner.respond("ada", context, key=context), SECRET)
     found = learner.respond("ada", "butter")
-    assert found.retrieved == ("bread and butter", "bread") and list(index._kept) == [memory.user("ada").identity]
+    assert found.retrieved == ("bread and butter", "bread") and [place for place, _ in index._kept] == [
+        memory.user("ada").identity
+    ]
     assert learner.forget("ada") and not index._kept
     assert learner.respond("ada", "butter").retrieved == ()

@@ -83,7 +83,7 @@ class FaissIndex:
         if users < 1:
             raise ConfigError(f"users: expected at least 1, got {users}")
         self._users, self._faiss = users, import_faiss()
-        self._kept: OrderedDict[str, _UserVectors] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _UserVectors] = OrderedDict()  # by handle and encoder
         self._lock = threading.Lock()
 
     def nearest(
@@ -94,8 +94,9 @@ class FaissIndex:
             return []  # nobody's: there is nothing to be kept
         query = encoder.encode([context])
         with self._lock:
-            own = self._kept.setdefault(handle.identity, _UserVectors(self._faiss, query.shape[1]))
-            self._kept.move_to_end(handle.identity)
+            place = (handle.identity, encoder.identity)
+            own = self._kept.setdefault(place, _UserVectors(self._faiss, query.shape[1]))
+            self._kept.move_to_end(place)
             while len(self._kept) > self._users:
                 self._kept.popitem(last=False)
             own.update(handle, encoder)
@@ -106,7 +107,8 @@ class FaissIndex:
     def drop(self, handle: UserHandle) -> None:
         """Keep nothing more of a user."""
         with self._lock:
-            self._kept.pop(handle.identity, None)
+            for place in [one for one in self._kept if one[0] == handle.identity]:
+                del self._kept[place]
 
 
 class _UserVectors:
