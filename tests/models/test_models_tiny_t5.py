@@ -1,4 +1,4 @@
-"""A structured tiny T5: heads with directions, copying cross-attention, an untouched random state."""
+"""A structured tiny T5: directions, equal words, copying cross-attention, an untouched random state."""
 
 from __future__ import annotations
 
@@ -36,6 +36,23 @@ def test_what_is_attended_to_arrives_unchanged(model: T5ForConditionalGeneration
         assert torch.allclose(given, state.expand(1, 3, 32), atol=1e-5)
 
 
+def test_a_head_of_every_layer_begins_with_the_same_word_elsewhere() -> None:
+    tokenizer = build_tokenizer([" ".join(f"word{number}" for number in range(40))])
+    model = build_t5(tokenizer, TinyT5Config(structured=True, matching=True))
+    model.set_attn_implementation("eager")
+    ids = torch.arange(5, 37)
+    ids[29] = ids[4]
+    states = model.get_input_embeddings()(ids)[None]
+    bias = model.encoder.block[0].layer[0].SelfAttention.compute_bias(32, 32)
+    for block in model.encoder.block:
+        attention, norm = block.layer[0].SelfAttention, block.layer[0].layer_norm
+        scores = norm(states)
+        q, k = (part(scores).view(1, 32, 4, 16).transpose(1, 2) for part in (attention.q, attention.k))
+        seen = (q @ k.transpose(2, 3) + bias).softmax(-1)[0, 3]
+        assert seen[4, 29] > 0.8 and seen[29, 4] > 0.8
+        assert seen[4, 4] < 0.02 < 0.5 < seen.diagonal().mean()  # a word that is nowhere else finds itself
+
+
 def test_random_numbers() -> None:
     tokenizer = build_tokenizer(TEXTS)
     config = TinyT5Config(d_model=32, structured=True)
@@ -51,3 +68,5 @@ def test_random_numbers() -> None:
 def test_too_few_heads_are_refused() -> None:
     with pytest.raises(ConfigError, match="structured needs three heads or more, got 2"):
         TinyT5Config(num_heads=2, structured=True)
+    with pytest.raises(ConfigError, match="matching needs four heads or more, got 2"):
+        TinyT5Config(num_heads=2, matching=True)

@@ -104,8 +104,7 @@ class InscitWorldTable(InscitTable):
     )
     about: ClassVar[str] = (
         f"Test turns, with gold history and gold earlier evidence. {_READERS} One reader and one DIALKI read the lists "
-        "of both retrievers: the reader is trained on the trained retriever's, DIALKI on BM25's. "
-        "`dpr_dialki_shuffled_fid`: as "
+        "of both retrievers, and both are trained on the trained retriever's. `dpr_dialki_shuffled_fid`: as "
         "`dpr_dialki_fid`, behind a DIALKI that learnt from the evidence of other turns. pi_f1, bleu and rg_f1 are "
         "percent, as in the thesis. The others are true of the answers by the world's oracle, from 0 to 1: "
         "`consistency` (the evidence states what is said), `utility` (the evidence is used), `coverage` (of what a "

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
 
-LEFT, RIGHT, NEAR = range(3)
-"""The encoder heads that begin with a direction; the others begin as T5's own."""
+LEFT, RIGHT, NEAR, EQUAL = range(4)
+"""The encoder heads that begin with a direction, and the one that begins with equal words; others begin as T5's own."""
 FAR_OFF = -5.0
 """Bias of the positions that a head with a direction begins without."""
 REACH = 2
@@ -36,6 +36,7 @@ class TinyT5Config:
         dropout_rate: stored in the configuration; the project's trainers decide whether it is on.
         structured: begin with directions in the encoder and with copying in the decoder (`structure_t5`); needs three
             heads or more.
+        matching: begin with an encoder head that looks for equal words (`match_words`); needs four heads or more.
     """
 
     d_model: int = 64
@@ -46,11 +47,14 @@ class TinyT5Config:
     tied: bool = True
     dropout_rate: float = 0.1
     structured: bool = False
+    matching: bool = False
 
     def __post_init__(self) -> None:
         check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
         if self.structured and self.num_heads < 3:
             raise ConfigError(f"structured needs three heads or more, got {self.num_heads}")
+        if self.matching and self.num_heads < 4:
+            raise ConfigError(f"matching needs four heads or more, got {self.num_heads}")
 
 
 def build_t5(
@@ -80,6 +84,8 @@ def build_t5(
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) * config.d_model**-0.5)
         if config.structured:
             structure_t5(model)
+        if config.matching:
+            match_words(model)
     return model.eval()
 
 
@@ -113,3 +119,27 @@ def structure_t5(model: T5ForConditionalGeneration) -> None:
         rotation = torch.linalg.qr(torch.randn_like(attention.v.weight))[0]
         attention.v.weight.copy_(rotation)
         attention.o.weight.copy_(rotation.T)
+
+
+@torch.no_grad()
+def match_words(model: T5ForConditionalGeneration) -> None:
+    """Set the weights so that an encoder head of every layer begins with the other places of the same word.
+
+    Query and key weights of the head begin as the same rotation of the words (Trockman and Kolter, 2023, as
+    `structure_attention` of the tiny BERT), and its position bias prefers other places to the word's own: a word that
+    is nowhere else finds itself. For models from scratch that have to find which passage a question is about. It can be
+    learnt otherwise. Random numbers come from the global generator.
+
+    Args:
+        model: with four heads or more.
+    """
+    config = model.config
+    rows = slice(EQUAL * config.d_kv, (EQUAL + 1) * config.d_kv)
+    for block in model.encoder.block:
+        attention = block.layer[0].SelfAttention
+        rotation = torch.linalg.qr(torch.randn(config.d_model, config.d_kv))[0].T
+        attention.q.weight[rows] = rotation
+        attention.k.weight[rows] = rotation
+    buckets = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight  # [buckets, heads]
+    buckets[:, EQUAL] = 0.0
+    buckets[0, EQUAL] = FAR_OFF

@@ -5,6 +5,7 @@ Knows articles and the passages of each fact. Knows no questions.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ class ArticleConfig:
     """What the articles of a world look like.
 
     Attributes:
-        count: of articles; 300 make about 3,700 passages.
+        count: of articles; 300 make about 4,500 passages.
         shared_names: share of names that two articles of different kinds have.
         sections: fewest and most sections of an article, of the lexicon's 6.
         values: how often an attribute of a section that is there has 0, 1, 2, 3 and 4 values, one a period (any
@@ -135,7 +136,8 @@ class _Entity:
 
 def _draw_entities(rng: random.Random, config: ArticleConfig) -> list[_Entity]:
     """Names of two articles and of one, by split in the order of `ARTICLE_SHARES`."""
-    names = [" ".join(pair) for pair in product(lexicon.FIRST_NAMES, lexicon.LAST_NAMES)]
+    words = max(lexicon.FEWEST_NAME_WORDS, math.isqrt(config.count - 1) + 1)  # of each list, in use
+    names = [" ".join(pair) for pair in product(lexicon.FIRST_NAMES[:words], lexicon.LAST_NAMES[:words])]
     rng.shuffle(names)
     pairs = round(config.count * config.shared_names / (1 + config.shared_names))
     shared = [True] * pairs + [False] * (config.count - 2 * pairs)

@@ -14,12 +14,16 @@ from finegrained_rlhf.worlds.words import word_lists
 
 FIRST_NAMES: tuple[str, ...] = tuple(
     "Arden Borin Calder Dorva Elmet Farro Golan Hirta Istra Jarlo Kelda Lomas Mirov Norba Orsay Pelta Quern Rovan "
-    "Selby Talim".split()
+    "Selby Talim Vesna Wulin Yorra Zemla Abrel Brisa Corvo Dalma Ester Fenno Gavot Hedra Ilmar Jesko Koril Lauri "
+    "Mezza Nuvol Oltra Perro".split()
 )
 LAST_NAMES: tuple[str, ...] = tuple(
     "Ulver Varna Wexla Xanti Yarow Zelta Breno Cosma Drava Egmont Fanar Gorki Hollo Ibar Josep Kirin Lubek Madro "
-    "Nesta Opava".split()
+    "Nesta Opava Ravik Sorne Tavor Udine Vosso Wendt Xerra Yanno Zorba Altan Bekka Cirro Dunja Elvas Furlo Gimba "
+    "Haslo Irgun Jumna Kosel".split()
 )
+FEWEST_NAME_WORDS = 20
+"""So many first and last words, the first of each list, name the entities of a world that needs no more."""
 ENTITY_KINDS: Mapping[str, str] = {"town": "settlement", "ship": "vessel", "club": "team", "castle": "fortress"}
 """Of each kind of entity in the words of passages, the user's word."""
 PERIODS: Mapping[str, str] = {"early": "first", "middle": "central", "late": "final", "modern": "recent"}

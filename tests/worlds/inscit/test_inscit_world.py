@@ -344,6 +344,20 @@ def test_its_vocabulary_has_every_word_of_its_files(world: Path, tmp_path: Path)
     assert len(tokenizer) < 600
 
 
+def test_more_articles_than_the_first_words_can_name_use_more_words() -> None:
+    few, many = (
+        [one.name for one in draw_articles(random.Random(1), ArticleConfig(count, sections=(1, 1)))]
+        for count in (60, 900)
+    )
+    first, last = (set(words[: lexicon.FEWEST_NAME_WORDS]) for words in (lexicon.FIRST_NAMES, lexicon.LAST_NAMES))
+    assert {name.split()[0] for name in few} <= first and {name.split()[1] for name in few} <= last
+    assert len({name.split()[0] for name in many}) == len({name.split()[1] for name in many}) == 30
+    tokenizer = build_tokenizer(MakeInscitWorld("unused").vocabulary())
+    names = " ".join([*lexicon.FIRST_NAMES, *lexicon.LAST_NAMES])
+    assert tokenizer.unk_token_id not in tokenizer(names).input_ids
+    assert len({*lexicon.FIRST_NAMES, *lexicon.LAST_NAMES}) == len(names.split())
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
