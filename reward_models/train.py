@@ -127,11 +127,11 @@ class TrainRewardModel(TrainingRun[Assembled]):
         train_records, validation_records = self._read()
         model = self._new_model()
         encoder = model.input_encoder()
-        train = self._examples(train_records, encoder, self.data)
+        train = self._dealt(self._examples(train_records, encoder, self.data))
         validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
         if model.counts is not None:
             set_counts(model, train, self.reward_model.label_weights == "balanced")
-        trainer, loop = self._trainer(model, train, validation, processes)
+        trainer, loop = self._trainer(model, train, self._dealt(validation), processes)
         return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
 
     def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
@@ -168,7 +168,10 @@ class TrainRewardModel(TrainingRun[Assembled]):
         if needed and not examples:
             kind = self.reward_model.kind
             raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
-        examples = weighted(examples, self.reward_model.annotator_weights == "agreement")
+        return weighted(examples, self.reward_model.annotator_weights == "agreement")
+
+    def _dealt(self, examples: list[RewardExample]) -> list[RewardExample]:
+        """The examples to train and select with: of a control, with labels in random order."""
         return shuffled(examples, self.seed) if self.reward_model.shuffle_labels else examples
 
     def _label_settings(self) -> LabelSettings:

@@ -373,6 +373,17 @@ def test_training_writes_the_trust_of_its_best_model(folder: Path, tmp_path: Pat
     assert read_json(run / "trust.json") == before
 
 
+def test_a_control_with_shuffled_labels_is_held_against_the_true_ones(folder: Path, tmp_path: Path) -> None:
+    errors = []
+    for name, shuffle in (("true", False), ("control", True)):
+        job = train(folder, tmp_path / name, "relevance")
+        replace(job, reward_model=replace(job.reward_model, shuffle_labels=shuffle)).run()
+        found = read_json(tmp_path / name / "trust.json")
+        errors.append((found["items"], found["confusion"]["found"] + found["confusion"]["missed"]))
+    assert errors[0] == errors[1]
+    assert read_json(tmp_path / "control" / "trust.json")["f1"] < 0.7 < read_json(tmp_path / "true" / "trust.json")["f1"]
+
+
 def test_nothing_is_written_where_nothing_can_be_compared(folder: Path, tmp_path: Path) -> None:
     write_feedback(tmp_path / "ties.json", [record("It is cold.", preferences=(0,) * 6)])
     run = tmp_path / "run"
