@@ -54,6 +54,23 @@ class OutputRecord:
         return cls(example.id, example.question, example.passages, example.references, example.text, tuple(outputs))
 
 
+def read_responses(path: str | Path) -> dict[str, str]:
+    """The response to each prompt of a file of `generate.py`, by id; a response may be empty.
+
+    Raises:
+        DataError: the file is missing, a record has no id or no response, or an id occurs twice.
+    """
+    found: dict[str, str] = {}
+    for number, row in enumerate(read_jsonl(path)):
+        try:
+            name = require_text(get_field(row, "id"), "id")
+            require(name not in found, f"{name!r} is answered twice", "id")
+            found[name] = require_text(get_field(row, "response"), "response", empty=True)
+        except DataError as error:
+            raise error.at(file=path, record=number) from None
+    return found
+
+
 def passages_of_lists(value: Any, field: str = "passages") -> tuple[Passage, ...]:
     """Passages from `[[title, sentence 1, …], …]`."""
     require(isinstance(value, list), f"expected a list of passages, got {type(value).__name__}", field)

@@ -381,7 +381,9 @@ def test_a_control_with_shuffled_labels_is_held_against_the_true_ones(folder: Pa
         found = read_json(tmp_path / name / "trust.json")
         errors.append((found["items"], found["confusion"]["found"] + found["confusion"]["missed"]))
     assert errors[0] == errors[1]
-    assert read_json(tmp_path / "control" / "trust.json")["f1"] < 0.7 < read_json(tmp_path / "true" / "trust.json")["f1"]
+    assert (
+        read_json(tmp_path / "control" / "trust.json")["f1"] < 0.7 < read_json(tmp_path / "true" / "trust.json")["f1"]
+    )
 
 
 def test_nothing_is_written_where_nothing_can_be_compared(folder: Path, tmp_path: Path) -> None:

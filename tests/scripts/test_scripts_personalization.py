@@ -10,6 +10,7 @@ from remote_toy import FakeService
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, write_json, write_jsonl, write_text
+from finegrained_rlhf.experiments.personalization import StyleTrainingTable
 from finegrained_rlhf.personalization import UserMemory
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.pahf import ChoiceScript
@@ -175,3 +176,29 @@ def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> No
         "run_experiment", "pipeline=personalization/pahf_scenarios", f"settings.data={tmp_path}/none", *keys[1:]
     )
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "none" in missing.stderr, missing.stderr
+
+
+@pytest.mark.slow
+def test_edits_become_rewards_and_rewards_a_policy(tmp_path: Path) -> None:
+    """Every step of the experiment, and its table."""
+    pytest.importorskip("matplotlib")
+    settings = {"writing": 100, "used": 20, "dev": 10, "new": 10}
+    settings |= {"writer_steps": 6, "reward_model_steps": 4, "sft_steps": 2, "ppo_steps": 2}
+    run = run_script(
+        "run_experiment",
+        "pipeline=personalization/style_training",
+        "seeds=[5]",
+        "collect=null",
+        f"output_dir={tmp_path}/run",
+        *(f"settings.{name}={value}" for name, value in settings.items()),
+    )
+    assert run.returncode == 0, run.stderr
+    table = StyleTrainingTable(str(tmp_path / "t.json"), "a command", f"{tmp_path}/run", [5], chosen="Nothing.")
+    table.run()
+    found, page = read_json(tmp_path / "t.json"), (tmp_path / "t.md").read_text()
+    assert [row["system"] for row in found["rows"]] == list(StyleTrainingTable.systems)
+    majority = next(row for row in found["rows"] if row["system"] == "majority")
+    assert majority["taken"] == 1.0 and 0.5 < majority["style"] < 1.0
+    assert len(found["reward_models"]) == 6 and all(0 <= row["f1"] <= 1 for row in found["reward_models"])
+    assert {len(curves[0]) for curves in found["curves"].values()} == {2}  # before the first step and after the last
+    assert "drafts of 20 contexts" in page and (tmp_path / "t.svg").is_file()

@@ -3,5 +3,12 @@
 from finegrained_rlhf.core.exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, {"CoresetTable": "coreset", "PahfTable": "pahf", "PreludeTable": "prelude", "RegretTable": "regret"}
+    __name__,
+    {
+        "CoresetTable": "coreset",
+        "PahfTable": "pahf",
+        "PreludeTable": "prelude",
+        "RegretTable": "regret",
+        "StyleTrainingTable": "style_training",
+    },
 )

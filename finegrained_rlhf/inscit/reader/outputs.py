@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from finegrained_rlhf.core.checks import get_field, require, require_text
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_jsonl
+from finegrained_rlhf.feedback.outputs import read_responses
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
@@ -58,7 +56,7 @@ class ReadReaderOutputs:
             item.id: [passage.id for passage in item.metadata.get("passages", ())]
             for item in read_prompt_file(self.inputs)
         }
-        said = _responses(self.responses)
+        said = read_responses(self.responses)
         counts, predictions = Counter[str](), {}
         for turn in turns:
             for name, file in ((turn.name in given, self.inputs), (turn.name in said, self.responses)):
@@ -74,15 +72,3 @@ class ReadReaderOutputs:
         told = f"{found['unknown']} ids of passages that were not given, {found['repeated']} named again"
         print(f"{len(turns)} turns, {told}, {found['unanswered']} without an answer -> {self.output}")
         return found
-
-
-def _responses(path: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for number, row in enumerate(read_jsonl(path)):
-        try:
-            name: Any = require_text(get_field(row, "id"), "id")
-            require(name not in found, f"turn {name!r} is answered twice", "id")
-            found[name] = require_text(get_field(row, "response"), "response", empty=True)
-        except DataError as error:
-            raise error.at(file=path, record=number) from None
-    return found

@@ -5,8 +5,12 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "EditDrafts": "drafts",
         "MakeStyleWorld": "make",
         "StyleReader": "reader",
+        "StyleWorldMonitor": "monitor",
         "StyleWriter": "writer",
+        "WriteMajorityStyle": "drafts",
+        "WriteStyleTexts": "drafts",
     },
 )

@@ -75,6 +75,13 @@ def style_of(text: str) -> dict[str, str]:
     return {**style, "ending": next(ends, PLAIN["ending"])}
 
 
+def taken_from(context: str, text: str) -> float:
+    """The share of a text's sentences that are the context's, in either person; 0 of a text without any."""
+    known = {form for sentence in bare_sentences(context) for form in (sentence, _to_you(sentence))}
+    said = bare_sentences(text)
+    return sum(sentence in known for sentence in said) / len(said) if said else 0.0
+
+
 def rendered(sentences: Sequence[str], style: Style) -> str:
     """A text of a style: the first sentences of a context, each about somebody who is its first word.
 
@@ -84,7 +91,7 @@ def rendered(sentences: Sequence[str], style: Style) -> str:
     """
     said = list(sentences[: FULL if style["length"] == "detailed" else SHORT])
     if style["person"] == "second person":
-        said = [_YOU + sentence.partition(" ")[2] for sentence in said]
+        said = [_to_you(sentence) for sentence in said]
     if style["emojis"] == "emojis":
         said = [f"{sentence} {EMOJI}" for sentence in said]
     in_bullets = style["layout"] == "bullet points"
@@ -92,6 +99,11 @@ def rendered(sentences: Sequence[str], style: Style) -> str:
     opening = [GREETING] if style["opening"] == "greeting first" else []
     closing = [ENDINGS[style["ending"]]] if style["ending"] in ENDINGS else []
     return ("\n" if in_bullets else " ").join([*opening, body, *closing])
+
+
+def _to_you(sentence: str) -> str:
+    """A sentence about the reader, in the place of its first word."""
+    return _YOU + sentence.partition(" ")[2]
 
 
 def majority(styles: Iterable[Style]) -> dict[str, str]:
