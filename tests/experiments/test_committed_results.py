@@ -47,6 +47,7 @@ def test_there_are_results_of_every_system() -> None:
         "detox",
         "dialki",
         "factworld",
+        "inscit",
         "personalization",
         "qa_feedback",
     }

@@ -94,6 +94,10 @@ TOGETHER = {
     ("retriever", "dense"): ["retriever.encoder.path=given"],  # or two towers
 }
 """Options that only another group's option can use, or that need one of several keys."""
+OF_OWN_TAXONOMY = {
+    "personalization/style_reward_model": [f"reward_model.kind={kind}" for kind in ("irrelevant", "wrong", "missing")]
+}
+"""Experiments that choose a taxonomy, and what says which of its categories is learnt."""
 ALONE = ("preset", "reward_model", "value")
 """Groups whose options say something about another group's."""
 
@@ -142,8 +146,9 @@ def test_every_script_has_a_configuration_that_binds(script: str) -> None:
 @pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))
 def test_every_experiment_binds(experiment: str) -> None:
     script = EXPERIMENTS[experiment]
-    for kind in KINDS if script == "train_reward_model" else ("",):
-        job_of(script, [f"experiment={experiment}", *([f"reward_model={kind}"] if kind else [])])
+    words = [f"reward_model={kind}" for kind in KINDS] if script == "train_reward_model" else [""]
+    for word in OF_OWN_TAXONOMY.get(experiment, words):
+        job_of(script, [f"experiment={experiment}", *([word] if word else [])])
 
 
 @pytest.mark.parametrize("experiment", sorted(EXPERIMENTS))

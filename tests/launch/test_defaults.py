@@ -27,10 +27,12 @@ INTENDED = {
     r"algorithm/\w+\.yaml: algorithm\.\w+": "what the option is for",
     r"rewrite_reward/(reciprocal_rank|ndcg)\.yaml: shape": "what the option is for",
     r"reward/fine_grained\.yaml: components\.\w+\.granularity": "checked against the model; null takes the model's",
+    r"reward/edits\.yaml: components\.\w+\.granularity": "checked against the model; null takes the model's",
+    r"reward/edits\.yaml: settings\.\w+\.aggregation": "texts may be as short as their readers want",
     r"reward/judged\.yaml: components\.\w+\.(counts|granularity)": "what each component is",
     r"text_scorer/perspective\.yaml: remote\.(key_variable|items_per_s)": "the service's own",
     r"reward/inscit_world\.yaml: settings\.\w+\.empty": "a reader that says nothing must not be paid",
-    r"reward/(fine_grained|judged)\.yaml: settings\.\w+\.empty": "version 0.1 has no such key, and paid 0",
+    r"reward/(edits|fine_grained|judged)\.yaml: settings\.\w+\.empty": "version 0.1 has no such key, and paid 0",
     r"taxonomy/\w+\.yaml: (correction|preferences)": "what each task asks for",
     r"train_conqrr\.yaml: validation_share": "must be 0 beside validation_data, which a job made in Python names",
 }
