@@ -12,8 +12,7 @@ from typing import Literal
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
-from finegrained_rlhf.feedback.outputs import get_field, require_records
-from finegrained_rlhf.feedback.records import require, require_text
+from finegrained_rlhf.feedback.outputs import read_texts
 
 QueryKind = Literal["question", "context", "rewrite", "asked", "published"]
 
@@ -44,17 +43,7 @@ def read_rewrites(path: str | Path) -> dict[str, str]:
     Raises:
         DataError: naming file, record (from 0) and field; an id that occurs twice, no line at all.
     """
-    found: dict[str, str] = {}
-    rows = read_jsonl(path)
-    for i, row in enumerate(rows):
-        try:
-            name = require_text(get_field(row, "id"), "id")
-            require(name not in found, f"{name} has a rewrite already", "id")
-            found[name] = require_text(get_field(row, "rewrite"), "rewrite", empty=True)
-        except DataError as error:
-            raise error.at(file=path, record=i) from None
-    require_records(rows, path)
-    return found
+    return read_texts(path, "rewrite")
 
 
 def read_cut(path: str | Path) -> frozenset[str] | None:

@@ -54,20 +54,24 @@ class OutputRecord:
         return cls(example.id, example.question, example.passages, example.references, example.text, tuple(outputs))
 
 
-def read_responses(path: str | Path) -> dict[str, str]:
-    """The response to each prompt of a file of `generate.py`, by id; a response may be empty.
+def read_texts(path: str | Path, key: str) -> dict[str, str]:
+    """One text by id, from JSON lines with `id` and a key such as `response`; other fields are ignored.
+
+    A text may be blank: a policy can stop at once.
 
     Raises:
-        DataError: the file is missing, a record has no id or no response, or an id occurs twice.
+        DataError: naming file, record (from 0) and field; an id that occurs twice, no line at all.
     """
     found: dict[str, str] = {}
-    for number, row in enumerate(read_jsonl(path)):
+    rows = read_jsonl(path)
+    for number, row in enumerate(rows):
         try:
             name = require_text(get_field(row, "id"), "id")
-            require(name not in found, f"{name!r} is answered twice", "id")
-            found[name] = require_text(get_field(row, "response"), "response", empty=True)
+            require(name not in found, f"{name} has a {key} already", "id")
+            found[name] = require_text(get_field(row, key), key, empty=True)
         except DataError as error:
             raise error.at(file=path, record=number) from None
+    require_records(rows, path)
     return found
 
 

@@ -175,7 +175,7 @@ def test_a_reader_that_says_what_it_was_taught_scores_as_the_labels_do(files: di
     with pytest.raises(DataError, match=r"answers.jsonl.*has nothing for turn 'food_level1_dial24_1'"):
         job.run()
     write_jsonl(tmp_path / "answers.jsonl", [*said, said[0]])
-    with pytest.raises(DataError, match=r"record 4, field id: .* is answered twice"):
+    with pytest.raises(DataError, match=r"record 4, field id: .* has a response already"):
         job.run()
 
 

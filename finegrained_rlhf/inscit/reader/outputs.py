@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.feedback.outputs import read_responses
+from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inscit.data.reading import read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
@@ -56,7 +56,7 @@ class ReadReaderOutputs:
             item.id: [passage.id for passage in item.metadata.get("passages", ())]
             for item in read_prompt_file(self.inputs)
         }
-        said = read_responses(self.responses)
+        said = read_texts(self.responses, "response")
         counts, predictions = Counter[str](), {}
         for turn in turns:
             for name, file in ((turn.name in given, self.inputs), (turn.name in said, self.responses)):

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.checks import get_field, require_text
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.feedback.outputs import read_responses
+from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
 from finegrained_rlhf.personalization.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_rlhf.worlds.style.reader import StyleReader
@@ -120,26 +120,37 @@ class EditDrafts:
         Raises:
             DataError: a file is damaged, a context has no draft, or a source no preference.
         """
-        contexts, true = read_contexts(self.contexts), read_preferences(self.preferences)
-        drafts = read_responses(self.drafts)
+        wanted, drafts = read_wanted(self.contexts, self.preferences), read_texts(self.drafts, "response")
         reader, rows = StyleReader(strict=True), []
-        for one in contexts:
+        for one, preference in wanted:
             if one.id not in drafts:
                 raise DataError(f"no response to {one.id}", file=self.drafts)
-            if one.source not in true:
-                raise DataError(f"no preference of the source {one.source}", file=self.preferences)
             draft = drafts[one.id]
-            edited = reader.edit(one.text, true[one.source], draft)
-            rows.append({"context": one.text, "draft": draft, "edited": edited})
-        found = measured(rows, [true[one.source] for one in contexts])
+            rows.append({"context": one.text, "draft": draft, "edited": reader.edit(one.text, preference, draft)})
+        found = measured(rows, [preference for _, preference in wanted])
         write_jsonl(self.output, rows)
         if self.texts is not None:
-            pairs = zip(contexts, rows, strict=True)
-            write_jsonl(self.texts, (_prompt(one, row["edited"]) for one, row in pairs))
+            pairs = zip(wanted, rows, strict=True)
+            write_jsonl(self.texts, (_prompt(one, row["edited"]) for (one, _), row in pairs))
         write_json(self.results, found)
         shown = ", ".join(f"{name} {found[name]:.3f}" for name in ("cost", "normalised", "untouched", "style", "taken"))
         print(f"{len(rows)} drafts: {shown} -> {self.output}")
         return found
+
+
+def read_wanted(contexts: str, preferences: str) -> list[tuple[SourcedContext, str]]:
+    """Each context of a file with what its reader prefers.
+
+    Raises:
+        DataError: a file is damaged, or a source has no preference.
+    """
+    true = read_preferences(preferences)
+    found = []
+    for one in read_contexts(contexts):
+        if one.source not in true:
+            raise DataError(f"no preference of the source {one.source}", file=preferences)
+        found.append((one, true[one.source]))
+    return found
 
 
 def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> dict[str, Any]:
@@ -152,14 +163,9 @@ def measured(edits: Iterable[Mapping[str, str]], preferences: Iterable[str]) -> 
     """
     pairs = list(zip(edits, preferences, strict=True))
     costs: list[EditCost] = [edit_cost(edit["draft"], edit["edited"]) for edit, _ in pairs]
+    styles = [(style_of(edit["draft"]), {**PLAIN, **described(said)}) for edit, said in pairs]
     count = len(pairs)
-    right = {
-        dimension: sum(
-            style_of(edit["draft"])[dimension] == {**PLAIN, **described(said)}[dimension] for edit, said in pairs
-        )
-        / count
-        for dimension in DIMENSIONS
-    }
+    right = {name: sum(had[name] == wanted[name] for had, wanted in styles) / count for name in DIMENSIONS}
     return {
         "drafts": count,
         "cost": sum(cost.distance for cost in costs) / count,

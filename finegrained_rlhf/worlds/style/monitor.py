@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.personalization.edits import edit_cost
-from finegrained_rlhf.personalization.prelude.inputs.contexts import read_contexts, read_preferences
+from finegrained_rlhf.worlds.style.drafts import read_wanted
 from finegrained_rlhf.worlds.style.reader import StyleReader
 
 MEASURES = ("truth/cost", "truth/untouched")
@@ -30,14 +30,11 @@ class StyleWorldMonitor:
     contexts: str
     preferences: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_wanted", None)
-
     def counts(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Mapping[str, tuple[float, float]]:
         """(sum, count) over R responses of `truth/cost` (words and marks to change) and `truth/untouched`.
 
         Raises:
-            DataError: a prompt is no context of the file.
+            DataError: a prompt is no context of the file, or a file is damaged.
         """
         reader, cost, untouched = StyleReader(strict=True), 0, 0
         for prompt, draft in zip(prompts, responses, strict=True):
@@ -50,12 +47,8 @@ class StyleWorldMonitor:
         count = float(len(prompts))
         return {MEASURES[0]: (float(cost), count), MEASURES[1]: (float(untouched), count)}
 
-    @property
+    @cached_property
     def _known(self) -> Mapping[str, tuple[str, str]]:
         """Text and preference by the id of a context; read when it is first asked for."""
-        known: Any = self._wanted  # type: ignore[attr-defined]
-        if known is None:
-            true = read_preferences(self.preferences)
-            known = {one.id: (one.text, true[one.source]) for one in read_contexts(self.contexts)}
-            object.__setattr__(self, "_wanted", known)
-        return known
+        wanted = read_wanted(self.contexts, self.preferences)
+        return {one.id: (one.text, preference) for one, preference in wanted}

@@ -327,6 +327,7 @@ def test_users_and_passages_have_different_words() -> None:
     users += [*lexicon.ENTITY_KINDS.values(), *lexicon.PERIODS.values()]
     rng, config = random.Random(0), ArticleConfig(60)
     texts = [one.text for found in draw_articles(rng, config) for one in found.passages]
+    texts += [*lexicon.FIRST_NAMES, *lexicon.LAST_NAMES]
     passages = {stem(word.lower()) for text in texts for word in re.findall(r"\w+", text)}
     assert len({stem(word) for word in users}) == len(users) and not passages & {stem(word) for word in users}
     things = [value.split()[1] for values in lexicon.VALUES.values() for value in values]
