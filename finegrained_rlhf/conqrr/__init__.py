@@ -14,6 +14,7 @@ __getattr__, __dir__ = lazy_exports(
         "GuardedReward": "rewards.guard",
         "LabelConfig": "labels.choose",
         "LabelPassages": "labels.files",
+        "MakeQuestionDprData": "labels.dpr_data",
         "PassageRank": "rewards.passages",
         "PolicyWriter": "few_shot.writers",
         "RetrievedRank": "rewards.passages",

@@ -90,6 +90,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_response_data": "make prompt files for response generation from dialogues",
         "retrieve_evidence": "search an index for every turn of INSCIT",
         "make_dpr_data": "make what a dense retriever learns from, of INSCIT's turns",
+        "make_question_dpr_data": "make what a dense retriever learns from, of questions in dialogues",
         "make_identifier_data": "make dialogues of INSCIT's turns and their candidates, for DIALKI",
         "make_reader_inputs": "make the prompts of a reader of INSCIT: conversation and passages",
         "read_reader_outputs": "read what a reader of INSCIT said as predictions",

@@ -121,7 +121,12 @@ def test_length_and_overlap_by_hand() -> None:
     scores = score_queries(EXAMPLES, QUERIES, RUN, None, TEXTS, frozenset(("who", "built", "the")))
     assert scores.tokens == pytest.approx((8 + 1 + 2) / 3)  # the comma and the question mark are tokens
     assert scores.overlap == pytest.approx((2 / 3 + 1 + 1) / 3)
-    assert score_queries(EXAMPLES, QUERIES, RUN).overlap is None
+    sources = scores.groups["source"]  # table 4.4: `d`, of quac, has no query
+    assert {name: of["tokens"] for name, of in sources.items()} == {"nq": (8 + 1) / 2, "quac": 2}
+    assert {name: of["overlap"] for name, of in sources.items()} == pytest.approx({"nq": (2 / 3 + 1) / 2, "quac": 1})
+    assert "tokens" not in scores.groups["questions"]["5+"]
+    without = score_queries(EXAMPLES, QUERIES, RUN)
+    assert without.overlap is None and "overlap" not in without.groups["source"]["nq"]
 
 
 def test_repeats_by_hand() -> None:
@@ -341,7 +346,7 @@ def test_rewrites_side_by_side(folder: Path) -> None:
 
 
 def test_groups_of_the_table(folder: Path) -> None:
-    systems = {"ours": score_queries(EXAMPLES, QUERIES, RUN).to_json()}
+    systems = {"ours": score_queries(EXAMPLES, QUERIES, RUN, None, TEXTS, frozenset(("who", "built", "the"))).to_json()}
     del systems["ours"]["rouge1"], systems["ours"]["repeated_bigrams"], systems["ours"]["cut"]  # made before them
     retriever = {"kind": "bm25", "passages": 4}
     scores = {"systems": systems, "retriever": retriever, "k": 100, "metrics": {"form": "updated"}}
@@ -357,6 +362,14 @@ def test_groups_of_the_table(folder: Path) -> None:
         ["questions", "2", "1", "1"],
         ["ours", "0.750", "0.333", "0.000"],
     )
+    for heading, cells in (("Words of a query", ["ours", "4.500", "2.000"]), ("Overlap", ["ours", "0.833", "1.000"])):
+        lines = page[page.index(f"### {heading}") :].splitlines()
+        assert [cell.strip() for cell in lines[5].split("|")[1:-1]] == cells and "by source" in lines[0]
+    for scored in systems["ours"]["groups"]["source"].values():  # made before the wording of groups was measured
+        del scored["tokens"], scored["overlap"]
+    (folder / "scores.json").write_text(json.dumps(scores))
+    RewriteTable(str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A", chosen="x").run()
+    assert "### Words of a query" not in (folder / "t.md").read_text()
 
 
 # CANARD -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ class QueryScores:
 
     Attributes:
         overall: means of the metrics over all turns that count, and `turns`, their number.
-        groups: the same by grouping (`GROUPINGS`) and group; groups without turns are left out.
+        groups: the same by grouping (`GROUPINGS`) and group, with the group's own `tokens` and `overlap` where there
+            are such (thesis, table 4.4); groups without turns are left out.
         missing: evaluated questions without a query (or with a blank one); they count as 0.
         tokens: mean length of a query in words (thesis, table 4.4); None without queries.
         overlap: mean share of a query's words, stop words left out, that occur in a gold passage of its question; None
@@ -129,20 +130,31 @@ def score_queries(
     counted = [example for example in examples if example.id in values]
     given = {example.id: text for example in counted if (text := queries.get(example.id, "")).strip()}
     tokens = {name: word_tokens(text) for name, text in given.items()}
-    shares = [] if passages is None else _overlaps(counted, tokens, passages, stop_words)
+    lengths = {name: float(len(words)) for name, words in tokens.items()}
+    shares = {} if passages is None else _overlaps(counted, tokens, passages, stop_words)
+
+    def of_group(members: Sequence[str]) -> dict[str, float]:
+        attributes = {"tokens": _mean(lengths, members), "overlap": _mean(shares, members)}
+        return mean_of_turns(values, members) | {name: mean for name, mean in attributes.items() if mean is not None}
+
     return QueryScores(
         overall=mean_of_turns(values),
         groups={
-            name: {group: mean_of_turns(values, members) for group, members in by.items()}
+            name: {group: of_group(members) for group, members in by.items()}
             for name, by in groups_of(counted).items()
         },
         missing=len(counted) - len(given),
-        tokens=statistics.fmean(map(len, tokens.values())) if tokens else None,
-        overlap=statistics.fmean(shares) if shares else None,
+        tokens=_mean(lengths, lengths),
+        overlap=_mean(shares, shares),
         repeats=_repeats(examples, run, values),
         wording=wording_of(given, {e.id: e.rewrite for e in counted if e.rewrite is not None}, cut),
         values=values,
     )
+
+
+def _mean(values: Mapping[str, float], names: Iterable[str]) -> float | None:
+    found = [values[name] for name in names if name in values]
+    return statistics.fmean(found) if found else None
 
 
 def groups_of(examples: Iterable[RewriteExample]) -> dict[str, dict[str, list[str]]]:
@@ -194,13 +206,13 @@ def _overlaps(
     tokens: Mapping[str, Sequence[str]],
     passages: Mapping[str, str],
     stop_words: frozenset[str],
-) -> list[float]:
-    """For each question with a query and gold, the share of the query's words that a gold passage has.
+) -> dict[str, float]:
+    """By the id of each question with a query and gold, the share of the query's words that a gold passage has.
 
     Stop words and tokens without a letter or digit are no words here.
     """
     words: dict[str, frozenset[str]] = {}
-    shares = []
+    shares = {}
     for example in examples:
         mine = [
             token for token in tokens.get(example.id, ()) if token not in stop_words and any(map(str.isalnum, token))
@@ -212,5 +224,5 @@ def _overlaps(
             if passage not in words:
                 words[passage] = frozenset(word_tokens(passages[passage]))
         there = frozenset().union(*(words[passage] for passage in gold))
-        shares.append(sum(token in there for token in mine) / len(mine))
+        shares[example.id] = sum(token in there for token in mine) / len(mine)
     return shares

@@ -104,7 +104,7 @@ def _overall(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def _groups(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """MRR by group; a grouping with one group says nothing that the whole does not, and is left out."""
+    """MRR by group, and by source the wording too; a grouping with one group, which is the whole, is left out."""
     systems = evaluation["systems"]
     every: Mapping[str, Mapping[str, Mapping[str, Any]]] = next(iter(systems.values()))["groups"]
     parts = []
@@ -112,14 +112,19 @@ def _groups(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
         groups = every.get(grouping, {})
         if len(groups) < 2 or (grouping == "topic and questions" and len(every["topic"]) < 2):
             continue
-        rows = [
-            {"query": names.get(name, name), **_means(found["groups"][grouping], list(groups))}
-            for name, found in systems.items()
-        ]
         turns = {"query": "questions", **{group: found["turns"] for group, found in groups.items()}}
-        parts.append(f"### {title}\n\n{markdown_table([turns, *rows], ['query', *groups]).strip()}")
+        columns = {title: "mrr"}
+        if grouping == "source" and any("tokens" in of for of in groups.values()):  # not in older files
+            columns |= {"Words of a query, by source": "tokens", "Overlap with the gold passage, by source": "overlap"}
+        for heading, column in columns.items():
+            rows = [
+                {"query": names.get(name, name), **_of_groups(found["groups"][grouping], list(groups), column)}
+                for name, found in systems.items()
+            ]
+            table = markdown_table([turns, *rows], ["query", *groups]).strip()
+            parts.append(f"### {heading}\n\n{table}")
     return "\n\n".join(parts)
 
 
-def _means(by: Mapping[str, Mapping[str, float]], groups: Sequence[str]) -> dict[str, float | None]:
-    return {group: by[group]["mrr"] if group in by else None for group in groups}
+def _of_groups(by: Mapping[str, Mapping[str, float]], groups: Sequence[str], column: str) -> dict[str, float | None]:
+    return {group: by.get(group, {}).get(column) for group in groups}

@@ -7,10 +7,10 @@ a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
@@ -28,6 +28,7 @@ from finegrained_rlhf.inscit.search.queries import (
 from finegrained_rlhf.retrieval.jobs import search_all
 from finegrained_rlhf.retrieval.protocol import Hit, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.training.dpr.records import passage_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +99,9 @@ class MakeDprData:
             {
                 "id": turn.name,
                 "turns": list(read_turns(turn.context, self.turns)),
-                "positives": _rows(turn.gold, known),
-                "hard_negatives": _rows(one, known),
-                "negatives": _rows(two, known),
+                "positives": passage_rows(turn.gold, known),
+                "hard_negatives": passage_rows(one, known),
+                "negatives": passage_rows(two, known),
             }
             for turn, one, two in zip(turns, near, far, strict=True)
         ]
@@ -111,8 +112,3 @@ class MakeDprData:
     def _negatives(self, turn: InscitTurn, hits: Sequence[Hit], known: Mapping[str, Passage]) -> list[str]:
         gold = set(turn.gold)
         return [hit.id for hit in hits if hit.id not in gold and known[hit.id].text.strip()][: self.negatives]
-
-
-def _rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, Any]]:
-    found = [known[name] for name in names]
-    return [{"id": one.id, "title": one.title, "text": " ".join(one.text.split())} for one in found]

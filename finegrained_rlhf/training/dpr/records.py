@@ -6,7 +6,7 @@ Knows JSON lines of `{"id", "turns" or "query", "positives", "negatives", "hard_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,12 @@ def read_dpr_records(path: str | Path) -> list[DprRecord]:
             raise error.at(file=path, record=number) from None
         found[one.id] = one
     return list(found.values())
+
+
+def passage_rows(names: Iterable[str], known: Mapping[str, Passage]) -> list[dict[str, str]]:
+    """Passages as a record holds them. White space in a text is collapsed, which a BERT does not see."""
+    found = [known[name] for name in names]
+    return [{"id": one.id, "title": one.title, "text": " ".join(one.text.split())} for one in found]
 
 
 def _parse(row: Mapping[str, Any], seen: dict[str, Passage]) -> DprRecord:
