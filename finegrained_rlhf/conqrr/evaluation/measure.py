@@ -140,8 +140,7 @@ def score_queries(
     return QueryScores(
         overall=mean_of_turns(values),
         groups={
-            name: {group: of_group(members) for group, members in by.items()}
-            for name, by in groups_of(counted).items()
+            name: {group: of_group(members) for group, members in by.items()} for name, by in groups_of(counted).items()
         },
         missing=len(counted) - len(given),
         tokens=_mean(lengths, lengths),

@@ -9,5 +9,6 @@ __getattr__, __dir__ = lazy_exports(
         "RewriteTable": "results",
         "RewriteWorldTable": "rewrite_world",
         "SampleRewrites": "samples",
+        "SupervisionTable": "supervision",
     },
 )

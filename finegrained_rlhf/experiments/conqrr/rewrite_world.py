@@ -130,7 +130,7 @@ class RewriteWorldTable(CurvesTable):
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
         """What the evaluation says of a system."""
-        return _row(root, system, seed)
+        return evaluation_row(root / "evaluation.json", system, seed)
 
     def shown_columns(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """With the wording of the queries, where all rows have it."""
@@ -155,7 +155,7 @@ class RewriteWorldTable(CurvesTable):
             for system, by_seed in result["exact"].items()
         ]
         kept = [
-            {"system": system, "seed": seed, **_kept(curve)}
+            {"system": system, "seed": seed, **kept_policy(curve)}
             for system, curves in result["curves"].items()
             for seed, curve in zip(result["seeds"], curves, strict=True)
         ]
@@ -197,17 +197,23 @@ def gains_of(rows: Sequence[Mapping[str, Any]], system: str, start: str = T5QR) 
     return [mrr[system, seed] / mrr[start, seed] - 1.0 for seed in seeds]
 
 
-def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
-    """What the evaluation says of a system.
+def evaluation_row(path: Path, system: str, seed: int, name: str | None = None) -> dict[str, Any]:
+    """What an evaluation says of a system, in `COLUMNS` and, where they were measured, `WORDING`.
+
+    Args:
+        path: results of `evaluate_rewrites.py`.
+        system: as the row says.
+        seed: as the row says.
+        name: of the system in the results, where it is another one.
 
     Raises:
         DataError: it does not know the system, or a number is missing.
     """
-    path = root / "evaluation.json"
     systems = read_json(path)["systems"]
-    if system not in systems:
-        raise DataError(f"expected scores of {system}", file=path, field="systems")
-    found = systems[system]
+    name = name or system
+    if name not in systems:
+        raise DataError(f"expected scores of {name}", file=path, field="systems")
+    found = systems[name]
     row: dict[str, Any] = {"system": system, "seed": seed}
     try:
         row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
@@ -216,7 +222,7 @@ def _row(root: Path, system: str, seed: int) -> dict[str, Any]:
         row |= {"overlap": float(found["overlap"])}
         return row | {name: float(found[name] or 0.0) for name in WORDING if name in found}  # no query is cut: null
     except KeyError as error:
-        raise DataError("is not among the scores", file=path, record=system, field=str(error.args[0])) from None
+        raise DataError("is not among the scores", file=path, record=name, field=str(error.args[0])) from None
 
 
 def _exact(roots: Mapping[int, Path], system: str) -> list[dict[str, float]]:
@@ -233,7 +239,7 @@ def _exact(roots: Mapping[int, Path], system: str) -> list[dict[str, float]]:
     return shares
 
 
-def _kept(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def kept_policy(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The in-batch accuracy of the first, the best (the first of equal ones) and the last validation."""
     best = max(curve, key=lambda row: row["accuracy"])
     return {
