@@ -3,14 +3,16 @@
 Examples:
     python benchmarks/retrieval.py out=benchmarks/results/retrieval.json
     python benchmarks/retrieval.py passages=20000 pool_passages=5000 out=small.json
+    python benchmarks/retrieval.py passages=200000 words=378 sides=none out=benchmarks/results/retrieval_378_words.json
 
 Needs bm25s, PyStemmer and, for dense rewards, torch and transformers; no network. Knows the command line and what is
 measured; the corpus is in `retrieval_workload.py`. See docs/benchmarks.md.
 
-`passages` are generated, indexed and searched, each in a process of its own, whose peak of resident memory (mapped
-files included) is read from the system. Rewards are measured on an index of `pool_passages` of them; they do not depend
-on the size of the corpus. The plain side is bm25s as its documentation shows it: the whole corpus in memory, and each
-rewrite scored against all of it. Processor time is given beside wall time, because other programs disturb it less.
+`passages` of `words` words on average are generated, indexed and searched, each in a process of its own, whose peak of
+resident memory (mapped files included) is read from the system. Rewards are measured on an index of `pool_passages` of
+them; they do not depend on the size of the corpus; `sides=none` measures none. The plain side is bm25s as its
+documentation shows it: the whole corpus in memory, and each rewrite scored against all of it. Processor time is given
+beside wall time, because other programs disturb it less.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ QUERIES, K = 200, 100
 TARGET = 54_000_000
 """Passages of the corpus that the thesis retrieves from (QReCC)."""
 SIDES = ("bm25", "bm25_light", "dense")
-KEYS = ("out", "passages", "pool_passages", "shard_size", "directory", "sides")
+KEYS = ("out", "passages", "pool_passages", "shard_size", "directory", "sides", "words")
 
 
 def status(field: str) -> int:
@@ -169,13 +171,13 @@ def plain_side(texts: list[str], index: PoolScorer, repeats: int = 3) -> dict[st
     }
 
 
-def measure_pools(folder: Path, count: int, sides: Sequence[str]) -> dict[str, Any]:
+def measure_pools(folder: Path, count: int, words: int, sides: Sequence[str]) -> dict[str, Any]:
     """Rewards a second of every retriever that can give them, on an index of the first passages."""
     from benchmarks.retrieval_encoders import dense_config, light_config
 
-    texts = [text for _, text in islice(passages(count), count)]
-    corpus = folder / f"corpus_{count}.jsonl"
-    write_corpus(corpus, count)
+    texts = [text for _, text in passages(count, length=words)]
+    corpus = _corpus_path(folder, count, words)
+    write_corpus(corpus, count, words)
     found: dict[str, Any] = {"passages": count}
     configs: dict[str, Callable[[], RetrieverConfig]] = {
         "bm25": Bm25Config,
@@ -186,8 +188,9 @@ def measure_pools(folder: Path, count: int, sides: Sequence[str]) -> dict[str, A
         config, some, where, repeats = configs[name](), texts, corpus, min(REPEATS, count // POOL - 1)
         if name == "dense":  # every passage goes through the encoder
             repeats = min(repeats, 2)
-            some, where = texts[: POOL * (repeats + 1)], folder / "corpus_dense.jsonl"
-            write_corpus(where, len(some))
+            some = texts[: POOL * (repeats + 1)]
+            where = _corpus_path(folder, len(some), words)
+            write_corpus(where, len(some), words)
         directory = folder / f"pool_{name}"
         shutil.rmtree(directory, ignore_errors=True)
         config.build(str(where), directory)
@@ -195,6 +198,10 @@ def measure_pools(folder: Path, count: int, sides: Sequence[str]) -> dict[str, A
         if name == "bm25":
             found["bm25s"] = plain_side(texts, config.open(directory))
     return found
+
+
+def _corpus_path(folder: Path, count: int, words: int) -> Path:
+    return folder / f"corpus_{count}_of_{words}_words.jsonl"
 
 
 def tables(result: dict[str, Any]) -> str:
@@ -207,7 +214,7 @@ def tables(result: dict[str, Any]) -> str:
     columns = ["retriever", "pool", "ms", "rewards_a_second", "rewards_a_processor_second"]
     index = [{"what": f"{part}: {name}", "value": value} for part in ("build", "search", "disk", "extrapolation")
              for name, value in result[part].items()]  # fmt: skip
-    return markdown_table(index, ["what", "value"]) + "\n" + markdown_table(rows, columns)
+    return markdown_table(index, ["what", "value"]) + ("\n" + markdown_table(rows, columns) if rows else "")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -220,23 +227,27 @@ def main(arguments: Sequence[str]) -> None:
     try:
         count, pool = int(given.get("passages", 5_000_000)), int(given.get("pool_passages", 200_000))
         config = Bm25Config(shard_size=int(given.get("shard_size", 500_000)))
+        words = int(given.get("words", LENGTH))
     except ValueError as error:
         raise ConfigError(f"expected whole numbers ({error})") from None
-    sides = given.get("sides", ",".join(SIDES)).split(",")
+    if words < 1:
+        raise ConfigError(f"words: expected at least 1, got {words}")
+    named = given.get("sides", ",".join(SIDES))
+    sides = [] if named == "none" else named.split(",")
     if not set(sides) <= set(SIDES):
-        raise ConfigError(f"sides: expected some of {','.join(SIDES)}, got {','.join(sides)}")
+        raise ConfigError(f"sides: expected none or some of {','.join(SIDES)}, got {named}")
     folder = Path(given.get("directory") or tempfile.mkdtemp(prefix="retrieval_"))
     folder.mkdir(parents=True, exist_ok=True)
-    corpus, directory = folder / f"corpus_{count}.jsonl", folder / "index"
-    write_corpus(corpus, count)
+    corpus, directory = _corpus_path(folder, count, words), folder / "index"
+    write_corpus(corpus, count, words)
     shutil.rmtree(directory, ignore_errors=True)
     built = apart(build, config, str(corpus), str(directory), count)
-    queries = rewrites([text for _, text in islice(passages(count), 10_000)], QUERIES, 1)
+    queries = rewrites([text for _, text in islice(passages(count, length=words), 10_000)], QUERIES, 1)
     found = apart(search, config, str(directory), queries)
     size = disk(directory)
     result = {
         "machine": describe_machine(torch.device("cpu"), "fp32"),
-        "corpus": {"passages": count, "mean_words": LENGTH, "vocabulary": VOCABULARY, "bytes": corpus.stat().st_size},
+        "corpus": {"passages": count, "mean_words": words, "vocabulary": VOCABULARY, "bytes": corpus.stat().st_size},
         "build": built,
         "search": found,
         "disk": {**size, **read_index_record(directory).statistics},
@@ -246,7 +257,7 @@ def main(arguments: Sequence[str]) -> None:
             "build_processor_hours": TARGET / built["passages_a_processor_second"] / 3600,
             "search_processor_ms": found["processor_median_ms"] * TARGET / count,
         },
-        "pools": measure_pools(folder, min(pool, count), sides),
+        "pools": measure_pools(folder, min(pool, count), words, sides) if sides else {},
     }
     print(tables(result))
     if "out" in given:

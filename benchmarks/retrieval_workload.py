@@ -15,7 +15,7 @@ from finegrained_rlhf.core.files import atomic_path
 
 VOCABULARY = 500_000
 LENGTH = 12
-"""Mean words of a passage; lengths are Poisson."""
+"""Mean words of a passage where nothing else is said; lengths are Poisson."""
 _ONSETS, _VOWELS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z"), "aeiou"
 _CHUNK = 100_000
 
@@ -33,26 +33,27 @@ def vocabulary(size: int = VOCABULARY) -> list[str]:
     return found
 
 
-def passages(count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Ids and texts of a corpus."""
+def passages(count: int, seed: int = 0, length: int = LENGTH) -> Iterator[tuple[str, str]]:
+    """Ids and texts of a corpus, of `length` words on average."""
     words = np.array(vocabulary(), dtype=object)
     cumulative = np.cumsum(1 / (np.arange(1, len(words) + 1) + 2.7) ** 1.05)  # Zipf–Mandelbrot
     cumulative /= cumulative[-1]
     draw = np.random.default_rng(seed)
-    for start in range(0, count, _CHUNK):
-        lengths = np.maximum(1, draw.poisson(LENGTH, min(_CHUNK, count - start)))
+    chunk = max(1, _CHUNK * LENGTH // length)  # passages that are drawn together
+    for start in range(0, count, chunk):
+        lengths = np.maximum(1, draw.poisson(length, min(chunk, count - start)))
         drawn = words[np.searchsorted(cumulative, draw.random(int(lengths.sum()), dtype=np.float64))]
         ends = np.cumsum(lengths).tolist()
         for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), start):
             yield f"passage_{number}", " ".join(drawn[begin:end])
 
 
-def write_corpus(path: Path, count: int) -> None:
-    """Write a corpus file; one that exists is kept."""
+def write_corpus(path: Path, count: int, length: int = LENGTH) -> None:
+    """Write a corpus file of passages of `length` words on average; one that exists is kept."""
     if path.exists():
         return
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        for id, text in passages(count):
+        for id, text in passages(count, length=length):
             stream.write(json.dumps({"id": id, "text": text}) + "\n")
 
 

@@ -33,6 +33,12 @@ def test_a_corpus_is_drawn_from_its_seed() -> None:
     assert [id for id, _ in workload.passages(3)] == ["passage_0", "passage_1", "passage_2"]
 
 
+def test_passages_of_another_length(tmp_path: Path) -> None:
+    workload.write_corpus(tmp_path / "corpus.jsonl", 300, 378)
+    rows = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    assert len(rows) == 300 and sum(len(row["text"].split()) for row in rows) / 300 == pytest.approx(378, abs=5)
+
+
 def test_rewrites_of_a_batch() -> None:
     texts = ["a b c d", "e f g h"]
     found = workload.rewrites(texts, groups=5, samples=3, seed=1)
@@ -56,6 +62,14 @@ def test_a_little_run(tmp_path: Path) -> None:
     assert result["disk"]["shards"] == 3 and result["build"]["passages"] == 600
     assert result["pools"]["bm25s"]["largest_difference"] < 1e-5
     assert "rewards_a_second" in done.stdout
+    few = ["passages=60", "words=90", "sides=none", f"directory={tmp_path}", f"out={tmp_path}/long.json"]
+    done = run_script(str(ROOT / "benchmarks/retrieval.py"), *few)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "long.json").read_text())
+    assert result["pools"] == {} and result["corpus"]["mean_words"] == 90
+    assert result["disk"]["postings_a_passage"] > 40
+    done = run_script(str(ROOT / "benchmarks/retrieval.py"), "words=0")
+    assert done.returncode == 2 and "error: words: expected at least 1, got 0" in done.stderr
     done = run_script(str(ROOT / "benchmarks/retrieval.py"), "passages=many")
     assert done.returncode == 2 and "error: expected whole numbers" in done.stderr
 
