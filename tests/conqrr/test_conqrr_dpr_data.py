@@ -26,7 +26,6 @@ PASSAGES = {
     "mill": "Ada Berg  built the mill",
     "red": "the color of the mill: red",
     "inn": "an inn by the mill",
-    "": "",
 }
 
 
