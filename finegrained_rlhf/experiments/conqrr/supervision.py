@@ -31,7 +31,7 @@ TUNED = {f"tuned_{query}": (query, query) for query in QUERIES}
 DENSE = FIRST | TUNED
 """Dense retriever and query of each system that is not searched by BM25."""
 TRAINED = tuple(name for names in MODELS.values() for name in names if name != "t5qr_0")
-SETTINGS = ("train", "other")
+SETTINGS = ("train", "more")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SupervisionTable(CurvesTable):
         "Passage labels come from the answer, among what the dialogue finds, so that they use no rewrite. The search "
         "is BM25's (the thesis's figure 4.3 has a dense one), beside `question`, `context` (all turns) and `rewrite` "
         "(the human's). `first_…` and `tuned_…` are searched by two towers of tiny BERTs. `first` has been trained on "
-        "questions that stand alone, of other dialogues, and stays as it is, as the thesis's retriever, which was "
+        "questions that stand alone and their gold passages, and stays as it is, as the thesis's retriever, which was "
         "trained on MS MARCO; `tuned` is trained on with the labelled passages of the training dialogues, on that kind "
         "of query which it is then asked with (table 4.9). `mrr_concentrated` and `mrr_shifted` are over questions "
         "that stay with the topic and that leave it; first questions are in neither. `repeats`: share of later "
@@ -99,7 +99,7 @@ class SupervisionTable(CurvesTable):
         said = result["settings"]
         return (
             f"{said['train']} training dialogues of three questions on average; `first` has read the human rewrites of "
-            f"{said['other']} others. {self.about}"
+            f"{said['more']} dialogues, of these and others. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def scores(mrr: float) -> dict[str, object]:
 def root(tmp_path: Path) -> Path:
     for seed in (0, 1):
         folder = tmp_path / f"seed_{seed}"
-        write_json(folder / "experiment.json", {"seed": seed, "settings": {"train": 150, "other": 1000}})
+        write_json(folder / "experiment.json", {"seed": seed, "settings": {"train": 150, "more": 1000}})
         for run in SupervisionTable.runs:
             write_settings(folder / run, seed)
             write_jsonl(folder / run / "metrics.jsonl", [{"step": 1, "time/step_s": 90.0}])
@@ -73,7 +73,7 @@ def test_by_hand(root: Path) -> None:
     assert claims["with a trained retriever, where the topic stays, the dialogue beats CONQRR (mix)"] == 2
     page = (root / "results/table.md").read_text()
     assert page == table(root).page(result)
-    assert "150 training dialogues" in page and "human rewrites of 1000 others" in page
+    assert "150 training dialogues" in page and "human rewrites of 1000 dialogues" in page
     assert re.search(r"\| rl_0 +\| 1 +\| 0\.500 +\| 0\.500 \| 0 +\| 0\.300", page)  # the first policy is kept
     assert re.search(r"\| context +\| 1 +\| 0\.200 +\| 0\.400 \| 20 +\| 0\.400", page)
     assert "table.svg" in page and (root / "results/table.svg").read_text().lstrip().startswith("<?xml")
