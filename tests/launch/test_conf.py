@@ -54,7 +54,10 @@ GROUPS = {
     "optimizer": ("train_conqrr",),
     "preset": ("train_ppo",),
     "baseline": ("train_dialki", "evaluate_inscit"),
-    "retriever": ("build_index", "search", "rewrite", "train_conqrr", "retrieve_evidence", "make_dpr_data"),
+    "retriever": (
+        *("build_index", "search", "rewrite", "train_conqrr", "retrieve_evidence", "make_dpr_data"),
+        "make_question_dpr_data",
+    ),
     "rewrite_reward": ("train_conqrr",),
     "budget": ("run_experiment",),
     "text_scorer": (),  # of the rewards that `reward` chooses
