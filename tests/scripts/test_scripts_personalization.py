@@ -183,7 +183,7 @@ def test_edits_become_rewards_and_rewards_a_policy(tmp_path: Path) -> None:
     """Every step of the experiment, and its table."""
     pytest.importorskip("matplotlib")
     settings = {"writing": 100, "used": 20, "dev": 10, "new": 10}
-    settings |= {"writer_steps": 6, "reward_model_steps": 4, "sft_steps": 2, "ppo_steps": 2}
+    settings |= {"writer_steps": 6, "reward_model_steps": 4, "sft_steps": 2, "rl_steps": 2}
     run = run_script(
         "run_experiment",
         "pipeline=personalization/style_training",

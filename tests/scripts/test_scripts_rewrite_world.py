@@ -1,4 +1,4 @@
-"""The shortest run of the experiment on RewriteWorld, from the world to the scores of every system."""
+"""The shortest runs of the experiments on RewriteWorld, from the world to the scores of every system."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.experiments.conqrr.rewrite_world import SYSTEMS
+from finegrained_rlhf.experiments.conqrr.supervision import SupervisionTable
 
 
 @pytest.mark.scripts
@@ -38,3 +39,33 @@ def test_every_step_of_the_experiment(tmp_path: Path) -> None:
     )
     rewards = {run: read_jsonl(tmp_path / run / "metrics.jsonl")[0] for run in ("conqrr_rl", "conqrr_mix")}
     assert "loss/ce" in rewards["conqrr_mix"] and "loss/ce" not in rewards["conqrr_rl"]
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
+def test_every_step_of_the_experiment_on_supervision(tmp_path: Path) -> None:
+    few = (
+        "train=40",
+        "dev=6",
+        "test=8",
+        "more=60",
+        "t5qr_steps=40",
+        "conqrr_steps=2",
+        "first_steps=3",
+        "tuned_steps=2",
+    )
+    settings = [f"settings.{setting}" for setting in few]
+    where = [f"output_dir={tmp_path}", "seeds=[3]", f"collect.output={tmp_path}/table.json"]
+    done = run_script("run_experiment", "pipeline=conqrr/supervision", *where, *settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = read_json(tmp_path / "table.json")
+    assert {row["system"] for row in result["rows"]} == set(SupervisionTable.systems)
+    root = tmp_path / "seed_3"
+    shares = {name: read_json(root / name / "metrics.json")["imitated"] for name in ("t5qr_1", "t5qr_10", "t5qr_100")}
+    assert 0 < shares["t5qr_1"] < shares["t5qr_10"] < shares["t5qr_100"]
+    asked = {kind: read_jsonl(root / f"dense/{kind}_train.jsonl") for kind in ("question", "context", "mix_10")}
+    rewrites = {row["id"]: row["rewrite"] for row in read_jsonl(root / "rewrites/mix_10_train.jsonl")}
+    assert all(row["query"] == rewrites[row["id"]] for row in asked["mix_10"])
+    by_id = {row["id"]: row["query"] for row in asked["question"]}
+    later = [row for row in asked["context"] if not row["id"].endswith("_1")]
+    assert later and all(row["query"].startswith(by_id[row["id"]] + " ") for row in later)

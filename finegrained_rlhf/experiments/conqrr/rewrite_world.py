@@ -218,8 +218,8 @@ def evaluation_row(path: Path, system: str, seed: int, name: str | None = None) 
     try:
         row |= {column: float(found["overall"][name]) for column, name in METRICS.items()}
         row |= {column: float(found["groups"]["topic"][name]["mrr"]) for column, name in TOPICS.items()}
-        row |= {"repeats": float(found["repeats"]), "words": float(found["tokens"])}
-        row |= {"overlap": float(found["overlap"])}
+        row |= {"repeats": float(found["repeats"])}
+        row |= {"words": float(found["tokens"] or 0.0), "overlap": float(found["overlap"] or 0.0)}  # no word: null
         return row | {name: float(found[name] or 0.0) for name in WORDING if name in found}  # no query is cut: null
     except KeyError as error:
         raise DataError("is not among the scores", file=path, record=name, field=str(error.args[0])) from None

@@ -14,7 +14,7 @@ from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_l
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 WRITER = "writer"
-PPO = ("ppo", "ppo_whole", "ppo_shuffled", "sft_ppo")
+TRAINED = ("ppo", "rloo", "rloo_whole", "rloo_shuffled", "sft_rloo")
 KINDS = ("irrelevant", "wrong", "missing")
 SETTINGS = ("writing", "used", "new", "foreign")
 
@@ -25,16 +25,16 @@ class StyleTrainingTable(CurvesTable):
 
     title: ClassVar[str] = "StyleWorld: what users' edits teach a policy"
     world: ClassVar[str] = "StyleWorld"
-    systems: ClassVar[tuple[str, ...]] = (WRITER, "majority", "sft", *PPO)
+    systems: ClassVar[tuple[str, ...]] = (WRITER, "majority", "sft", *TRAINED)
     baseline: ClassVar[str] = WRITER
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
     runs: ClassVar[tuple[str, ...]] = (
-        *("writer", "sft", *PPO),
+        *("writer", "sft", *TRAINED),
         *(f"{directory}/{kind}" for directory in ("reward_models", "shuffled_models") for kind in KINDS),
     )
-    curved: ClassVar[tuple[str, ...]] = PPO
+    curved: ClassVar[tuple[str, ...]] = TRAINED
     validated: ClassVar[tuple[str, ...]] = ("reward/total", "truth/cost", "truth/untouched")
-    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while PPO trains"
+    caption: ClassVar[str] = "What edits of drafts for dev contexts would cost while rewards train"
     about: ClassVar[str] = (
         "Reader and world are scripted: the table says what the way from edits to training is worth, and nothing about "
         "language. `cost`: Levenshtein's distance of draft and edited text in words and marks, mean; `normalised`: "
@@ -43,8 +43,9 @@ class StyleTrainingTable(CurvesTable):
         "context's; `words`: of a draft. `majority`: the one style that most of the edited texts have, for "
         "everybody. `sft`: the writer trained on the edited texts themselves. `ppo`: the writer trained by PPO, with a "
         "reward where a segment ends from three reward models that learnt from the marked edits (what would be taken "
-        "out, replaced, added to); `ppo_whole`: the same rewards at the last token; `ppo_shuffled`: with reward "
-        "models that learnt from labels in random order; `sft_ppo`: `ppo` that begins with `sft`."
+        "out, replaced, added to); `rloo`: by RLOO, which compares what follows a token with the other drafts of the "
+        "context, and learns no value model; `rloo_whole`: the same rewards at the last token; `rloo_shuffled`: with "
+        "reward models that learnt from labels in random order; `sft_rloo`: RLOO that begins with `sft`, held to it."
     )
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
