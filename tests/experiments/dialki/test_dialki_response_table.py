@@ -21,6 +21,10 @@ def root(tmp_path: Path) -> Path:
         for run in ResponseTable.runs:
             write_settings(tmp_path / f"seed_{seed}" / run, seed)
             write_jsonl(tmp_path / f"seed_{seed}" / run / "metrics.jsonl", [{"step": 1, "time/step_s": 3.0}])
+            rows = [{"step": step, "score": step / 2000 + seed / 10, "time/validate_s": 1} for step in (0, 400, 1600)]
+            write_jsonl(tmp_path / f"seed_{seed}" / run / "eval.jsonl", rows)
+        settings = {"generator_steps": 1600, "document_steps": 600}
+        write_json(tmp_path / f"seed_{seed}" / "experiment.json", {"seed": seed, "settings": settings})
         for system in ResponseTable.systems:
             metrics = {"bleu": BLEU.get(system, (80.0, 80.0))[seed], "bleu_signature": "nrefs:1|tok:13a"}
             metrics |= {"exact_match": 0.5, "token_f1": 0.6, "rouge_lsum": 0.7}
@@ -46,6 +50,9 @@ def test_rows_means_and_the_claims_of_the_thesis(root: Path) -> None:
     assert [(claim["means"], claim["holds_in"]) for claim in result["claims"]] == [([35, 20], 1), ([50, 35], 2)]
     page = (root / "table.md").read_text()
     assert re.search(r"25\.160 against 22\.840 +\| 35\.000 against 20\.000 +\|.*1 of 2 seeds", page)
+    assert "Every generator was trained for 1600 steps, the one that reads the document 600." in page
+    assert re.search(r"\| generator +\| seed \| step 0 \| step 400 \| step 1600 \|", page)
+    assert re.search(r"\| span +\| 1 +\| 0\.100 +\| 0\.300 +\| 0\.900 +\|", page)
     assert "nrefs:1|tok:13a" in page and re.search(r"\| 1 +\| 0\.930 +\|", page)
 
 
