@@ -3,7 +3,7 @@
 Examples:
     python benchmarks/retrieval.py out=benchmarks/results/retrieval.json
     python benchmarks/retrieval.py passages=20000 pool_passages=5000 out=small.json
-    python benchmarks/retrieval.py passages=200000 words=378 sides=none out=benchmarks/results/retrieval_378_words.json
+    python benchmarks/retrieval.py passages=200000 words=378 sides=none shard_size=100000 out=retrieval_378_words.json
 
 Needs bm25s, PyStemmer and, for dense rewards, torch and transformers; no network. Knows the command line and what is
 measured; the corpus is in `retrieval_workload.py`. See docs/benchmarks.md.
