@@ -107,7 +107,7 @@ def _blank_rewrites(folder: Path) -> dict[str, Any]:
         (lambda _: {"negatives": 0}, ConfigError, "negatives: expected at least 1, got 0"),
         (_strange_label, DataError, "labels.jsonl, record d_9: is of no question of the data (1 in all)"),
         (_strange_rewrite, DataError, "rewrites.jsonl, record d_8: is of no question of the data (1 in all)"),
-        (_blank_rewrites, DataError, "no question has both a query and a passage to find"),
+        (_blank_rewrites, DataError, "questions.jsonl: no question has both a query and a passage to find"),
         (lambda folder: {"corpus": str(folder / "none.jsonl")}, DataError, "no such file"),
     ],
 )

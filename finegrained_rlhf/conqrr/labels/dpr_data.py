@@ -72,12 +72,13 @@ class MakeQuestionDprData:
             DataError: the data, labels or rewrites are damaged, a label or rewrite is of no question of the data, no
                 question has both a query and a positive, there is no finished index, or a passage is not in the corpus.
         """
-        examples = as_rewrite_data(self.data).read().examples
+        data = as_rewrite_data(self.data)
+        examples = data.read().examples
         positives, others = self._passages(examples)
         queries = self._queries(examples)
         asked = [one for one in examples if queries.get(one.id, "").strip() and positives.get(one.id)]
         if not asked:
-            raise DataError("no question has both a query and a passage to find", file=self.labels or self.output)
+            raise DataError("no question has both a query and a passage to find", file=data.path)
         never = {one.id: {*one.gold, *positives[one.id]} for one in asked}
         room = self.negatives + max(map(len, never.values()))
         texts = [queries[one.id] for one in asked]
