@@ -107,6 +107,8 @@ class ResultsTable(Results):
     runs: ClassVar[tuple[str, ...]]
     """What the experiment trains, as run directories of a seed."""
     claims: ClassVar[tuple[Claim, ...]] = ()
+    stated_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings of the experiment that the results state and the page may speak of."""
     caption: ClassVar[str] = ""
     """Of the figure; a table without one has no figure."""
 
@@ -162,12 +164,13 @@ class ResultsTable(Results):
         """The table's own part of the page."""
 
     def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """What else the results hold for, as fields of the results file.
+        """What else the results hold for, as fields of the results file: the `stated_settings`, where there are any.
 
         Raises:
             DataError: it is not the same for all seeds.
         """
-        return {}
+        stated = {name: setting_of(roots, name) for name in self.stated_settings}
+        return {"settings": stated} if stated else {}
 
     def draw(self, result: Mapping[str, Any], path: Path) -> None:
         """Draw the figure; only a table with a caption has one."""

@@ -154,11 +154,7 @@ class RewriteWorldTable(CurvesTable):
             {"system": system, **{kind: fmean(found[kind] for found in by_seed) for kind in by_seed[0]}}
             for system, by_seed in result["exact"].items()
         ]
-        kept = [
-            {"system": system, "seed": seed, **kept_policy(curve)}
-            for system, curves in result["curves"].items()
-            for seed, curve in zip(result["seeds"], curves, strict=True)
-        ]
+        kept = kept_rows(result["curves"], result["seeds"], "system", "accuracy")
         return (
             f"## Over T5QR\n\n{markdown_table(rows, [*rows[0]])}\n"
             f"{self.curves_image}\n\n{super().body(result)}\n"
@@ -239,12 +235,21 @@ def _exact(roots: Mapping[int, Path], system: str) -> list[dict[str, float]]:
     return shares
 
 
-def kept_policy(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The in-batch accuracy of the first, the best (the first of equal ones) and the last validation."""
-    best = max(curve, key=lambda row: row["accuracy"])
-    return {
-        "at first": curve[0]["accuracy"],
-        "best": best["accuracy"],
-        "at step": int(best["step"]),
-        "at last": curve[-1]["accuracy"],
-    }
+def kept_rows(
+    curves: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], seeds: Sequence[int], name: str, column: str
+) -> list[dict[str, Any]]:
+    """The first, the best (the first of equal ones) and the last validation of each run and seed.
+
+    Args:
+        curves: by run, a curve a seed.
+        seeds: in the same order.
+        name: column of the runs' names.
+        column: what the validations were judged by; more is better.
+    """
+    rows = []
+    for run, found in curves.items():
+        for seed, curve in zip(seeds, found, strict=True):
+            best = max(curve, key=lambda row: row[column])
+            values = {"at first": curve[0][column], "best": best[column], "at step": int(best["step"])}
+            rows.append({name: run, "seed": seed, **values, "at last": curve[-1][column]})
+    return rows

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.experiments.compared_table import CurvesTable, read_curve
 from finegrained_rlhf.experiments.comparison import Claim
-from finegrained_rlhf.experiments.conqrr.rewrite_world import COLUMNS, evaluation_row, kept_policy
-from finegrained_rlhf.experiments.results_table import setting_of
+from finegrained_rlhf.experiments.conqrr.rewrite_world import COLUMNS, evaluation_row, kept_rows
 from finegrained_rlhf.report.charts.figures import Lines, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
@@ -40,6 +39,7 @@ class SupervisionTable(CurvesTable):
 
     title: ClassVar[str] = "RewriteWorld: what human rewrites are worth"
     world: ClassVar[str] = "RewriteWorld"
+    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
     systems: ClassVar[tuple[str, ...]] = (
         *("question", "context", *MODELS["t5qr"], *MODELS["rl"], *MODELS["mix"], "rewrite"),
         *DENSE,
@@ -90,10 +90,6 @@ class SupervisionTable(CurvesTable):
         ),
     )
 
-    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """How many dialogues there were."""
-        return {"settings": {name: setting_of(roots, name) for name in SETTINGS}}
-
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With the sizes."""
         said = result["settings"]
@@ -119,23 +115,8 @@ class SupervisionTable(CurvesTable):
 
     def body(self, result: Mapping[str, Any]) -> str:
         """Spread, differences, every run, validations, minutes."""
-        kept = [
-            {"system": system, "seed": seed, **kept_policy(curve)}
-            for system, curves in result["curves"].items()
-            for seed, curve in zip(result["seeds"], curves, strict=True)
-        ]
-        towers = [
-            {
-                "retriever": name,
-                "seed": seed,
-                "at first": curve[0]["mrr"],
-                "best": max(row["mrr"] for row in curve),
-                "at step": int(max(curve, key=lambda row: row["mrr"])["step"]),
-                "at last": curve[-1]["mrr"],
-            }
-            for name, curves in result["retrievers"].items()
-            for seed, curve in zip(result["seeds"], curves, strict=True)
-        ]
+        kept = kept_rows(result["curves"], result["seeds"], "system", "accuracy")
+        towers = kept_rows(result["retrievers"], result["seeds"], "retriever", "mrr")
         return (
             f"{super().body(result)}\n"
             "## In-batch accuracy of CONQRR on the dev questions\n\nThe policy of the best validation is kept; it may "

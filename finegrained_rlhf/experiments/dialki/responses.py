@@ -14,7 +14,6 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable, read_curve
 from finegrained_rlhf.experiments.comparison import Claim
-from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.text.tables import markdown_table
 
 NONE, DOCUMENT = "none", "document"
@@ -40,6 +39,7 @@ class ResponseTable(ComparedTable):
     )
     world: ClassVar[str] = "DialogueWorld"
     runs: ClassVar[tuple[str, ...]] = ("dialki", *(f"generators/{name}" for name in GENERATORS))
+    stated_settings: ClassVar[tuple[str, ...]] = STEPS
     systems: ClassVar[tuple[str, ...]] = (NONE, DOCUMENT, *FOUND, *GOLD)
     baseline: ClassVar[str] = DOCUMENT
     columns: ClassVar[tuple[str, ...]] = COLUMNS
@@ -63,10 +63,6 @@ class ResponseTable(ComparedTable):
             (25.84, 25.16),
         ),
     )
-
-    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """How long generators were trained."""
-        return {"settings": {name: setting_of(roots, name) for name in STEPS}}
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With the training steps."""

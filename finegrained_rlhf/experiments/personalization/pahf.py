@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable
-from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
 from finegrained_rlhf.personalization.pahf.measures import LEARNING
 from finegrained_rlhf.personalization.pahf.run import final_figures
@@ -35,6 +34,7 @@ class PahfTable(ComparedTable):
     title: ClassVar[str] = "PAHF on PahfWorld: questions before and corrections after an action"
     world: ClassVar[str] = "PahfWorld"
     runs: ClassVar[tuple[str, ...]] = ()
+    stated_settings: ClassVar[tuple[str, ...]] = WORLD_SETTINGS
     systems: ClassVar[tuple[str, ...]] = (*FEEDBACK_SETTINGS, "chance", "constant", "oracle")
     baseline: ClassVar[str] = "none"
     columns: ClassVar[tuple[str, ...]] = (
@@ -52,10 +52,6 @@ class PahfTable(ComparedTable):
         "the same place in the list, the best one in hindsight, and `oracle` the intent. A test writes nothing: the "
         "files of every memory were compared byte by byte before and after."
     )
-
-    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """The settings of world, language model and user."""
-        return {"settings": {name: setting_of(roots, name) for name in WORLD_SETTINGS}}
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the scenes were, by the settings, and what is measured."""

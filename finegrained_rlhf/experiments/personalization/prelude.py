@@ -14,7 +14,6 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import ComparedTable
 from finegrained_rlhf.experiments.comparison import differences, differences_page
-from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.personalization.prelude.agents import AGENTS
 from finegrained_rlhf.personalization.prelude.curves import cost_curves
 from finegrained_rlhf.personalization.prelude.measures import BIN
@@ -34,6 +33,7 @@ class PreludeTable(ComparedTable):
     title: ClassVar[str] = "PRELUDE on StyleWorld: what a user's edits cost while agents learn from them"
     world: ClassVar[str] = "StyleWorld"
     runs: ClassVar[tuple[str, ...]] = ()
+    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
     systems: ClassVar[tuple[str, ...]] = AGENTS
     baseline: ClassVar[str] = "no_learning"
     columns: ClassVar[tuple[str, ...]] = (
@@ -58,10 +58,6 @@ class PreludeTable(ComparedTable):
         "`tokens_out`: of the language model. `oracle` is told the true preference; `no_learning` is the constant "
         "baseline."
     )
-
-    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """The settings of world and language model."""
-        return {"settings": {name: setting_of(roots, name) for name in SETTINGS}}
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What the rounds were, by the settings, and what is measured."""

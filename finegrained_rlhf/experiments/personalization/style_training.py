@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.experiments.compared_table import CurvesTable
-from finegrained_rlhf.experiments.results_table import setting_of
 from finegrained_rlhf.report.charts.figures import Lines, band, curve_of, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table
 
@@ -25,6 +24,7 @@ class StyleTrainingTable(CurvesTable):
 
     title: ClassVar[str] = "StyleWorld: what users' edits teach a policy"
     world: ClassVar[str] = "StyleWorld"
+    stated_settings: ClassVar[tuple[str, ...]] = SETTINGS
     systems: ClassVar[tuple[str, ...]] = (WRITER, "majority", "sft", *TRAINED)
     baseline: ClassVar[str] = WRITER
     columns: ClassVar[tuple[str, ...]] = ("cost", "normalised", "untouched", "style", "taken", "words")
@@ -47,10 +47,6 @@ class StyleTrainingTable(CurvesTable):
         "context, and learns no value model; `rloo_whole`: the same rewards at the last token; `rloo_shuffled`: with "
         "reward models that learnt from labels in random order; `sft_rloo`: RLOO that begins with `sft`, held to it."
     )
-
-    def conditions(self, roots: Mapping[int, Path]) -> dict[str, Any]:
-        """How many contexts there were."""
-        return {"settings": {name: setting_of(roots, name) for name in SETTINGS}}
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What was written and edited, by the settings, and what is measured."""
