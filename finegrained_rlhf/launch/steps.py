@@ -12,7 +12,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -34,9 +36,12 @@ from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.launcher import follow
 
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
+
+logger = logging.getLogger(__name__)
 
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
@@ -49,12 +54,14 @@ def run_config(cfg: DictConfig) -> None:
     Raises:
         FineGrainedError: a user's error.
     """
-    config = with_reward_of_run(resolved(cfg))
+    config = follow(with_reward_of_run(resolved(cfg)), sys.argv[1:])
     prepare = list(expanded(config.get("prepare") or {}))
     job = checked(config, prepare)
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
 
-    processes = Processes()
+    processes = Processes(getattr(job, "processes", None))
+    if processes.is_main and getattr(job, "every_process", False):
+        logger.info(processes.description)
     from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.training_run import configured
 

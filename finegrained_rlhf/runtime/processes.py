@@ -21,6 +21,7 @@ from accelerate import PartialState
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
+from finegrained_rlhf.runtime import launcher
 from finegrained_rlhf.runtime.sharding.ownership import buckets
 
 T = TypeVar("T")
@@ -86,7 +87,8 @@ class Processes:
     """The processes of one run, one device each.
 
     Under `accelerate launch` every process builds one; in plain Python there is a single process. Collective calls
-    must be made by all processes in the same order. Where CUDA is absent, several processes talk over gloo.
+    must be made by all processes in the same order. Where CUDA is absent, several processes talk over gloo. A process
+    ends when the launcher that started it has been killed.
 
     Attributes:
         rank: this process, from 0.
@@ -94,11 +96,20 @@ class Processes:
         device: where this process computes.
         precision: "fp32" or "bf16".
         sharding: see `ProcessConfig`.
+
+    Args:
+        config: how they compute; None for what needs nothing but their number.
+
+    Raises:
+        ConfigError: the launcher's file or flags ask for something else (`runtime/launcher.py`), or for more processes
+            than it started.
     """
 
     sharding: str = "none"
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
+        if config is not None:
+            launcher.check_agreement(config.precision, config.sharding)
         config = config or ProcessConfig()
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
@@ -106,6 +117,8 @@ class Processes:
         state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()), **limit)
         self.rank: int = state.process_index
         self.count: int = state.num_processes
+        launcher.check_process_count(self.count)
+        launcher.end_with_launcher()
         self.device: torch.device = state.device
         self.precision, self.sharding, self._timeout = config.precision, config.sharding, config.timeout_s
         threads = config.threads
@@ -122,6 +135,14 @@ class Processes:
     def is_main(self) -> bool:
         """True in the process that writes files and prints."""
         return self.rank == 0
+
+    @property
+    def description(self) -> str:
+        """How many processes compute where and how, and what of the launcher's settings that follows, on one line."""
+        several = f"{self.count} processes, each" if self.count > 1 else "1 process"
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
+        settings = {"processes.precision": self.precision, "processes.sharding": self.sharding}
+        return f"{several} on {device}, {self.precision}, sharding {self.sharding}{launcher.explained(settings)}"
 
     @property
     def loading_device(self) -> torch.device:
