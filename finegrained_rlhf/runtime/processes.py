@@ -103,6 +103,7 @@ class Processes:
     Raises:
         ConfigError: the launcher's file or flags ask for something else (`runtime/launcher.py`), or for more processes
             than it started.
+        ConsistencyError: the other processes did not come in time.
     """
 
     sharding: str = "none"
@@ -114,7 +115,15 @@ class Processes:
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
         limit: dict[str, Any] = {"timeout": timedelta(seconds=config.timeout_s)} if several else {}
-        state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()), **limit)
+        try:
+            state = PartialState(cpu=wants_cpu or (several and not torch.cuda.is_available()), **limit)
+        except dist.DistStoreError as error:
+            if "timed out" not in str(error).lower():
+                raise
+            raise ConsistencyError(
+                f"the {os.environ['WORLD_SIZE']} processes of this run did not meet within {config.timeout_s:g} s "
+                f"({str(error).splitlines()[0]}); where they only need longer, raise processes.timeout_s"
+            ) from None
         self.rank: int = state.process_index
         self.count: int = state.num_processes
         launcher.check_process_count(self.count)

@@ -86,6 +86,19 @@ def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
     assert max(float((one[key] - two[key]).abs().max()) for key in one) <= 1e-5
 
 
+def test_a_process_that_stays_alone_waits_as_long_as_it_is_told(smoke_keys: list[str], tmp_path: Path) -> None:
+    """`processes.timeout_s` bounds how long the processes of a run wait for each other to start, too."""
+    name, *arguments = command(tmp_path / "alone", "processes.timeout_s=0.5", *smoke_keys)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meeting = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = run_script(name, *arguments, environment=meeting, timeout=60)
+    assert done.returncode == 2 and not (tmp_path / "alone").exists()
+    assert "error: the 2 processes of this run did not meet within 0.5 s" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def in_two_nodes(launcher: Callable[[int, str], list[str]], script: str, *arguments: str) -> list[Done]:
     """Start a script as two nodes do that have one process each; `launcher` takes a node's number and a free port."""
     with socket.socket() as free:
