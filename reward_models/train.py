@@ -15,6 +15,7 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
@@ -256,7 +257,10 @@ class TrainRewardModel(TrainingRun[Assembled]):
         texts = marked_texts(records, self._label_settings(), SpacySegmenter(self.segmenter))
         report = measure_trust(best, examples, texts, self.reward_model.batches.eval_batch_size, processes)
         if processes.is_main:
-            write_json(run.trust, report.to_json(self.validation_data or self.data))
+            trust = report.to_json(self.validation_data or self.data)
+            write_json(run.trust, trust)
+            if problem := uninformative(trust):
+                logger.warning("the reward model of %s %s; a policy learns nothing from it", run.path, problem)
         processes.barrier()
 
 

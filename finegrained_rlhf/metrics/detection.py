@@ -5,8 +5,9 @@ Knows flags only: not who claimed, not what the truth is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,38 @@ def share(part: float, whole: float) -> float | None:
 def harmonic_mean(precision: float, recall: float) -> float:
     """F1 of a precision and a recall that count different things; 0 where both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def uninformative(trust: Mapping[str, Any]) -> str | None:
+    """Why a reward model's judgements carry nothing, by its `trust.json`; None where they do or nobody measured.
+
+    Args:
+        trust: with `confusion` (the counts of a `Confusion`), or of pairs with `accuracy` and `items` alone.
+
+    Returns:
+        A clause: labels of one class, one judgement for everything, or no more right than the more frequent class.
+    """
+    counts, accuracy = trust.get("confusion"), trust.get("accuracy")
+    if not isinstance(counts, Mapping):
+        if trust.get("items") and isinstance(accuracy, int | float) and accuracy <= 0.5:
+            return f"orders {accuracy:.0%} of the pairs as people do, which chance does too"
+        return None
+    try:
+        confusion = Confusion(**{name: int(counts[name]) for name in ("found", "missed", "false_alarms", "clean")})
+    except (KeyError, TypeError, ValueError):
+        return None
+    items, errors = confusion.items, confusion.errors
+    if not items:
+        return None
+    if errors in (0, items):
+        return f"all {items:,} labels that it was measured on are of one class ({'an error' if errors else 'no error'})"
+    majority = max(errors, items - errors) / items
+    if confusion.claims in (0, items):
+        claim = "an error" if confusion.claims else "no error"
+        return f"finds {claim} in every one of {items:,} segments: it is right in {confusion.accuracy:.0%}"
+    if confusion.accuracy is not None and confusion.accuracy <= majority:
+        return (
+            f"is right in {confusion.accuracy:.1%} of {items:,} segments, and who always names the more frequent class "
+            f"in {majority:.1%}"
+        )
+    return None

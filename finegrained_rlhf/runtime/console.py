@@ -124,7 +124,7 @@ class TrainingProgress:
 
 def plain_line(headline: str, metrics: Mapping[str, float]) -> str:
     """One line of a step for a log: the headline and the metrics that every trainer has."""
-    shown = [f"{key} {metrics[key]:.4g}" for key in _SHOWN if is_number(metrics.get(key))]
+    shown = [f"{key} {metrics[key] + 0.0:.4g}" for key in _SHOWN if is_number(metrics.get(key))]
     rate = tokens_per_second(metrics)
     return "  ".join([f"training: {headline}", *shown, *([f"{rate:,.0f} tokens/s"] if rate is not None else [])])
 

@@ -5,6 +5,7 @@ Knows parameters by name, and which of them this process updates. Knows no loss.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.sharding.moments import StoredMoments
 from finegrained_rlhf.runtime.sharding.share import OwnShare
+
+logger = logging.getLogger(__name__)
 
 Groups = list[dict[str, Any]]
 Named = Iterable[tuple[str, nn.Parameter]]
@@ -58,13 +61,26 @@ class _Scheduled:
         Returns:
             A rate in [0, lr].
         """
-        warmup = self.warmup_steps or round(self.warmup_ratio * total_steps)
-        done = step - 1
+        warmup, done = self._warmup(total_steps), step - 1
         if done < warmup:
             return self.lr * done / warmup
         if self.schedule == "constant":
             return self.lr
         return self.lr * max(0.0, (total_steps - done) / max(1, total_steps - warmup))
+
+    def _warmup(self, total_steps: int) -> int:
+        return self.warmup_steps or round(self.warmup_ratio * total_steps)
+
+    def warmup_problem(self, total_steps: int) -> str | None:
+        """That the warm-up is as long as the run or longer, in a sentence; None where it ends before."""
+        warmup = self._warmup(total_steps)
+        if warmup < max(total_steps, 1):
+            return None
+        reached = self.lr_at(total_steps, total_steps)
+        return (
+            f"the warm-up of {warmup:,} steps is not over when the run ends after {total_steps:,}: the learning rate "
+            f"reaches {reached:.3g} of {self.lr:.3g} (warmup_steps, warmup_ratio)"
+        )
 
 
 @dataclass(frozen=True)
@@ -217,6 +233,8 @@ class Optimizer:
         self.share = OwnShare(self.named, processes)
         if len(self.share.common) < len(self.named) and not config.elementwise:
             raise ConfigError("optimizer: Adafactor needs whole matrices; processes.sharding=full needs AdamW")
+        if (problem := config.warmup_problem(total_steps)) and (processes is None or processes.is_main):
+            logger.warning("optimizer: %s", problem)
         groups = _groups(self.share.parameters, rates)
         self._inner = config.make(groups) if groups else None
 

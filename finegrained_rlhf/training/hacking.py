@@ -1,6 +1,7 @@
 """Signs that a policy earns reward by the form of its answers instead of their quality.
 
-Compares one validation with the first. Knows means over responses only, as `eval.jsonl` keeps them; a warning is a
+Compares one validation with the first, and looks at its level: text that was degenerate from the beginning changes
+little and is degenerate all the same. Knows means over responses only, as `eval.jsonl` keeps them; a warning is a
 reason to read samples, not a proof.
 """
 
@@ -34,6 +35,12 @@ PERPLEXITY_RISE = 1.3
 """Factor by which the perplexity under the reference must have grown."""
 EMPTY_SHARE = 0.25
 """Below this share of its first value a mean length counts as collapsed."""
+REPETITION_LEVEL = 0.3
+"""Share of repeated 3-grams from which on text counts as degenerate, however it came about."""
+ENDED_LEVEL = 0.5
+"""Share of responses that end by themselves below which most answers are cut off."""
+LENGTH_LEVEL = 2.0
+"""Mean tokens of a response below which there is no answer."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,24 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
     return found
 
 
+def degenerate_form(now: Mapping[str, float]) -> list[str]:
+    """What is wrong with the form of answers whatever it was at first: repeated, cut off or empty text, in numbers.
+
+    Args:
+        now: the metrics of a validation; what it did not measure is not judged.
+    """
+    problems = []
+    if (share := now.get("repetition", 0.0)) >= REPETITION_LEVEL:
+        problems.append(f"{share:.0%} of 3-grams repeat an earlier one of the same answer")
+    if (share := now.get("eos_rate", 1.0)) < ENDED_LEVEL:
+        problems.append(f"only {share:.0%} of answers end by themselves; the others are cut off")
+    if (length := now.get("response_length", LENGTH_LEVEL)) < LENGTH_LEVEL:
+        problems.append(f"answers have {length:.1f} tokens")
+    return problems
+
+
 class HackingWatch:
-    """Warns of each sign once in a run, by the validations that its directory keeps.
+    """Warns of each sign, and of each kind of degenerate text, once in a run, by the validations of its directory.
 
     Args:
         run: of the run; its `eval.jsonl` begins with the first validation.
@@ -99,14 +122,19 @@ class HackingWatch:
     def __init__(self, run: RunDirectory, processes: Processes) -> None:
         self._run, self._processes = run, processes
         self._warned: set[tuple[str, str]] = set()
+        self._degenerate = False
 
     def warn(self, now: Mapping[str, float]) -> None:
-        """Compare a validation's metrics with the first's, and log what looks like reward hacking."""
+        """Compare a validation's metrics with the first's, and log what looks like reward hacking or is degenerate."""
         first = next(iter(read_jsonl(self._run.eval)), now) if self._run.eval.is_file() else now
         for warning in hacking_warnings(first, now):
             if self._processes.is_main and (warning.component, warning.kind) not in self._warned:
                 self._warned.add((warning.component, warning.kind))
                 logger.warning("%s hacking? %s; read the samples in %s", warning.kind, warning.message, self._run.path)
+        problems = degenerate_form(now)
+        if problems and self._processes.is_main and not self._degenerate:
+            self._degenerate = True
+            logger.warning("degenerate text? %s; read the samples in %s", "; ".join(problems), self._run.path)
 
 
 def _components(first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.processes import Processes
 
 _ALIGNED = {"cuda": 8}
@@ -190,7 +191,7 @@ class Sums(Generic[Item]):
             fp64 [n] on the CPU.
         """
         ordered, total = sorted(items, key=lambda item: len(item.ids)), self._none()
-        for start in range(0, len(ordered), size):
+        for start in first_measured(range(0, len(ordered), size)):
             found = self.of(ordered[start : start + size])
             loss(found).backward()  # type: ignore[no-untyped-call]
             total += found.detach().double().cpu()

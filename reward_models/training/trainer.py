@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -103,7 +104,7 @@ class RewardModelTrainer(ModelTrainer):
         share = [examples[i] for i in self.processes.share(len(examples))]
         self.model.train()
         counts = Counts.zero()
-        for micro in in_batches(share, self.batches.micro_batch_size or max(1, items)):
+        for micro in first_measured(list(in_batches(share, self.batches.micro_batch_size or max(1, items)))):
             with self.processes.autocast():
                 loss, found = reward_model_objective(self.model, micro, self.weights)
             (loss / items).backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The shape of the packages: files and rooms that can be read, no circle, one meaning a name, tensor shapes in docstrings."""
+"""The shape of the packages: files and rooms that can be read, no circle, names, tensor shapes in docstrings."""
 
 from __future__ import annotations
 

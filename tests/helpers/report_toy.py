@@ -112,6 +112,8 @@ def write_toy_run(directory: Path) -> Path:
         },
     }
     write_json(directory / "config.yaml", config)  # JSON is YAML
+    write_json(directory / "run.json", {"step": 6, "total_steps": 6, "best_step": 4})
+    write_json(directory / "provenance.json", {"starts": [{"command": ["train_ppo.py"]}]})
     write_lines(directory / "metrics.jsonl", [step_row(step) for step in range(1, 7)])
     write_lines(directory / "eval.jsonl", [validation_row(step) for step in (0, 2, 4, 6)])
     for step in (0, 2, 4, 6):

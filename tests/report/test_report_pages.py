@@ -20,6 +20,7 @@ from report_toy import (
     step_row,
     tags_of,
     text_of,
+    trust,
     validation_row,
     write_lines,
     write_old_run,
@@ -30,11 +31,12 @@ from script_runs import run_script
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
 from finegrained_rlhf.report.charts.curves import reward_curves, training_curves
-from finegrained_rlhf.report.elements.html import escape
-from finegrained_rlhf.report.pages.compare import compare_page, names_of, overlays
+from finegrained_rlhf.report.elements.html import Html, escape
+from finegrained_rlhf.report.pages.compare import compare_page, missing_lines, names_of, overlays
 from finegrained_rlhf.report.pages.overview import components_table, header
 from finegrained_rlhf.report.pages.run import run_page
 from finegrained_rlhf.report.pages.timeline import changed_words, timelines
+from finegrained_rlhf.report.pages.verdict import cautions, degenerate_text
 from finegrained_rlhf.report.runs.measures import mean_true_error, price_measures, reward_measures, true_measures
 from finegrained_rlhf.report.runs.noise import of_component, of_segments, of_total, paired_noise, share_noise
 from finegrained_rlhf.report.runs.record import RunRecord, read_run
@@ -148,6 +150,67 @@ def test_a_run_that_exported_its_initial_policy_says_so(tmp_path: Path) -> None:
     assert row and re.findall(r">([\d.]+)<", row[1]) == ["0.500", "0.500", "0.500"]
 
 
+def test_an_exported_initial_policy_is_judged_by_what_came_after(tmp_path: Path) -> None:
+    """Step 0 → step 0 shows nothing: the form of the last validation stands there, and no green "No sign"."""
+    run = write_toy_run(tmp_path / "run")
+    write_json(run / "policy" / "export.json", {"step": 0})
+    text = text_of(header(read_run(run)))
+    assert "At step 6, the last: length 20.0 → 40.0 tokens" in text and "20.0 → 20.0" not in text
+    rows = [{**row, "eos_rate": 1.0, "response_length": 20.0} for row in read_jsonl(run / "eval.jsonl")]
+    write_lines(run / "eval.jsonl", rows)
+    text = text_of(header(read_run(run)))
+    assert "Is it hacking?Nothing was exported that could be: the policy is the initial one" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"repetition": 0.41}, "41% of 3-grams repeat an earlier one of the same answer."),
+        ({"eos_rate": 0.25}, "Only 25% of answers end by themselves; the others are cut off."),
+        ({"response_length": 0.5}, "Answers have 0.5 tokens."),
+    ],
+)
+def test_degenerate_text_is_said_though_nothing_changed(tmp_path: Path, values: dict[str, float], said: str) -> None:
+    """The same level in every validation: a change alone would see nothing."""
+    run = write_toy_run(tmp_path / "run")
+    level = {"eos_rate": 1.0, "response_length": 20.0}
+    rows = [{**row, **level, "factual_error_rate": 0.2} for row in read_jsonl(run / "eval.jsonl")]
+    write_lines(run / "eval.jsonl", rows)
+    assert "Is it hacking?No sign" in text_of(header(read_run(run)))
+    write_lines(run / "eval.jsonl", [{**row, **values} for row in rows])
+    text = text_of(header(read_run(run)))
+    assert "Is it hacking?Degenerate text" in text and said in text and "No sign" not in text
+
+
+def test_one_answer_to_every_prompt_is_degenerate(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    rows = [response(number, "I do not know.") | {"prompt": f"Question {number}?"} for number in range(8)]
+    write_lines(run / "samples" / "validation_step_4.jsonl", rows)
+    said = degenerate_text(read_run(run))
+    assert said == ["8 of 8 prompts have the same answer, “I do not know.”"]
+    for number in range(5):
+        rows[number] = response(number, f"Answer {number}.") | {"prompt": f"Question {number}?"}
+    write_lines(run / "samples" / "validation_step_4.jsonl", rows)
+    assert degenerate_text(read_run(run)) == []
+
+
+def test_what_takes_the_worth_from_the_numbers_stands_before_them(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    assert cautions(read_run(run)) == []
+    config = json.loads((run / "config.yaml").read_text())
+    config["optimizer"] = {"lr": 0.1, "warmup_steps": 8, "warmup_ratio": 0.0, "schedule": "linear"}
+    write_json(run / "config.yaml", config)
+    counts = {"found": 0, "missed": 20, "false_alarms": 0, "clean": 80}
+    write_json(tmp_path / "models" / "0" / "trust.json", trust(True) | {"confusion": counts})
+    record = read_run(run)
+    assert cautions(record) == [
+        "The reward model of relevance finds no error in every one of 100 segments: it is right in 80%.",
+        "The warm-up of 8 steps is not over when the run ends after 6: the learning rate reaches 0.0625 of 0.1 "
+        "(warmup_steps, warmup_ratio).",
+    ]
+    assert "Before you read the numbers.The reward model of relevance finds" in text_of(header(record))
+
+
 def test_an_early_stop_is_said_on_the_first_screen(tmp_path: Path) -> None:
     run = write_toy_run(tmp_path / "run")
     loop = {"step": 6, "best_step": 4, "best_score": 2.0, "stop_reason": "KL exceeded 10.0 nats <b> in 5 steps"}
@@ -238,6 +301,29 @@ def test_what_a_run_lacks_is_told_in_one_line_each(tmp_path: Path) -> None:
         "length: the component names no" in x for x in lines
     )
     assert "Two. Parts." in re.sub(r"<[^>]+>", "", page)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("run.json", "{", "run.json is damaged"),
+        ("run.json", "[1]", "run.json is damaged (expected a JSON object, got list)"),
+        ("run.json", "{}", "run.json is empty: how far the run is"),
+        ("provenance.json", "", "provenance.json is damaged"),
+        ("provenance.json", "{}", "provenance.json is empty: which commands, code and data made the run is unknown."),
+        ("provenance.json", None, "There is no provenance.json"),
+        ("metrics.jsonl", "", "metrics.jsonl is empty."),
+    ],
+)
+def test_a_damaged_record_of_the_run_is_named(tmp_path: Path, name: str, content: str | None, said: str) -> None:
+    run = write_toy_run(tmp_path / "run")
+    assert read_run(run).missing == []
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content, encoding="utf-8")
+    record = read_run(run)
+    assert any(line.startswith(said) for line in record.missing), record.missing
+    assert said in text_of(missing_lines({"a": record}) or Html())
 
 
 def test_the_reward_models_are_found_where_the_run_was_started(tmp_path: Path) -> None:

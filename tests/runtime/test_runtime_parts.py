@@ -76,6 +76,7 @@ def test_the_schedule_is_the_usual_one(schedule: str, warmup: int) -> None:
 
 def test_the_schedule_by_hand() -> None:
     config = OptimizerConfig(lr=1.0, warmup_ratio=0.2)  # 2 of 10 steps
+    assert config.warmup_problem(10) is None
     rates = [config.lr_at(step, 10) for step in range(1, 11)]
     assert rates == pytest.approx([0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
 
@@ -92,6 +93,20 @@ def descend(model: nn.Module, optimizer, steps: range) -> list[float]:  # type: 
         (model(inputs) ** 2).mean().backward()
         norms.append(optimizer.step(step))
     return norms
+
+
+def test_a_warm_up_that_does_not_end_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """In 4 steps of a warm-up of 8 the rate rises to 3/8 of 0.8, and an optimizer says so when it is made."""
+    config = OptimizerConfig(lr=0.8, warmup_steps=8)
+    problem = config.warmup_problem(4)
+    assert problem is not None and problem.startswith("the warm-up of 8 steps is not over when the run ends after 4")
+    assert "reaches 0.3 of 0.8" in problem and config.warmup_problem(9) is None
+    assert OptimizerConfig(lr=0.8).warmup_problem(0) is None
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    config.build([("a", parameter)], 9)
+    assert not caplog.messages
+    config.build([("a", parameter)], 4)
+    assert caplog.messages == [f"optimizer: {problem}"]
 
 
 def test_one_update_by_hand() -> None:

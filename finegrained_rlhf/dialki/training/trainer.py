@@ -23,6 +23,7 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.model.objective import LossConfig, Parts, objective
 from finegrained_rlhf.models.dropout import set_dropout
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -127,7 +128,7 @@ class KnowledgeTrainer(ModelTrainer):
         micro = self.batches.micro_batch_size or max(1, len(mine))
         parts = self.no_parts()
         self.model.train()
-        for start in range(0, len(mine), micro):
+        for start in first_measured(range(0, len(mine), micro)):
             with self.processes.autocast():
                 loss, found = self.loss(mine[start : start + micro], step)
             (loss / size).backward()  # type: ignore[no-untyped-call]

@@ -5,15 +5,18 @@ Knows prompt files and model directories. Trains nothing and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.inputs.prompts import read_prompts
+from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.models.loading import (
     ValueConfig,
     check_vocabulary,
@@ -23,6 +26,7 @@ from finegrained_rlhf.models.loading import (
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.chat import PromptConfig, recorded_prompt
 
 _FILES = ("data", "validation_data")
@@ -58,6 +62,8 @@ def configuration(case: Case) -> Iterator[Finding]:
         yield Finding("warn", f"a negative reward weight: {weights}", mend)
     else:
         yield Finding("pass", f"all keys bind; weights {weights}")
+    if case.job.total_steps and (problem := case.job.optimizer.warmup_problem(case.job.total_steps)):
+        yield Finding("warn", problem, "optimizer.warmup_steps: fewer; or total_steps: more")
 
 
 # Data ---------------------------------------------------------------------------------------------------------------
@@ -156,6 +162,9 @@ def models(case: Case) -> Iterator[Finding]:
         try:
             scorer.setup(case.processes.device)
             yield _scorer(name, scorer)
+            if problem := uninformative(_trust(scorer)):
+                mend = f"reward.components.{name}.path: a model that was trained longer, or on more labels"
+                yield Finding("warn", f"{name}: by its trust.json it {problem}", mend)
         except Exception as error:
             yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_mend(name, str(error))}{case.hint}")
 
@@ -215,6 +224,17 @@ def _scorer(name: str, scorer: Any) -> Finding:
         if (value := getattr(scorer, key, None)) is not None:
             what += f", {key} {value:.3g}" if isinstance(value, float) else f", {key} {value}"
     return Finding("pass", what)
+
+
+def _trust(scorer: Any) -> Mapping[str, Any]:
+    """What the run of a reward model says of its quality; empty where it says nothing."""
+    path = getattr(scorer, "path", None)
+    if not isinstance(path, str):
+        return {}
+    files = (RunDirectory(folder).trust for folder in (Path(path), Path(path).parent))
+    file = next((file for file in files if file.is_file()), None)
+    trust = None if file is None else read_json(file)
+    return trust if isinstance(trust, Mapping) else {}
 
 
 def _scorer_mend(name: str, problem: str) -> str:

@@ -72,8 +72,8 @@ def number(value: Any, digits: int = 3) -> str:
         shown = f"{value:.1f}"
     else:
         shown = f"{value:.{digits}f}"
-        if float(shown) == 0 and abs(value) >= 1e-6:
-            shown = f"{value:.1e}"
+        if float(shown) == 0:  # a zero has no sign
+            shown = f"{value:.1e}" if abs(value) >= 1e-6 else f"{0.0:.{digits}f}"
     return shown.replace("-", MINUS)
 
 

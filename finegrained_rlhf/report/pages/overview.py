@@ -13,6 +13,7 @@ from finegrained_rlhf.report.elements.page import heading_row, table
 from finegrained_rlhf.report.pages.verdict import (
     answers_to_three_questions,
     between,
+    cautions_box,
     policy_name,
     price_line,
     warnings_box,
@@ -29,6 +30,7 @@ def header(record: RunRecord) -> Html:
         el("h1", isolated(record.name)),
         el("p", *_about(record), class_="about"),
         _stopped(record),
+        cautions_box(record),
         answers_to_three_questions(record),
         warnings_box(record),
     )

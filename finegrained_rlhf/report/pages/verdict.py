@@ -5,10 +5,13 @@ Knows measures and how to word them. Knows no task.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
 from finegrained_rlhf.report.runs.measures import (
     ENDED,
@@ -24,15 +27,21 @@ from finegrained_rlhf.report.runs.measures import (
     true_error_measure,
     true_measures,
 )
+from finegrained_rlhf.report.runs.noise import FEWEST
 from finegrained_rlhf.report.runs.record import Row, RunRecord
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.training.hacking import (
     EOS_DROP,
     LENGTH_CHANGE,
     PERPLEXITY_RISE,
     REPETITION_RISE,
     HackingWarning,
+    degenerate_form,
     hacking_warnings,
 )
+
+SAME_ANSWER = 0.5
+"""Share of different prompts with one and the same answer from which on the policy does not read them."""
 
 
 def answers_to_three_questions(record: RunRecord) -> Html:
@@ -76,6 +85,31 @@ def warnings_box(record: RunRecord) -> Html | None:
         el("li", el("b", warning.kind), f", step {step}: ", isolated(warning.message), ".") for step, warning in found
     ]
     return el("div", el("b", "Signs of reward hacking. Read the answers."), el("ul", *lines), class_="warnings")
+
+
+def cautions(record: RunRecord) -> list[str]:
+    """What makes a run's numbers worth little, whichever way they fall: its schedule and its reward models."""
+    lines = [
+        f"The reward model of {name} {problem}."
+        for name, trust in record.trust.items()
+        if (problem := uninformative(trust))
+    ]
+    total = record.setting("total_steps") or record.state.total_steps
+    schedule = {name: record.setting("optimizer", name) for name in ("lr", "warmup_steps", "warmup_ratio", "schedule")}
+    if is_number(total) and all(value is not None for value in schedule.values()):
+        try:
+            problem = OptimizerConfig(**schedule).warmup_problem(int(total))
+        except (ConfigError, TypeError):  # of another version, or damaged
+            problem = None
+        if problem:
+            lines.append(f"{problem[0].upper()}{problem[1:]}.")
+    return lines
+
+
+def cautions_box(record: RunRecord) -> Html | None:
+    """The cautions; nothing where there is none."""
+    lines = [el("li", isolated(line)) for line in cautions(record)]
+    return el("div", el("b", "Before you read the numbers."), el("ul", *lines), class_="warnings") if lines else None
 
 
 def duration(value: float) -> str:
@@ -152,28 +186,55 @@ def _at_what(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
 
 
 def _hacking(record: RunRecord) -> tuple[str, str, list[list[Any]]]:
+    """Signs are changes; degenerate text is a level, and never "no sign" because the run began with it."""
     found = found_warnings(record)
     shown_at = int(record.best["step"]) if record.best else -1
     now = [warning for step, warning in found if step == shown_at]
     goodhart = _against_truth(record)
-    if len(record.validations) < 2:
-        word, kind = "Not known", ""
-    elif goodhart is not None and goodhart[0]:
+    problems = degenerate_text(record)
+    if goodhart is not None and goodhart[0]:
         word, kind = "Yes: the reward rose and the truth did not", "bad"
     elif now:
         word, kind = f"Perhaps: {len(now)} sign{'s' * (len(now) > 1)}", "bad"
+    elif problems:
+        word, kind = "Degenerate text", "bad"
+    elif len(record.validations) < 2:
+        word, kind = "Not known", ""
     elif found:
         word, kind = f"Not the exported policy; {len(found)} sign{'s' * (len(found) > 1)} later", ""
+    elif record.is_initial:
+        word, kind = "Nothing was exported that could be: the policy is the initial one", ""
     else:
         word, kind = "No sign", "good"
-    lines: list[list[Any]] = [_form(record)]
+    lines: list[list[Any]] = [[f"{problem.capitalize()}."] for problem in problems]
+    lines.append(_form(record))
     if goodhart is not None:
         lines.append([goodhart[1]])
     return word, kind, [line for line in lines if line]
 
 
+def degenerate_text(record: RunRecord) -> list[str]:
+    """What is wrong with the form of the shown policy's answers, and whether it gives many prompts the same one."""
+    if record.best is None:
+        return []
+    problems = degenerate_form({key: value for key, value in record.best.items() if is_number(value)})
+    answers = {answer.prompt: answer.text.strip() for answer in record.answers.get(int(record.best["step"]), ())}
+    if len(answers) >= FEWEST:
+        text, times = Counter(answers.values()).most_common(1)[0]
+        if times / len(answers) >= SAME_ANSWER:
+            problems.append(f"{times} of {len(answers)} prompts have the same answer, “{_beginning(text)}”")
+    return problems
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
 def _form(record: RunRecord) -> list[Any]:
-    """Length, repetition, endings and KL, each with the change from which on it is a sign."""
+    """Length, repetition, endings and KL, each with the change from which on it is a sign.
+
+    At the exported policy; where that is the initial one, at the last validation, since nothing changed otherwise.
+    """
     measures = {measure.name: measure for measure in price_measures(record)}
     limit = record.setting("ppo", "kl", "limit")
     rows = [
@@ -185,10 +246,13 @@ def _form(record: RunRecord) -> list[Any]:
     ]
     parts = []
     for name, word, unit, sign, digits in rows:
-        if (m := measures.get(name)) is not None and m.first is not None and m.after is not None:
+        measure = measures.get(name)
+        after = None if measure is None else measure.last if record.is_initial else measure.after
+        if measure is not None and measure.first is not None and after is not None:
             note = f" ({sign})" if name == KL else f" (a sign from {sign})"
-            parts.append(join(word, " ", _numbers(m, digits), unit, note))
-    return [*between(parts, "; "), "."] if parts else []
+            parts.append(join(word, " ", _pair(measure.first, after, digits), unit, note))
+    when = f"At step {record.validations[-1]['step']}, the last: " if record.is_initial else ""
+    return [when, *between(parts, "; "), "."] if parts else []
 
 
 def _against_truth(record: RunRecord) -> tuple[bool, Any] | None:
@@ -219,8 +283,11 @@ def _said(measure: Measure) -> Html:
 
 
 def _numbers(measure: Measure, digits: int) -> Html:
-    pair = el("b", number(measure.first, digits)), " → ", el("b", number(measure.after, digits))
-    return el("span", *pair, class_="pair")
+    return _pair(measure.first, measure.after, digits)
+
+
+def _pair(first: float | None, after: float | None, digits: int) -> Html:
+    return el("span", el("b", number(first, digits)), " → ", el("b", number(after, digits)), class_="pair")
 
 
 def _complete(row: Row) -> bool:

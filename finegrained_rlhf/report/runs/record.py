@@ -140,6 +140,7 @@ def read_run(path: str | Path) -> RunRecord:
     _note_samples(samples, answers, missing)
     marks = read_marks(run)
     samples, answers = _with_marks(samples, marks), _with_marks(answers, marks)
+    _note_damage(run, missing)
     drift = _read_optional(run.drift)
     if drift is None:
         missing.append("There is no drift.json: agreement of the reward models with an oracle was not measured.")
@@ -209,6 +210,8 @@ def _read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
             raise
         rows = [json.loads(line) for line in text.split("\n")[:-1] if line.strip()]
         missing.append(f"The last line of {path.name} is not complete and was left out.")
+    if not rows:
+        missing.append(f"{path.name} is empty.")
     for number, row in enumerate(rows):
         if not is_number(row.get("step")):
             raise DataError("expected a number", file=path, record=number, field="step")
@@ -225,6 +228,25 @@ def _with_marks(
     steps: Mapping[int, Sequence[SampleRecord]], marks: Mapping[tuple[str, str], Sequence[OracleMark]]
 ) -> dict[int, list[SampleRecord]]:
     return {step: [replace(row, marks=marks.get((row.id, row.text))) for row in rows] for step, rows in steps.items()}
+
+
+def _note_damage(run: RunDirectory, missing: list[str]) -> None:
+    """A line for each record of the run itself that is not there, is empty or cannot be read."""
+    records = {
+        run.state: "how far the run is and why it ended is read from its checkpoints",
+        run.provenance: "which commands, code and data made the run is unknown",
+    }
+    for path, without in records.items():
+        if not path.is_file():
+            missing.append(f"There is no {path.name}: {without}.")
+            continue
+        try:
+            empty = not _read_optional(path)
+        except DataError as error:
+            missing.append(f"{path.name} is damaged ({error.problem}): {without}.")
+        else:
+            if empty:
+                missing.append(f"{path.name} is empty: {without}.")
 
 
 def _note_samples(samples: Mapping[int, Any], answers: Mapping[int, Any], missing: list[str]) -> None:

@@ -29,6 +29,7 @@ from finegrained_rlhf.runtime.loop.checkpoints import (
     complete,
     reporting_full_disk,
 )
+from finegrained_rlhf.runtime.loop.forecast import first_step
 from finegrained_rlhf.runtime.loop.start import EXPORT_RECORD, Start, exported_step, find_start, make_ready
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.loop.writing import BackgroundWriter, Writing
@@ -138,6 +139,9 @@ class _Loop:
 
     def _train(self, state: LoopState) -> LoopState:
         with TrainingProgress(self.config.total_steps, state.step, shown=self.processes.is_main) as progress:
+            if not self._finished(state):
+                with first_step(self.config.total_steps - state.step, self.processes.is_main):
+                    state = self._step(replace(state, step=state.step + 1), progress)
             while not self._finished(state):
                 state = self._step(replace(state, step=state.step + 1), progress)
         return state

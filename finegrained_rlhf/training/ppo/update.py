@@ -16,6 +16,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch, rounds_together, stand_in
@@ -147,7 +148,10 @@ class PPOUpdate:
         rounds = rounds_together(len(batches), self._processes)
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
-            gaps = [self._backward(experience, batch, counts, metrics, beta, first=epoch == 0) for batch in batches]
+            gaps = [
+                self._backward(experience, batch, counts, metrics, beta, first=epoch == 0)
+                for batch in first_measured(batches, self._config.epochs)
+            ]
             for _ in range(rounds - len(batches)):
                 self._backward_of_nothing()
             self._optimizer.sum_gradients()

@@ -25,6 +25,7 @@ from finegrained_rlhf.rl.kl import log_ratio_kl
 from finegrained_rlhf.rl.self_critical import weighted_kl_loss, weighted_likelihood_loss
 from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import check_finite
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
@@ -190,10 +191,14 @@ class SelfCriticalTrainer(PolicyTrainer):
         measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
         sums = dict.fromkeys(_LOSSES, torch.zeros((), dtype=torch.float64, device=self.policy.device))
         prompts = {number: e.prompt for number, e in enumerate(mine)}
-        for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device):
-            for batch in micro_batches(group, self.config.micro_batch_prompts, self.config.micro_batch_tokens):
-                found = self._backward(group, batch, measured)
-                sums = {name: sums[name] + found.get(name, 0.0) for name in _LOSSES}
+        batches = [
+            (group, batch)
+            for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device)
+            for batch in micro_batches(group, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+        ]
+        for group, batch in first_measured(batches):
+            found = self._backward(group, batch, measured)
+            sums = {name: sums[name] + found.get(name, 0.0) for name in _LOSSES}
         self.optimizer.sum_gradients()
         self._largest_ratio = {} if measured is None else measured.largest(self.processes)
         metrics.add("loss/rl", sums["rl"] * rewarded / alpha, len(places))

@@ -26,6 +26,7 @@ from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.sharded import shard_layers, whole_weights
+from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
@@ -104,7 +105,7 @@ def backward_cross_entropy(
     total = torch.zeros(1, dtype=torch.float64, device=policy.device)
     parts = math.ceil(len(ordered) / micro_batch_size)
     rounds = rounds_together(parts, processes)
-    for start in range(0, len(ordered), micro_batch_size):
+    for start in first_measured(range(0, len(ordered), micro_batch_size)):
         part = ordered[start : start + micro_batch_size]
         ids, mask = pad_rows([item.answer_ids for item in part], policy.pad_id)
         places = mask.flatten().nonzero().squeeze(1)

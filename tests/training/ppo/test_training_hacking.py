@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from finegrained_rlhf.training.hacking import hacking_warnings
+from finegrained_rlhf.core.files import write_jsonl
+from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.hacking import HackingWatch, degenerate_form, hacking_warnings
 
 
 def validation(
@@ -91,3 +96,23 @@ def test_text_that_the_reference_finds_unlikely_is_a_sign() -> None:
 def test_a_component_unknown_to_the_first_validation_is_passed_over() -> None:
     first = {key: value for key, value in validation().items() if "facts" not in key}
     assert hacking_warnings(first, validation(facts=9.0, length=99.0)) == []
+
+
+def test_a_level_is_degenerate_whatever_it_was_at_first() -> None:
+    """Each limit from both sides."""
+    assert degenerate_form(validation(repetition=0.29, eos=0.5, length=2.0)) == []
+    assert degenerate_form(validation(repetition=0.3)) == ["30% of 3-grams repeat an earlier one of the same answer"]
+    assert degenerate_form(validation(eos=0.49)) == ["only 49% of answers end by themselves; the others are cut off"]
+    assert degenerate_form(validation(length=1.5)) == ["answers have 1.5 tokens"]
+    assert degenerate_form({"score": 1.0}) == []
+
+
+def test_degenerate_text_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, now = RunDirectory(tmp_path), validation(repetition=0.5)
+    write_jsonl(run.eval, [now])
+    watch = HackingWatch(run, Processes())
+    for _ in range(2):
+        watch.warn(now)
+    assert [message.split(";")[0] for message in caplog.messages] == [
+        "degenerate text? 50% of 3-grams repeat an earlier one of the same answer"
+    ]
