@@ -4,7 +4,8 @@ Knows files of lines and that an id occurs once. Does not know what a line says 
 indexes.
 
 A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one form,
-and the files of a directory may have different ones. Blank lines are skipped.
+and the files of a directory may have different ones. A directory that holds none itself is read with all its folders,
+as QReCC's passages lie in `commoncrawl/`, `wayback/` and `wayback-backfill/`. Blank lines are skipped.
 
 An id is not blank; white space in it is part of it (`runs` says how TREC files hold it). A passage has one span, its
 whole text, which may be blank: such a passage is never found by its words.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +62,8 @@ class CorpusScan:
     Attributes:
         passages: their number.
         fingerprint: hexadecimal; two corpora whose files have the same bytes have the same one.
-        files: name, bytes and time of the last change (ns) of each file, to see cheaply whether it is still the same.
+        files: name (below the directory), bytes and time of the last change (ns) of each file, to see cheaply whether
+            it is still the same.
     """
 
     passages: int
@@ -87,6 +89,8 @@ def id_hash(text: str) -> int:
 class Corpus:
     """The passages of a file, or of all files of a directory with `CORPUS_SUFFIXES`, in the order of their names.
 
+    Where a directory holds no such file, the files in its folders, at any depth, are the corpus.
+
     Attributes:
         path: as given.
         parts: the files.
@@ -99,9 +103,9 @@ class Corpus:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.is_dir():
-            parts = sorted(file for file in self.path.iterdir() if is_corpus_file(file) and file.is_file())
+            parts = _corpus_files(self.path.iterdir()) or _corpus_files(self.path.rglob("*"))
             if not parts:
-                raise DataError(f"holds no {_SAID} file", file=self.path)
+                raise DataError(f"holds no {_SAID} file, nor does any folder in it", file=self.path)
         elif self.path.is_file():
             parts = [self.path]
             if not is_corpus_file(self.path):
@@ -165,7 +169,12 @@ class Corpus:
         Raises:
             DataError: naming file, line and field: a broken line, an id that occurs twice, no passage at all.
         """
-        files = tuple((part.name, found.st_size, found.st_mtime_ns) for part in self.parts for found in (part.stat(),))
+        folder = self.path if self.path.is_dir() else self.path.parent
+        files = tuple(
+            (part.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns)
+            for part in self.parts
+            for found in (part.stat(),)
+        )
         if known is not None and known.files == files:
             return known
         hashes = array("Q")
@@ -219,6 +228,10 @@ class Corpus:
                 except DataError as error:
                     raise error.at(file=f"{path}:{number}") from None
                 yield passage, Place(start.part, offset, number + 1)
+
+
+def _corpus_files(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if is_corpus_file(path) and path.is_file())
 
 
 def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -112,6 +112,21 @@ def test_topiocqa(tmp_path: Path) -> None:
     assert report["notes"] == {"no gold passage": 0}
 
 
+def test_topiocqa_as_json_lines(tmp_path: Path) -> None:
+    lines = tmp_path / "topiocqa_train.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in topiocqa_rows()), encoding="utf-8")
+    whole = RewriteData(write(tmp_path / "t.json", topiocqa_rows()), "topiocqa").read()
+    assert RewriteData(str(lines), "topiocqa").read().examples == whole.examples
+    lines.write_text(json.dumps(topiocqa_rows()[0]) + '\n{"Conversation_no": 4}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"topiocqa_train\.jsonl, record 1.*Context"):
+        RewriteData(str(lines), "topiocqa").read()
+
+
+def test_a_file_of_cast_2022_read_as_cast_is_told_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"record 132, field turn\[0\]: a turn of CAsT 2022, which format cast22 reads"):
+        RewriteData(write(tmp_path / "t.json", cast22_paths()), "cast").read()
+
+
 def test_topiocqa_without_topic_or_passage(tmp_path: Path) -> None:
     """The article stands in the passage's title; without either, neither gold nor a shift is known."""
     rows = topiocqa_rows()

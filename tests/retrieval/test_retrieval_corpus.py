@@ -54,6 +54,21 @@ def test_a_directory_is_read_in_the_order_of_names_and_can_be_taken_up_anywhere(
         corpus.find(["a", "y", "x"])
 
 
+def test_a_directory_without_files_is_read_with_all_its_folders(tmp_path: Path) -> None:
+    """As QReCC's passages lie; files of the same name in two folders are told apart when a scan is taken up again."""
+    for name, id in (("wayback", "c"), ("commoncrawl", "a"), ("wayback-backfill/deeper", "b")):
+        (tmp_path / name).mkdir(parents=True)
+        write(tmp_path / name / "part-00.jsonl", {"id": id, "contents": "A page.\nIts text."})
+    corpus = Corpus(tmp_path)
+    assert {item.id: (item.title, item.text) for item in corpus} == dict.fromkeys("abc", ("A page.", "Its text."))
+    names = ["commoncrawl/part-00.jsonl", "wayback/part-00.jsonl", "wayback-backfill/deeper/part-00.jsonl"]
+    scan = corpus.scan(progress=False)
+    assert sorted(name for name, _, _ in scan.files) == sorted(names)
+    assert Corpus(tmp_path).scan(scan, progress=False) is scan
+    write(tmp_path / "top.jsonl", passage("d"))
+    assert [item.id for item in Corpus(tmp_path)] == ["d"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -85,6 +85,28 @@ def test_the_title_of_pyserinis_contents(tmp_path: Path, contents: str, title: s
 
 
 @pytest.mark.parametrize(
+    ("row", "title"),
+    [
+        ({"title": "Goat", "sub_title": "Milk and cheese"}, "Goat [SEP] Milk and cheese"),
+        ({"title": "Goat", "sub_title": None}, "Goat"),
+        ({"title": "Goat", "sub_title": " "}, "Goat"),
+        ({"title": "", "sub_title": "Milk and cheese"}, "Milk and cheese"),
+    ],
+)
+def test_the_section_follows_the_title_as_in_topiocqas_gold_titles(
+    row: dict[str, object], title: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", **row, "contents": "Of milk.\nAnd more."}))
+    assert list(Corpus(tmp_path)) == [Passage.uncut("1", "Of milk.\nAnd more.", title)]
+
+
+def test_a_section_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", "title": "Goat", "sub_title": 3, "contents": "x"}))
+    with pytest.raises(DataError, match=r"c\.jsonl:1, field sub_title: expected a string or nothing, got int"):
+        list(Corpus(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("first", "second", "message"),
     [
         (

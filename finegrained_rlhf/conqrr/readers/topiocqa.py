@@ -1,7 +1,7 @@
 """TopiOCQA: conversations over Wikipedia whose questions change the topic, with answers and one gold passage each.
 
-Knows the published files (`topiocqa_train.json`, `topiocqa_dev.json`). They have no human rewrites. Does not know
-passages' texts beyond their ids.
+Knows the published files (`topiocqa_train.json`, `topiocqa_dev.json`), and the same records as JSON lines, as on the
+Hugging Face Hub (`topiocqa_train.jsonl`). They have no human rewrites. Does not know passages' texts beyond their ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finegrained_rlhf.conqrr.readers.base import (
 )
 from finegrained_rlhf.core.checks import as_object, get_field, require, require_text, text_list
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 
 NO_PASSAGE = "no gold passage"
@@ -38,7 +38,7 @@ def read_topiocqa(path: str | Path) -> RewriteReading:
     Raises:
         DataError: naming file, record (from 0) and field.
     """
-    rows = read_json(path)
+    rows = read_jsonl(path) if Path(path).suffix == ".jsonl" else read_json(path)
     if not isinstance(rows, list):
         raise DataError(f"expected a JSON array of records, got {type(rows).__name__}", file=path)
     conversations: dict[str, dict[int, PublishedTurn]] = {}

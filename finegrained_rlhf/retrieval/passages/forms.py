@@ -4,7 +4,8 @@ Knows lines and files. Does not know that ids occur once, or where in a corpus a
 
 `.jsonl` files hold one object a line in one of three forms, which the first line of the file decides: ours,
 `{"id", "text", "title"}`; BEIR's, `{"_id", "text", "title"}` (Thakur et al. 2021); Pyserini's, `{"id", "contents"}`,
-whose contents have the title in their first line where they have several. The title may be absent.
+whose contents have the title in their first line where they have several. The title may be absent. A `sub_title`, as
+TopiOCQA's corpus has it for the section, follows the title behind `[SEP]`, as in the titles of its gold passages.
 
 `.tsv` files hold `id`, `text` and perhaps `title`, as they stand; where the first line is `id⇥text⇥title`, the file is
 one of DPR's, whose fields may be quoted (with quotes inside doubled).
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.dialogue.records import Passage
+from finegrained_rlhf.dialogue.records import PART_SEPARATOR, Passage
 
 CORPUS_SUFFIXES = (".jsonl", ".tsv", ".jsonl.gz", ".tsv.gz")
 """How the names of a corpus's files end."""
@@ -119,12 +120,21 @@ def _parse_json(form: str, line: str) -> Passage:
         if not isinstance(row.get(field), str):
             given = f"got {type(row[field]).__name__}" if field in row else "it is missing"
             raise DataError(f"expected a string, {given}", field=field)
-    title, text = row.get("title") or "", row[text_field]
-    if not isinstance(title, str):
-        raise DataError(f"expected a string or nothing, got {type(title).__name__}", field="title")
+    title, text = _joined_title(row), row[text_field]
     if form == "Pyserini's" and not title:
         title, text = _titled(text)
     return _passage(row[id_field], text, title, id_field)
+
+
+def _joined_title(row: Mapping[str, Any]) -> str:
+    """`title`, and `sub_title` behind it where there is one."""
+    titles = []
+    for field in ("title", "sub_title"):
+        title = row.get(field) or ""
+        if not isinstance(title, str):
+            raise DataError(f"expected a string or nothing, got {type(title).__name__}", field=field)
+        titles.append(title)
+    return PART_SEPARATOR.join(filter(str.strip, titles)) if titles[1].strip() else titles[0]
 
 
 def _titled(contents: str) -> tuple[str, str]:

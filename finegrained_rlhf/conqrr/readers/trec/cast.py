@@ -74,6 +74,7 @@ def _turns(
     for i, item in enumerate(as_list(get_field(topic, "turn"), "turn")):
         field = f"turn[{i}]"
         item = as_object(item, field)
+        require(not _is_cast22(item), "a turn of CAsT 2022, which format cast22 reads", field)
         number = as_turn(get_field(item, "number", f"{field}."), f"{field}.number")
         require(not turns or number > turns[-1].turn, f"expected turns in rising order, got {number}", field)
         question = require_text(get_field(item, "raw_utterance", f"{field}."), f"{field}.raw_utterance").strip()
@@ -87,6 +88,11 @@ def _turns(
         turns.append(PublishedTurn(number, history, question, rewrite, answer, gold, source="trec", grades=grades))
         history = (*history, question, answer or "")
     return turns
+
+
+def _is_cast22(turn: Mapping[str, Any]) -> bool:
+    """Whether a turn is one of CAsT 2022: its number names a place in a tree (`1-1`), its question is `utterance`."""
+    return "raw_utterance" not in turn and "utterance" in turn
 
 
 def read_resolved(path: str | Path) -> dict[str, str]:
