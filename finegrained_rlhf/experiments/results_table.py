@@ -101,7 +101,7 @@ class ResultsTable(Results):
 
     title: ClassVar[str]
     about: ClassVar[str]
-    """What was measured on what, in a sentence or two."""
+    """What was measured on what, in a sentence or two; `{NAME}` is the experiment's setting of that name."""
     world: ClassVar[str]
     """Where the numbers come from, as the page names it."""
     runs: ClassVar[tuple[str, ...]]
@@ -182,7 +182,7 @@ class ResultsTable(Results):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """The first paragraph of the page, after how it was made."""
-        return self.about
+        return self.about.format_map((result.get("configuration") or {}).get("settings", {}))
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""

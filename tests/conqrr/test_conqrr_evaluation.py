@@ -299,7 +299,7 @@ def test_the_table(folder: Path) -> None:
     assert page.startswith(
         "# Title\n\nGenerated from the JSON file of the same name; do not edit. About.\n\n`a command`"
     )
-    assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`." in page
+    assert "## Mills\n\n2 questions, 4 passages, bm25, 100 hits a query, form `updated`. Read: 1 dialogues," in page
     assert result["settings"]["title"] == "Title" and result["evaluations"]["Mills"]["settings"]["k"] == 100
     assert result["evaluations"]["Mills"]["systems"]["rewrite"]["overall"]["mrr"] == 1.0
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]

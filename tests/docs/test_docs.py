@@ -59,7 +59,7 @@ def anchors(page: Path) -> set[str]:
 
 def written_by_an_experiment(target: Path) -> bool:
     """Result pages are generated: an experiment names the JSON file beside them."""
-    results = f"docs/results/{target.parent.name}/{target.stem}.json"
+    results = f"${{results_dir}}/{target.parent.name}/{target.stem}.json"
     return any(results in path.read_text(encoding="utf-8") for path in (ROOT / "conf/pipeline").rglob("*.yaml"))
 
 

@@ -202,6 +202,18 @@ def test_every_kind_of_step_of_a_pipeline_binds() -> None:
         build_step(step)
 
 
+def test_results_lie_below_the_output_directory_unless_told_otherwise() -> None:
+    for pipeline in PIPELINES:
+        collect = OmegaConf.load(CONF / "pipeline" / f"{pipeline}.yaml").get("collect")
+        if collect is not None:
+            output = OmegaConf.to_container(collect, resolve=False)["output"]  # type: ignore[index,call-overload]
+            assert output.startswith(("${results_dir}/", "${output_dir}/")), pipeline
+    words = ["pipeline=conqrr/canard", "output_dir=own"]
+    assert compose("run_experiment", overrides=words).collect.output == "own/results/conqrr/canard.json"
+    told = compose("run_experiment", overrides=[*words, "results_dir=docs/results"])
+    assert told.collect.output == "docs/results/conqrr/canard.json"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_every_step_of_a_pipeline_binds(pipeline: str) -> None:

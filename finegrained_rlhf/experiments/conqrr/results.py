@@ -99,8 +99,17 @@ def _overall(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:
     retriever, form = evaluation["retriever"], evaluation["metrics"]["form"]
     return (
         f"{turns:,} questions, {retriever['passages']:,} passages, {retriever['kind']}, {evaluation['k']} hits a "
-        f"query, form `{form}`.\n\n{markdown_table(rows, [*rows[0]]).strip()}"
+        f"query, form `{form}`.{_data_read(evaluation.get('data'))}\n\n{markdown_table(rows, [*rows[0]]).strip()}"
     )
+
+
+def _data_read(report: Mapping[str, Any] | None) -> str:
+    """What the file of questions held, by the report of its reader; empty where there is none, as in older files."""
+    if report is None:
+        return ""
+    counts = f" Read: {report['dialogues']:,} dialogues, {report['examples']:,} questions, {report['answers']:,} with an answer"
+    others = {**report["notes"], **report["skipped"]}
+    return "; ".join([counts, *(f"{reason}: {count:,}" for reason, count in others.items() if count)]) + "."
 
 
 def _groups(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> str:

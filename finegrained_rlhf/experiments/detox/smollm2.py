@@ -54,7 +54,7 @@ class RealPromptsTable(CurvesTable):
     baseline: ClassVar[str] = BASE
     columns: ClassVar[tuple[str, ...]] = tuple(COLUMNS)
     about: ClassVar[str] = (
-        "SmolLM2-135M-Instruct continues non-toxic prompts of a published sample of 4,000, four times each, by "
+        "SmolLM2-135M-Instruct continues non-toxic prompts of a published sample, four times each, by "
         "nucleus sampling (p 0.9, 48 tokens). Two classifiers (MiniLM) learnt the published scores of other "
         "prompts and their continuations: `reward`, which training optimises and by which `best_of` chooses among "
         "four draws, and `held_out`, of prompts that the first has not seen. What steers the policy learnt from the "

@@ -28,7 +28,7 @@ class Table(ResultsTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """What was measured, and the annotator's noise."""
-        return f"{self.about} Annotator noise {result['annotator_noise']:g}."
+        return f"{super().introduction(result)} Annotator noise {result['annotator_noise']:g}."
 
     def _timed(self) -> dict[str, tuple[str, ...]]:
         return {"table": self.runs, "shared_models": SHARED_RUNS}

@@ -30,7 +30,7 @@ PAPER: Mapping[str, Mapping[str, float]] = {
     "completeness": {"pair_accuracy": 0.709},
     "preference": {"pair_accuracy": 0.572},
 }
-"""The thesis, section 6.3: Longformer-base trained on 2,853 records, on the 500 dev records, of which these are 400."""
+"""The thesis, section 6.3: Longformer-base trained on 2,853 records, on all 500 dev records."""
 PAPER_ROW = "paper: 2,853 records"
 COMPARED = "counts"
 """The baseline that differences are taken from."""
@@ -56,7 +56,6 @@ class RewardModelsTable(Results):
         segmenter: that cuts answers for the baselines, as in the models' training.
     """
 
-    title: ClassVar[str] = "Reward models on 400 records of human feedback"
     about: ClassVar[str] = (
         "QA-FEEDBACK's published dev feedback in folds by question: each model and baseline is trained on the other "
         "folds and measured on the one it never saw; the items of all folds together. Intervals: 95%, bootstrap over "
@@ -66,7 +65,7 @@ class RewardModelsTable(Results):
         "labels are; `length`, `overlap` and `counts` (both) are ridge logistic regressions on counted words, fitted "
         "on the same labels; they count shared words of passages for all kinds. `less counts` is the difference from "
         "the last on the same questions, in balanced accuracy or pair accuracy. A row of fewer questions than the "
-        "baselines' is of fewer folds. The paper's figures are on 500 records, of which these are 400."
+        "baselines' is of fewer folds. The paper's figures are on all 500 dev records."
     )
 
     directory: str
@@ -125,7 +124,8 @@ class RewardModelsTable(Results):
 
     def page(self, result: Mapping[str, Any]) -> str:
         """The page of a results file."""
-        parts = [self.opening(result, self.title, self.about)]
+        records = max(row["questions"] for row in result["rows"])
+        parts = [self.opening(result, f"Reward models on {records:,} records of human feedback", self.about)]
         having = {row["system"] for row in result["rows"]}
         parts += [f"- `{name}`: {words}" for name, words in result["names"].items() if name in having]
         if absent := [f"`{name}` ({words})" for name, words in result["names"].items() if name not in having]:

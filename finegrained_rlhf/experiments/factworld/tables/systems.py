@@ -166,9 +166,9 @@ class FreeFormTable(SystemsTable):
         f"{ON_TEST} Greedy decoding. `{FACT}`: as in figure 6.3. Every question is open: an answer that gives the "
         "auxiliary facts too is more complete, and `completeness` counts them. Gold answers state facts in three "
         "forms, in any order, one or two a sentence, and half of the auxiliary ones; `gold` is the gold answers "
-        "themselves, what faultless imitation of them would reach. `sft` learnt from 3,000 texts of the imperfect "
+        "themselves, what faultless imitation of them would reach. `sft` learnt from texts of the imperfect "
         "writer. `sft_full` goes on from there with the gold answers to all questions that both RLHF systems' feedback "
-        "is on, `sft_few` with 600, as many as people write in the time of that feedback (thesis, section 6.4.1: 15 "
+        "is on, `sft_few` with {gold}, as many as people write in the time of that feedback (thesis, section 6.4.1: 15 "
         "and 6 minutes a question)."
     )
     runs = (FEW, *SystemsTable.runs)
