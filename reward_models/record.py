@@ -87,6 +87,11 @@ class RewardModelRecord:
         return self.definition.density
 
 
+def missing_record(directory: Path) -> ModelError:
+    """What to say of a model without a record."""
+    return ModelError(f"{directory}: no {REWARD_MODEL_RECORD}, so say in the configuration of which kind the model is")
+
+
 def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
     """The record saved beside a model; None where there is none (a model made elsewhere).
 

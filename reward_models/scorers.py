@@ -9,27 +9,85 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
 from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
 from reward_models.encoders.models import RewardModel, error_label_ids, load_reward_model
 from reward_models.encoders.prompts import check_room, passages_for, question_of
 from reward_models.kinds import PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
-from reward_models.record import RewardModelRecord
+from reward_models.record import RewardModelRecord, missing_record, read_reward_model_record
 from reward_models.training.objectives import LEAST_STD
 from reward_models.training.trainer import start_raw_scores
 
 logger = logging.getLogger(__name__)
 
 Granularity = Literal["sub_sentence", "sentence"]
+
+
+def _read_record(path: str, settings: Mapping[str, Any]) -> tuple[RewardModelRecord, dict[str, Any]]:
+    """The record and the configuration of a reward model whose files are whole.
+
+    Raises:
+        ModelError: it is missing or damaged, or nothing says of which kind it is.
+    """
+    directory, config = read_model_files(path, ("model",))
+    check_tokenizer(str(directory))
+    kind = settings.get("kind")
+    record = read_reward_model_record(directory) or (RewardModelRecord(kind) if kind else None)
+    if record is None:
+        raise missing_record(directory)
+    return record, config
+
+
+def _require_segment_model(path: str, record: RewardModelRecord, granularity: str | None) -> SegmentKind:
+    kind = record.definition
+    if not isinstance(kind, SegmentKind):
+        raise ModelError(f"{path}: a {record.kind} model scores whole answers; use SequenceScorer")
+    if granularity is not None and granularity != record.granularity:
+        raise ModelError(
+            f"{path}: a {record.kind} model labels each {record.granularity}, the configuration asks for {granularity}"
+        )
+    return kind
+
+
+def _require_pair_model(path: str, record: RewardModelRecord) -> PairKind:
+    kind = record.definition
+    if not isinstance(kind, PairKind):
+        raise ModelError(f"{path}: a {record.kind} model labels segments; use SegmentScorer")
+    return kind
+
+
+def check_segment_model(path: str, settings: Mapping[str, Any]) -> None:
+    """Require what `SegmentScorer` reads, by the files alone; no weight is read.
+
+    Args:
+        path: model directory, or a run with a model.
+        settings: of the scorer, as they are configured.
+
+    Raises:
+        ModelError: it is missing, damaged or of another kind than the settings say.
+    """
+    record, config = _read_record(path, settings)
+    _require_segment_model(path, record, settings.get("granularity"))
+    try:
+        error_label_ids(config.get("id2label") or {})
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def check_pair_model(path: str, settings: Mapping[str, Any]) -> None:
+    """Require what `SequenceScorer` reads; arguments and errors as of `check_segment_model`."""
+    record, _ = _read_record(path, settings)
+    _require_pair_model(path, record)
 
 
 class _Scorer(ABC):
@@ -125,6 +183,8 @@ class SegmentScorer(_Scorer):
             segments than separators fit, the last segments are not scored and earn nothing.
     """
 
+    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_segment_model}
+
     def __init__(
         self,
         path: ModelPath,
@@ -149,19 +209,11 @@ class SegmentScorer(_Scorer):
         self._segmenter: Segmenter | None = None
 
     def _check(self, model: RewardModel) -> None:
-        record, kind = model.record, model.record.definition
-        if not isinstance(kind, SegmentKind):
-            raise ModelError(f"{self.path}: a {record.kind} model scores whole answers; use SequenceScorer")
-        if self.granularity is not None and self.granularity != record.granularity:
-            raise ModelError(
-                f"{self.path}: a {record.kind} model labels each {record.granularity}, "
-                f"the configuration asks for {self.granularity}"
-            )
-        self._kind = kind
+        self._kind = _require_segment_model(self.path, model.record, self.granularity)
         config = model.model.config
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
-        asked = self._asked_segmenter or record.segmenter
+        asked = self._asked_segmenter or model.record.segmenter
         self._segmenter = shared_segmenter(asked) if isinstance(asked, str) else asked
 
     def segments(self, response: str) -> list[Span]:
@@ -221,6 +273,8 @@ class SequenceScorer(_Scorer):
             its longest segments, counted and logged (`truncate`), or ends the run (`refuse`).
     """
 
+    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_pair_model}
+
     def __init__(
         self,
         path: ModelPath,
@@ -239,9 +293,7 @@ class SequenceScorer(_Scorer):
         self.scale, self.bias, self._mean, self._std = scale, bias, mean, std
 
     def _check(self, model: RewardModel) -> None:
-        record, kind = model.record, model.record.definition
-        if not isinstance(kind, PairKind):
-            raise ModelError(f"{self.path}: a {record.kind} model labels segments; use SegmentScorer")
+        record, kind = model.record, _require_pair_model(self.path, model.record)
         mean = self._mean if self._mean is not None else record.mean
         std = self._std if self._std is not None else record.std
         if mean is None or std is None:

@@ -31,9 +31,10 @@ from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.app import explain_command_line
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
+from finegrained_rlhf.launch.checks.contents import problems_of_contents
 from finegrained_rlhf.launch.checks.experiments import check_experiment
-from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job
-from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable
+from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job, problems
+from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.launcher import follow
@@ -97,27 +98,48 @@ def checked(
     made = check_steps(prepare, "prepare: ", Made())
     if inputs:
         check_inputs(job, made)
-    return build(job)
+    built = build(job)
+    if inputs:
+        _refuse(problems_of_contents(job, made))
+    return built
+
+
+def _refuse(found: Iterable[str], where: str = "") -> None:
+    """Raise ConfigError with all problems in one line, where there are any."""
+    if line := "; ".join(dict.fromkeys(found)):
+        raise ConfigError(f"{where}{line}")
 
 
 def check_steps(steps: Iterable[tuple[str, Mapping[str, Any]]], kind: str, made: Made) -> Made:
     """Compose and check every step that is still to be run, before the first one runs; later ones may read `made`.
 
+    Keys and paths of all steps come first; then, what takes an import, their settings and what their inputs hold.
+
     Raises:
-        ConfigError: what is wrong with which step.
+        ConfigError: what is wrong with which step: all that is, in one line.
     """
+    jobs = []
     for name, step in steps:
         if not ("unless" in step and Path(step["unless"]).exists()):
             try:
-                job = step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
-                job = keys_of_job(job)
-                if not {"best_of", "reward"} <= job.keys() or "_target_" in (job["reward"] or {"_target_": ""}):
-                    check_keys(job)  # else the reward is that of a run which an earlier step may have to make
+                job = keys_of_job(
+                    step["job"] if "job" in step else resolved(_composed(step["script"], tuple(_args(step))))
+                )
                 check_outputs(job)
-                check_inputs(job, made)
             except FineGrainedError as error:
-                raise type(error)(f"{kind}{name}: {error}") from None
+                raise ConfigError(f"{kind}{name}: {error}") from None
+            wants_reward = {"best_of", "reward"} <= job.keys() and "_target_" not in (job["reward"] or {"_target_": ""})
+            if not wants_reward:  # else the reward is that of a run which an earlier step may have to make
+                _refuse(problems(job), f"{kind}{name}: ")
+                jobs.append((name, job))
+            _refuse(missing_inputs(job, made), f"{kind}{name}: ")
         made.add(step)
+    for name, job in jobs:
+        try:
+            build(job)
+        except FineGrainedError as error:
+            raise ConfigError(f"{kind}{name}: {error}") from None
+        _refuse(problems_of_contents(job, made), f"{kind}{name}: ")
     return made
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from transformers import (
@@ -25,17 +25,9 @@ from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.models.weights.files import VOCABULARIES, check_adapter, check_backbone, check_language_model
 from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.text.chat import recorded_prompt
-
-_VOCABULARIES = (
-    "tokenizer.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-)
 
 
 def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
@@ -64,8 +56,8 @@ def load_tokenizer(directory: Path) -> Any:
     Raises:
         ModelError: it is missing or unreadable.
     """
-    if not any((directory / name).is_file() for name in _VOCABULARIES):  # transformers would make an empty one
-        raise ModelError(f"{directory}: no tokenizer here (expected one of {', '.join(_VOCABULARIES)})")
+    if not any((directory / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
+        raise ModelError(f"{directory}: no tokenizer here (expected one of {', '.join(VOCABULARIES)})")
     try:
         return AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
@@ -152,6 +144,8 @@ class PolicyConfig:
     revision: str | None = None
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
 
+    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_language_model, "adapter": check_adapter}
+
     def __post_init__(self) -> None:
         if self.frozen_dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"policy.frozen_dtype must be float32 or bfloat16, got {self.frozen_dtype!r}")
@@ -231,6 +225,8 @@ class ValueConfig:
     kind: Literal["separate", "shared", "none"] = "separate"
     path: ModelPath | None = None
     revision: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_backbone}
 
     def __post_init__(self) -> None:
         if self.kind not in ("separate", "shared", "none"):

@@ -24,7 +24,7 @@ from reward_models.encoders.backbones import is_causal, longest_input, open_clas
 from reward_models.encoders.counts import CountLayer
 from reward_models.encoders.inputs import InputBatch, InputTooLong, RewardInputEncoder
 from reward_models.kinds.base import GlobalAttention
-from reward_models.record import REWARD_MODEL_RECORD, RewardModelRecord, read_reward_model_record
+from reward_models.record import REWARD_MODEL_RECORD, RewardModelRecord, missing_record, read_reward_model_record
 
 _NO_ERROR = {"no error", "o", "none", "ok", "correct"}
 _HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
@@ -199,9 +199,7 @@ def load_reward_model(path: str | Path, default: RewardModelRecord | None = None
     directory = model_directory(path, export="model")
     record = read_reward_model_record(directory) or default
     if record is None:
-        raise ModelError(
-            f"{directory}: no {REWARD_MODEL_RECORD}, so say in the configuration of which kind the model is"
-        )
+        raise missing_record(directory)
     model, tokenizer = open_classifier(directory, record.definition.form, new_head=False)
     if record.labels_segments:
         try:

@@ -45,8 +45,9 @@ class FeedbackLoopTable(CurvesTable):
     columns: ClassVar[tuple[str, ...]] = COLUMNS
     about: ClassVar[str] = (
         "True rates by the oracle, greedy answers to the test questions. `round_1`: the SFT policy's answers to "
-        "{annotated} questions are annotated by two simulated people (noise {noise} each; {overlap:.0%} of the questions "
-        "by both), adjudicated, learnt by three reward models, and PPO goes on from SFT. `round_2` and `round_3`: the same with the policy "
+        "{annotated} questions are annotated by two simulated people (noise {noise} each; {overlap:.0%} of the "
+        "questions by both), adjudicated, learnt by three reward models, and PPO goes on from SFT. `round_2` and "
+        "`round_3`: the same with the policy "
         "of the round before, whose answers are annotated, the reward models learning from all rounds so far, and PPO "
         "going on from that policy, which is its reference as well. `restarted_2` and `restarted_3`: the reward models "
         "of those rounds, with PPO from SFT again. All PPO runs have the settings of "

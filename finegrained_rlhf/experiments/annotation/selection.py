@@ -37,13 +37,14 @@ class SelectionTable(ResultsTable):
     world: ClassVar[str] = "FactWorld"
     runs: ClassVar[tuple[str, ...]] = ("policy", *(f"{system}/{kind}" for system in SYSTEMS for kind in KINDS))
     about: ClassVar[str] = (
-        "Reward models that learnt from {first} annotated answers of SFT (`first`) train a policy by PPO. Of its answers "
-        "to the {train_questions:,} training questions some are annotated, by the oracle, chosen by chance (`random`), by the mean "
-        "entropy of the models (`uncertain`), by their disagreement with models of another seed (`disagree`), by the "
-        "rise of the reward since SFT where trust in the models fell (`drift`), or by greedy k-centre on the models' "
-        "hidden states (`diverse`); 30% are chosen by chance everywhere. Reward models then learn from scratch from "
-        "all that is annotated; `all`: from all of them. They are held against the oracle on the policy's answers to "
-        "{dev_questions} dev questions: F1 of has error (`_f1`), and accuracy over segments or pairs."
+        "Reward models that learnt from {first} annotated answers of SFT (`first`) train a policy by PPO. Of its "
+        "answers to the {train_questions:,} training questions some are annotated, by the oracle, chosen by chance "
+        "(`random`), by the mean entropy of the models (`uncertain`), by their disagreement with models of another "
+        "seed (`disagree`), by the rise of the reward since SFT where trust in the models fell (`drift`), or by "
+        "greedy k-centre on the models' hidden states (`diverse`); 30% are chosen by chance everywhere. Reward models"
+        " then learn from scratch from all that is annotated; `all`: from all of them. They are held against the "
+        "oracle on the policy's answers to {dev_questions} dev questions: F1 of has error (`_f1`), and accuracy over "
+        "segments or pairs."
     )
     caption: ClassVar[str] = "Reward models by annotated answers: mean over seeds, band from the lowest to the highest"
 

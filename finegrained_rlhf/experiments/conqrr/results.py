@@ -107,7 +107,8 @@ def _data_read(report: Mapping[str, Any] | None) -> str:
     """What the file of questions held, by the report of its reader; empty where there is none, as in older files."""
     if report is None:
         return ""
-    counts = f" Read: {report['dialogues']:,} dialogues, {report['examples']:,} questions, {report['answers']:,} with an answer"
+    dialogues, questions, answers = (report[name] for name in ("dialogues", "examples", "answers"))
+    counts = f" Read: {dialogues:,} dialogues, {questions:,} questions, {answers:,} with an answer"
     others = {**report["notes"], **report["skipped"]}
     return "; ".join([counts, *(f"{reason}: {count:,}" for reason, count in others.items() if count)]) + "."
 

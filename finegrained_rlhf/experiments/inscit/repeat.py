@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import last_turn, write_predictions
 
@@ -20,6 +22,8 @@ class RepeatLastTurn:
 
     data: str
     output: str
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def run(self) -> int:
         """Read, write, print one line; returns how many turns there are."""

@@ -5,13 +5,14 @@ Knows files of conversations. The evidence of earlier turns stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.inscit.data.reading import read_inscit, write_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit, write_inscit
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn
 
 
@@ -30,6 +31,8 @@ class ShuffleEvidence:
     data: str
     output: str
     seed: int = 0
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def run(self) -> int:
         """Read, permute, write, print one line; returns how many labels exchanged their evidence."""

@@ -57,6 +57,15 @@ def read_inscit(path: str | Path, known_passages: Collection[str] | None = None)
     return found
 
 
+def check_inscit(path: str, settings: Mapping[str, Any] | None = None) -> None:
+    """Require a file of conversations; errors as of `read_inscit`."""
+    read_inscit(path)
+
+
+INSCIT_DATA: Mapping[str, Any] = {"data": check_inscit}
+"""The `input_checks` of a job whose `data` is such a file."""
+
+
 def write_inscit(path: str | Path, conversations: Iterable[InscitConversation]) -> None:
     """Write what `read_inscit` reads: JSON lines to a `.jsonl` file, the published layout to any other."""
     rows = [_row(conversation) for conversation in conversations]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import BASELINES, most_frequent, read_predictions, read_retrieved
 from finegrained_rlhf.inscit.evaluation.scoring import (
@@ -63,6 +64,8 @@ class EvaluateInscit:
     format: PrintFormat = "table"
     output: str | None = None
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         if (self.predictions is None) == (self.baseline is None):

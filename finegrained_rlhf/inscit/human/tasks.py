@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -20,6 +20,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, write_json, write_text
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, Predictions, read_predictions
 from finegrained_rlhf.inscit.human.records import NOTHING_TO_RATE, SCALES, TurnRating, write_ratings
@@ -69,6 +70,8 @@ class MakeHumanEvaluation:
     store: str | None = None
     seed: int = 0
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         names = list(self.raters)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue, write_dialogues
 from finegrained_rlhf.inscit.data.ids import unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_retrieved
 from finegrained_rlhf.inscit.identifier.candidates import candidate_ids, candidate_recall
@@ -60,6 +61,8 @@ class MakeIdentifierData:
     store: str | None = None
     results: str | None = None
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         if self.gold not in get_args(GoldEvidence):

@@ -21,7 +21,7 @@ from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.training.systems import load_finder
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, write_predictions
 from finegrained_rlhf.inscit.evaluation.scoring import mean_percent, passage_f1
@@ -71,6 +71,8 @@ class IdentifyEvidence:
     most: int = SELECTED
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         EvidenceSelection(self.score, self.threshold, self.empty, self.most)

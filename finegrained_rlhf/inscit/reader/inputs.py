@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.checks import get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.inscit.data.ids import earlier_ids, unique, with_gold
 from finegrained_rlhf.inscit.data.passages import check_corpus_keys, passages_by_id, read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, EvidencePassage, InscitLabel, InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import read_predictions, read_retrieved
 from finegrained_rlhf.inscit.reader.targets import ReaderTask, check_reader_task, joint_target, with_type
@@ -63,6 +64,8 @@ class MakeReaderInputs:
     corpus: str | None = None
     store: str | None = None
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         check_reader_task(self.task)

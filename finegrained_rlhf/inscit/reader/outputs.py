@@ -6,12 +6,14 @@ Knows the prompt file that `inputs.py` writes and the answers that `generate.py`
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import (
     InscitPrediction,
@@ -38,6 +40,8 @@ class ReadReaderOutputs:
     responses: str
     output: str
     task: ReaderTask = "joint"
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         check_reader_task(self.task)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.inscit.data.passages import corpus_passages
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import (
     DenseQuery,
@@ -64,6 +64,8 @@ class MakeDprData:
     negatives: int = 30
     batch_size: int = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)

@@ -5,13 +5,15 @@ Knows turns and retrievers by their protocol. Writes what `read_retrieved` reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.search.queries import EvidenceQuery, check_evidence_query, evidence_query
 from finegrained_rlhf.retrieval.jobs import search_all
@@ -43,6 +45,8 @@ class RetrieveEvidence:
     batch_size: int = 64
     retriever: RetrieverConfig = field(default_factory=RecordedConfig)
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         check_evidence_query(self.query)

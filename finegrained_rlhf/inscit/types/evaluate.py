@@ -6,14 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.inscit.data.reading import read_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
 from finegrained_rlhf.inscit.types.instances import type_instances
@@ -41,6 +41,8 @@ class EvaluateResponseTypes:
     format: PrintFormat = "table"
     output: str | None = None
     predicted: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

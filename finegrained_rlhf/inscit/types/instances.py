@@ -6,12 +6,14 @@ for is the oldest. Labels of a turn that rest on the same passages are one insta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.feedback.labelled_texts import LabelledText
 from finegrained_rlhf.inscit.data.passages import read_known_inscit
+from finegrained_rlhf.inscit.data.reading import INSCIT_DATA
 from finegrained_rlhf.inscit.data.records import EvidencePassage, InscitLabel, InscitTurn, turns_of
 
 
@@ -57,6 +59,8 @@ class MakeResponseTypes:
     data: str
     output: str
     known_passages: str | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = INSCIT_DATA
 
     def run(self) -> list[LabelledText]:
         """Read, write, print one line. Raises DataError where the file is damaged."""

@@ -66,16 +66,23 @@ def check_inputs(config: Mapping[str, Any], made: Made | None = None) -> None:
     Raises:
         ConfigError: the first of them, in one line.
     """
+    for problem in missing_inputs(config, made):
+        raise ConfigError(problem)
+
+
+def missing_inputs(config: Mapping[str, Any], made: Made | None = None) -> Iterator[str]:
+    """The inputs that are not there, one line each; arguments as `check_inputs`."""
     on_hub = dict(_on_hub(config))
     for key, path in inputs(config):
         if path not in (_STANDARD, MISSING) and not _exists(key, path) and (made is None or path not in made):
             if (key, path) not in on_hub:
-                raise ConfigError(f"{key}: {path}: no such file or directory")
+                yield f"{key}: {path}: no such file or directory"
+                continue
             try:
                 kind, name = on_hub[key, path]
                 require_reachable(name, kind)
             except FineGrainedError as error:
-                raise ConfigError(f"{key}: {error}") from None
+                yield f"{key}: {error}"
 
 
 def check_outputs(config: Mapping[str, Any]) -> None:
@@ -94,8 +101,8 @@ def check_outputs(config: Mapping[str, Any]) -> None:
 
 def _on_hub(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[tuple[str, str], tuple[HubKind, HubName]]]:
     """Dotted keys and values that have the form of a Hub name, where the class takes one; with what they name."""
-    for name, value, where, holder in _texts(config, key):
-        kind = _HUB_KEYS.get(_annotation(holder, name))
+    for name, value, where, holder in texts(config, key):
+        kind = _HUB_KEYS.get(annotation(holder, name))
         found = named_on_hub(holder, name, value) if kind is not None else None
         if found is not None and found[0] == kind:
             yield (where, value), found
@@ -103,8 +110,8 @@ def _on_hub(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[tuple[st
 
 def inputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
     """The dotted keys that name what is read, and their paths."""
-    for name, value, where, holder in _texts(config, key):
-        model = _annotation(holder, name) == "ModelPath"
+    for name, value, where, holder in texts(config, key):
+        model = annotation(holder, name) == "ModelPath"
         if name == "model" and "remote" in holder:
             continue  # beside an endpoint: what that calls it
         if name in _READ or model or (name == "resume" and value not in _RESUME_WORDS):
@@ -113,24 +120,24 @@ def inputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]
 
 def outputs(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str, bool]]:
     """The dotted keys that name what is written, their paths, and whether each is a directory."""
-    for name, value, where, _ in _texts(config, key):
+    for name, value, where, _ in texts(config, key):
         if name in _WRITTEN_DIRECTORIES or name in _WRITTEN_FILES:
             yield where, value, name in _WRITTEN_DIRECTORIES
 
 
-def _texts(config: Mapping[str, Any], key: str) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+def texts(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
     """Name, text and dotted key of what the project's classes take as text or texts, and the mapping it stands in."""
     for name, value in config.items():
         where = f"{key}.{name}" if key else str(name)
-        if _annotation(config, str(name)):
+        if annotation(config, str(name)):
             values = value if isinstance(value, list) else list(value.values()) if _plain(value) else [value]
             yield from ((str(name), text, where, config) for text in values if isinstance(text, str))
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Mapping):
-                yield from _texts(part, where)
+                yield from texts(part, where)
 
 
-def _annotation(config: Mapping[str, Any], name: str) -> str:
+def annotation(config: Mapping[str, Any], name: str) -> str:
     """What kind of text the class of a mapping takes by a name: `str` or one of `_HUB_KEYS`; empty where none."""
     target = str(config.get("_target_", ""))
     declaration = declared(target) if target.startswith(_OURS) else None

@@ -1,0 +1,119 @@
+"""Whether what a configuration reads holds what it must: models, corpora, indexes and data are opened, none is loaded.
+
+What is there by now is looked at; what a step before will make is not. How a key is looked at is told by its type
+(`ModelPath`), by its name where that means one thing in the whole project (`corpus`, `index`), or by its class:
+`input_checks: ClassVar[Mapping[str, Callable[[str, Mapping], object]]]` gives for a key what is called with the path
+and the mapping that the key stands in, and raises a `FineGrainedError`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from finegrained_rlhf.core.errors import DataError, FineGrainedError
+from finegrained_rlhf.launch.checks.paths import Made, annotation, texts
+from finegrained_rlhf.models.weights.files import check_model, check_tokenizer
+
+InputCheck = Callable[[str, Mapping[str, Any]], object]
+_PASSED: set[tuple[InputCheck, str, int, int]] = set()
+"""Files that a check has passed, by size and time of the last change: the steps of an experiment read the same ones."""
+
+
+def problems_of_contents(config: Mapping[str, Any], made: Made | None = None) -> Iterator[str]:
+    """What is wrong with what a configuration reads, one line each.
+
+    Args:
+        config: plain containers, resolved, of classes that can be imported.
+        made: what steps before the job will have made; it is not looked at.
+    """
+    for name, path, where, holder in texts(config):
+        check = _check_of(name, holder)
+        if check is None or not Path(path).exists() or (made is not None and path in made):
+            continue
+        try:
+            _passes(check, path, holder)
+        except FineGrainedError as error:
+            yield f"{where}: {error}"
+
+
+def _passes(check: InputCheck, path: str, holder: Mapping[str, Any]) -> None:
+    """Call a check; of a file, once while it does not change."""
+    found = Path(path).stat()
+    key = (check, str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
+    if key not in _PASSED:
+        check(path, holder)
+        if Path(path).is_file():
+            _PASSED.add(key)
+
+
+def _check_of(name: str, holder: Mapping[str, Any]) -> InputCheck | None:
+    own = _own_checks(str(holder["_target_"])) if "_target_" in holder else {}
+    if name in own:
+        return own[name]
+    if name == "model" and "remote" in holder:
+        return None  # beside an endpoint: what that calls it
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return check_model if annotation(holder, name) == "ModelPath" else None
+
+
+@cache
+def _own_checks(target: str) -> Mapping[str, InputCheck]:
+    """The `input_checks` of the class of a `_target_`."""
+    module, _, name = target.rpartition(".")
+    try:
+        return dict(getattr(getattr(importlib.import_module(module), name), "input_checks", {}))
+    except (ImportError, AttributeError):
+        return {}  # a class within a class, which none of the project's is
+
+
+def _check_corpus(path: str, holder: Mapping[str, Any]) -> None:
+    from finegrained_rlhf.retrieval.corpus import Corpus
+
+    next(iter(Corpus(path)), None)
+
+
+def _check_index(path: str, holder: Mapping[str, Any]) -> None:
+    from finegrained_rlhf.retrieval.record import read_index_record
+
+    read_index_record(path)
+
+
+def _check_records(path: str, holder: Mapping[str, Any]) -> None:
+    """Require of a `.jsonl` file that its first line is an object, of a `.json` file that it begins and ends as JSON.
+
+    Raises:
+        DataError: it does not.
+    """
+    file = Path(path)
+    if not file.is_file() or file.suffix not in (".json", ".jsonl"):
+        return
+    with open(file, "rb") as stream:
+        if file.suffix == ".jsonl":
+            first = next((line for line in stream if line.strip()), b"")
+            try:
+                found = json.loads(first)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                raise DataError("expected a JSON object a line", file=file, record=0)
+            return
+        begin = stream.read(1024).strip()[:1]
+        stream.seek(max(file.stat().st_size - 1024, 0))
+        end = stream.read().strip()[-1:]
+    if (begin, end) not in ((b"[", b"]"), (b"{", b"}")):
+        raise DataError("not a JSON document, which begins and ends with a bracket; is the file truncated?", file=file)
+
+
+_BY_NAME: Mapping[str, InputCheck] = {
+    "corpus": _check_corpus,
+    "index": _check_index,
+    "tokenizer": check_tokenizer,
+    "data": _check_records,
+    "validation_data": _check_records,
+}
