@@ -27,6 +27,7 @@ from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.models.loading import load_tokenizer
+from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -71,6 +72,8 @@ class Evaluate(AnswersPrompts):
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     limit: int | None = None
     segmenter: str = DEFAULT_SEGMENTER
+
+    input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
 
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.outputs is None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator
 from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
@@ -141,6 +142,8 @@ class Generate(AnswersPrompts):
     reward: RewardConfig | None = None
     mixer: LogitsMixer | None = None
 
+    input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
+
     def __post_init__(self) -> None:
         check_mixer(self.mixer)
         sampling(self.decoding, self.best_of)
@@ -241,6 +244,8 @@ class SampleOutputs(AnswersPrompts):
     top_p: float = 1.0
     mixer: LogitsMixer | None = None
     limit: int | None = None
+
+    input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
 
     def __post_init__(self) -> None:
         check_mixer(self.mixer)

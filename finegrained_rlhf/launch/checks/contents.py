@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError, FineGrainedError
+from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.launch.checks.paths import Made, annotation, texts
 from finegrained_rlhf.models.weights.files import check_model, check_tokenizer
 
 InputCheck = Callable[[str, Mapping[str, Any]], object]
+_CLOSED_BY = {b"[": b"]", b"{": b"}"}
+_END = 1024  # bytes of a file, in which its last bracket is looked for
 _PASSED: set[tuple[InputCheck, str, int, int]] = set()
 """Files that a check has passed, by size and time of the last change: the steps of an experiment read the same ones."""
 
@@ -85,29 +88,30 @@ def _check_index(path: str, holder: Mapping[str, Any]) -> None:
 
 
 def _check_records(path: str, holder: Mapping[str, Any]) -> None:
-    """Require of a `.jsonl` file that its first line is an object, of a `.json` file that it begins and ends as JSON.
+    """Require of a `.jsonl` file that its first line is an object, of a `.json` file that a bracket is closed.
+
+    Whatever else may be wrong with them, their reader says.
 
     Raises:
-        DataError: it does not.
+        DataError: it is not so.
     """
     file = Path(path)
     if not file.is_file() or file.suffix not in (".json", ".jsonl"):
         return
     with open(file, "rb") as stream:
-        if file.suffix == ".jsonl":
-            first = next((line for line in stream if line.strip()), b"")
-            try:
-                found = json.loads(first)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                raise DataError("expected a JSON object a line", file=file, record=0)
-            return
-        begin = stream.read(1024).strip()[:1]
-        stream.seek(max(file.stat().st_size - 1024, 0))
-        end = stream.read().strip()[-1:]
-    if (begin, end) not in ((b"[", b"]"), (b"{", b"}")):
-        raise DataError("not a JSON document, which begins and ends with a bracket; is the file truncated?", file=file)
+        lines = file.suffix == ".jsonl"
+        first = next((line for line in stream if line.strip()), b"") if lines else stream.read(_END).strip()
+        stream.seek(max(file.stat().st_size - _END, 0))
+        last = stream.read().strip()[-1:]
+    if lines:
+        try:
+            right = not first or isinstance(json.loads(first), dict)
+        except ValueError:
+            right = False
+        if not right:
+            raise DataError("expected a JSON object a line", file=file, record=0)
+    elif first[:1] in _CLOSED_BY and last != _CLOSED_BY[first[:1]]:
+        read_json(file)
 
 
 _BY_NAME: Mapping[str, InputCheck] = {
