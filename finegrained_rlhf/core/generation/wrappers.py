@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.owners import AnswerOwner, answer_owner
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
 
 
@@ -79,9 +81,9 @@ class MeteredGenerator:
         self.expense = Expense(so_far.calls + 1, so_far.tokens_in + made.tokens_in, so_far.tokens_out + made.tokens_out)
         return made
 
-    def clear(self) -> None:
-        """Let the other generator drop the answers that it keeps; what was counted stays."""
-        drop_kept_answers(self._generator)
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Let the other generator drop the answers that it keeps, or an owner's; what was counted stays."""
+        drop_kept_answers(self._generator, owner)
 
 
 class KeptAnswers(Protocol):
@@ -91,17 +93,20 @@ class KeptAnswers(Protocol):
         """The answers that are kept, by question."""
         ...
 
-    def put(self, question: str, answer: Any) -> None:
-        """Keep an answer, a JSON value."""
+    def put(self, question: str, answer: Any, owner: AnswerOwner | None = None) -> None:
+        """Keep an answer, a JSON value, unless its owner's answers were dropped after the owner's epoch."""
         ...
 
-    def clear(self) -> None:
-        """Drop every answer."""
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Drop every answer; or those of an owner from before the owner's epoch, and those without an owner.
+
+        Nothing of an earlier epoch of this owner is kept from then on.
+        """
         ...
 
 
 class MemoryAnswers:
-    """Answers kept in memory, the latest `limit` of them.
+    """Answers kept in memory, the latest `limit` of them. Threads may share them.
 
     Raises:
         ConfigError: a limit below 1.
@@ -111,27 +116,41 @@ class MemoryAnswers:
         if limit < 1:
             raise ConfigError(f"limit: expected at least 1, got {limit}")
         self._limit = limit
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Any, AnswerOwner | None]] = OrderedDict()
+        self._epochs: dict[str, int] = {}
+        self._lock = Lock()
 
     def get(self, questions: Iterable[str]) -> dict[str, Any]:
         """The answers that are kept, by question."""
-        return {question: self._kept[question] for question in questions if question in self._kept}
+        with self._lock:
+            return {question: self._kept[question][0] for question in questions if question in self._kept}
 
-    def put(self, question: str, answer: Any) -> None:
-        """Keep an answer; the oldest is dropped where there are too many."""
-        self._kept[question] = answer
-        while len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
+    def put(self, question: str, answer: Any, owner: AnswerOwner | None = None) -> None:
+        """Keep an answer, as `KeptAnswers.put` says; the oldest is dropped where there are too many."""
+        with self._lock:
+            if owner is not None and owner.epoch < self._epochs.get(owner.place, 0):
+                return
+            self._kept[question] = answer, owner
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
 
-    def clear(self) -> None:
-        """Drop every answer."""
-        self._kept.clear()
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Drop answers, as `KeptAnswers.clear` says."""
+        with self._lock:
+            if owner is None:
+                self._kept.clear()
+                return
+            self._epochs[owner.place] = max(owner.epoch, self._epochs.get(owner.place, 0))
+            for question, (_, of) in list(self._kept.items()):
+                if of is None or (of.name == owner.name and of.epoch < owner.epoch):
+                    del self._kept[question]
 
 
 class CachedGenerator:
     """Asks another generator only what it was not asked before. For generators that decode greedily.
 
-    Answers hold what users wrote: a learner that forgets a user drops them all (`clear`).
+    Answers hold what users wrote. Each is kept with its owner (`asked_for`), and a learner that forgets a user drops
+    the user's (`clear`), with all those whose owner nobody has said.
 
     Args:
         generator: that is asked.
@@ -149,17 +168,23 @@ class CachedGenerator:
         if prompt in kept:
             return Generation(**kept[prompt])
         made = self._generator.generate(prompt)
-        self._answers.put(prompt, {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out})
+        answer = {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out}
+        self._answers.put(prompt, answer, answer_owner())
         return made
 
-    def clear(self) -> None:
-        """Drop every kept answer."""
-        self._answers.clear()
-        drop_kept_answers(self._generator)
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Drop every kept answer, or an owner's, as `KeptAnswers.clear` says."""
+        self._answers.clear(owner)
+        drop_kept_answers(self._generator, owner)
 
 
-def drop_kept_answers(generator: TextGenerator) -> None:
-    """Let a generator drop the answers that it keeps, if it keeps any (it then has `clear`)."""
+def drop_kept_answers(generator: object, owner: AnswerOwner | None = None) -> None:
+    """Let a generator drop the answers that it keeps, if it keeps any (it then has `clear`).
+
+    Args:
+        generator: a text generator, or what asks one.
+        owner: whose answers; None: all.
+    """
     clear = getattr(generator, "clear", None)
     if callable(clear):
-        clear()
+        clear(owner)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
@@ -20,7 +21,6 @@ from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteInd
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import (
     Event,
-    ForgottenUserError,
     MemoryLimitError,
     NoteChange,
     NoteConflictError,
@@ -39,8 +39,8 @@ class Draft:
         text: y_t.
         preference: f_t, that it was written by; empty for none.
         retrieved: keys of the notes that it rests on, the nearest first.
-        owner: the user's number when it was written; 0 where nothing was stored of them. A draft of a user who was
-            forgotten meanwhile is refused when it comes back.
+        owner: whose it is (`UserHandle.owner`). A draft of a user who was forgotten meanwhile is refused when it comes
+            back; 0 for one that no learner wrote.
     """
 
     key: str
@@ -94,33 +94,39 @@ class MemoryAgent(ABC):
     def forget(self, user: str) -> bool:
         """Remove all that is known of a user, also from answers that the language model's wrappers keep.
 
+        What is under way for the user brings nothing back; whoever keeps answers keeps none that comes after this.
+
         Returns:
             Whether there was anything.
         """
-        drop_kept_answers(self.llm)
         handle = self.memory.reader(user)
-        try:
-            return self.memory.forget(user)
+        epoch = handle.answer_owner.epoch + 1
+        try:  # first, so that nothing is left where the process dies in between
+            self._drop_answers(replace(handle.answer_owner, epoch=epoch))
         finally:
-            self._index.drop(handle)
+            try:
+                known = self.memory.forget(user)
+            finally:
+                self._index.drop(handle)
+                now = self.memory.reader(user).answer_owner
+                if now.epoch != epoch:  # another forgot at the same time
+                    self._drop_answers(now)
+        return known
+
+    def _drop_answers(self, owner: AnswerOwner) -> None:
+        """Let all that this agent asks drop the answers that it keeps of an owner."""
+        drop_kept_answers(self.llm, owner)
 
     @abstractmethod
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The notes that follow from an event."""
 
-    def _owner(self, user: str, number: int) -> UserHandle:
-        """The user of a round, who must still be the one of its beginning where there was one."""
-        if not number:
-            return self.memory.user(user)
-        handle = self.memory.reader(user)
-        if handle.number != number:
-            raise ForgottenUserError("the user was forgotten after the round began: what came of it is dropped")
-        return handle
-
     def _learn(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
             try:
-                handle.apply(event, self._derive(handle, event))
+                with asked_for(handle.answer_owner):
+                    changes = self._derive(handle, event)
+                handle.apply(event, changes)
                 return
             except NoteConflictError:
                 if not left:
@@ -178,7 +184,8 @@ class Learner(MemoryAgent):
         self._check("context", context)
         key = uuid.uuid4().hex if key is None else key
         handle = self.memory.reader(user)
-        return replace(self._draft(handle, context, key), owner=handle.number)
+        with asked_for(handle.answer_owner):
+            return replace(self._draft(handle, context, key), owner=handle.owner)
 
     def observe_edit(self, user: str, context: str, draft: Draft, edited: str) -> EditCost:
         """Learn from what the user made of a draft. The same edit again changes nothing.
@@ -203,7 +210,7 @@ class Learner(MemoryAgent):
         """
         for name, text in (("context", context), ("draft", draft.text), ("edited", edited)):
             self._check(name, text, empty=name != "context")
-        handle = self._owner(user, draft.owner)
+        handle = self.memory.user(user, draft.owner)
         body = {"context": context, "draft": draft.text, "edited": edited, "preference": draft.preference}
         event = handle.record(draft.key, EDIT, body, {"notes": list(draft.retrieved)})
         if not event.applied:

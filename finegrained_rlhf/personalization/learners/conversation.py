@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.prompts.templates import reply_field, reply_texts
@@ -38,6 +39,7 @@ class PossibleAnswers:
         rests_on: keys of the turns whose remarks the language model was shown, the oldest first.
         satisfiable: False where the newest remark contradicts all documents, so that no set with it is consistent; True
             for agents that do not look.
+        owner: whose turn it is, as for a `Draft`.
     """
 
     key: str
@@ -46,6 +48,7 @@ class PossibleAnswers:
     reasoning: str = ""
     rests_on: tuple[str, ...] = ()
     satisfiable: bool = True
+    owner: int = 0
 
 
 class ConversationAgent(MemoryAgent):
@@ -82,7 +85,10 @@ class ConversationAgent(MemoryAgent):
             FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
         """
         self._check_question(documents, question)
-        return self._answer(self.memory.known(user), documents, question, uuid.uuid4().hex if key is None else key)
+        handle = self.memory.reader(user)
+        with asked_for(handle.answer_owner):
+            answered = self._answer(handle, documents, question, uuid.uuid4().hex if key is None else key)
+        return replace(answered, owner=handle.owner)
 
     def pick(self, documents: Sequence[SourceDocument], question: str) -> str:
         """One answer, by the documents alone. Nothing is written.
@@ -108,11 +114,13 @@ class ConversationAgent(MemoryAgent):
 
         Raises:
             RepeatedKeyError: the turn came back before with another remark.
+            ConsentError: the user has not allowed that anything is stored.
+            ForgottenUserError: the user was forgotten after the question was answered.
             FineGrainedError: as for `answer`.
         """
         if remark is not None:
             self._check("remark", remark.text)
-        handle = self.memory.user(user)
+        handle = self.memory.user(user, answered.owner)
         body = {
             "question": answered.question,
             "reasoning": answered.reasoning,
@@ -125,9 +133,9 @@ class ConversationAgent(MemoryAgent):
 
     @abstractmethod
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
-        """The answers to a question; there is no handle of a user of whom nothing is known."""
+        """The answers to a question."""
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The notes that follow from a turn; none for an agent that keeps none."""
@@ -151,7 +159,7 @@ class WithoutMemory(ConversationAgent):
     """Looks at the documents alone: what is reached without any remark."""
 
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
         return PossibleAnswers(key, question, self._possible("answer_remarks", documents, question, {"remarks": []})[0])
 
@@ -162,9 +170,9 @@ class InContext(ConversationAgent):
     template = "answer_history"
 
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
-        turns = [] if handle is None else handle.events(TURN)
+        turns = handle.events(TURN)
         history = [self._shown(turn.body) for turn in turns]
         answers, reply = self._possible(self.template, documents, question, {"history": history})
         said = tuple(turn.key for turn in turns if turn.body["remark"] is not None)
@@ -196,9 +204,9 @@ class FullMemory(ConversationAgent):
     """Shows every remark, in their order, whether or not they contradict each other (unfiltered memory)."""
 
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
-        said = [] if handle is None else [turn for turn in handle.events(TURN) if turn.body["remark"] is not None]
+        said = [turn for turn in handle.events(TURN) if turn.body["remark"] is not None]
         turns = self._taken(said, key)
         shown = {"remarks": [turn.body["remark"]["text"] for turn in turns]}
         answers, _ = self._possible("answer_remarks", documents, question, shown)
@@ -236,9 +244,9 @@ class _Notebook(ConversationAgent):
     name: str
 
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
-        note = None if handle is None else handle.note(self.name)
+        note = handle.note(self.name)
         notes = "" if note is None else str(note.body["text"])
         return PossibleAnswers(key, question, self._possible("answer_notes", documents, question, {"notes": notes})[0])
 

@@ -6,15 +6,19 @@ Knows remarks, retrieval and selection. Does not know who is meant, nor how a co
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.learners.conversation import ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
-from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, to_bytes
+from finegrained_rlhf.personalization.retrieval.index import nearest_encoded
+from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.selection.conflicts import ConflictCheck
 from finegrained_rlhf.personalization.selection.coresets import (
     LARGEST_EXACT,
@@ -73,7 +77,7 @@ class Coreset(ConversationAgent):
         self._encoder, self._limit = encoder or HashedWords(), limit
 
     def _answer(
-        self, handle: UserHandle | None, documents: Sequence[SourceDocument], question: str, key: str
+        self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
         notes = self._retrieve(handle, question)  # lines 3 and 4
         remarks = [FeedbackRemark(**note.body["remark"]) for note in notes]
@@ -84,11 +88,15 @@ class Coreset(ConversationAgent):
             key, question, answers, rests_on=tuple(notes[i].key for i in found.chosen), satisfiable=found.satisfiable
         )
 
-    def _retrieve(self, handle: UserHandle | None, question: str) -> list[Note]:
+    def _retrieve(self, handle: UserHandle, question: str) -> list[Note]:
         """The remarks that bear on a question, the oldest first."""
-        kept = [] if handle is None else handle.notes()
-        near = nearest_notes(kept, self._encoder, question, self._k or len(kept), self._least)
+        k = sys.maxsize if self._k is None else self._k
+        near = nearest_encoded(self._index, handle, self._encoder, question, k, _texts, self._least)
         return sorted(near, key=lambda note: note.event)
+
+    def _drop_answers(self, owner: AnswerOwner) -> None:
+        super()._drop_answers(owner)
+        drop_kept_answers(self._conflicts, owner)
 
     def _select(
         self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
@@ -109,6 +117,10 @@ class Coreset(ConversationAgent):
             return []
         vector = to_bytes(self._encoder.encode([remark["text"]])[0])
         return [NoteChange(event.key, {"encoder": self._encoder.identity, "remark": remark}, vector)]
+
+
+def _texts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
+    return [str(note.body["remark"]["text"]) for note in notes]
 
 
 class RandomWindow(Coreset):

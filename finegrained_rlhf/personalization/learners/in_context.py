@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.personalization.edits import EDIT
 from finegrained_rlhf.personalization.learners.base import Draft, Learner
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
+from finegrained_rlhf.personalization.retrieval.index import nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
@@ -42,12 +45,18 @@ class RetrievingLearner(Learner):
 
     def _retrieved(self, handle: UserHandle, context: str) -> list[Note]:
         """The user's k notes with the nearest contexts, the nearest first."""
-        return self._index.nearest(handle, self._encoder, context, self._k)
+        return nearest_encoded(self._index, handle, self._encoder, context, self._k, _contexts)
 
     def _of_context(self, event: Event, **says: str) -> list[NoteChange]:
         """A note that is found by the context of an edit."""
         vector = to_bytes(self._encoder.encode([event.body["context"]])[0])
         return [NoteChange(event.key, {"encoder": self._encoder.identity, **says}, vector)]
+
+
+def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
+    """The contexts of the edits that notes were derived from."""
+    contexts = {event.id: str(event.body["context"]) for event in handle.events(EDIT)}
+    return [contexts[note.event] for note in notes]
 
 
 class IclEdit(RetrievingLearner):

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import MemoryAgent
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_choice, reply_field
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
-from finegrained_rlhf.personalization.retrieval.index import NoteIndex
+from finegrained_rlhf.personalization.retrieval.index import NoteIndex, nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
@@ -43,7 +44,7 @@ class ChosenAction:
         retrieved: keys of the notes that they rest on, the nearest first.
         question: q_t; empty where none was asked.
         answer: f_pre; empty where none was asked.
-        owner: the user's number; 0 where nothing was stored of them. As for a `Draft`.
+        owner: whose it is, as for a `Draft`.
     """
 
     key: str
@@ -125,8 +126,13 @@ class Pahf(MemoryAgent):
         self._check("options", "\n".join(options))
         key = uuid.uuid4().hex if key is None else key
         seen = {"instruction": instruction, "options": list(options)}
-        owner = self.memory.reader(user).number
-        notes = self._retrieve(user, seen)
+        handle = self.memory.reader(user)
+        with asked_for(handle.answer_owner):
+            return self._act(user, handle, seen, ask, key)
+
+    def _act(self, user: str, handle: UserHandle, seen: dict[str, Any], ask: Ask | None, key: str) -> ChosenAction:
+        owner = handle.owner
+        notes = self._retrieve(handle, seen)
         retrieved = tuple(note.key for note in notes)
         cues = self._distil(seen, notes)
         asks = self._before and ask is not None and self.memory.may_store(user)
@@ -135,12 +141,13 @@ class Pahf(MemoryAgent):
         if question and ask is not None:
             answer = ask(question)
             self._check("remark", answer)
-            handle = self._owner(user, owner)
-            owner = handle.number
-            says = {"instruction": instruction, "question": question, "remark": answer}
+            handle = self.memory.user(user, owner)
+            owner = handle.owner
+            says = {"instruction": seen["instruction"], "question": question, "remark": answer}
             self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
         number = self._choose(seen, cues, question, answer)
-        return ChosenAction(key, instruction, number, options[number], cues, retrieved, question, answer, owner)
+        option = seen["options"][number]
+        return ChosenAction(key, seen["instruction"], number, option, cues, retrieved, question, answer, owner)
 
     def observe_feedback(self, user: str, action: ChosenAction, remark: str) -> bool:
         """Learn from what the user says of an action. The same remark again changes nothing.
@@ -166,15 +173,15 @@ class Pahf(MemoryAgent):
             self._check("remark", remark)
             says = {"instruction": action.instruction, "action": action.option, "remark": remark}
             used = _used(action.retrieved, action.cues)
-            self._take_in(self._owner(user, action.owner), f"{action.key}/{FEEDBACK}", FEEDBACK, says, used)
+            self._take_in(self.memory.user(user, action.owner), f"{action.key}/{FEEDBACK}", FEEDBACK, says, used)
         return self._after
 
-    def _retrieve(self, user: str, seen: dict[str, Any]) -> list[Note]:
-        """m_t: the k notes nearest to instruction and options. Nothing is written, nor the user entered."""
+    def _retrieve(self, handle: UserHandle, seen: dict[str, Any]) -> list[Note]:
+        """m_t: the k notes nearest to instruction and options."""
         if not (self._before or self._after):
             return []
         query = "\n".join([seen["instruction"], *seen["options"]])
-        return self._index.nearest(self.memory.reader(user), self._encoder, query, self._k)
+        return nearest_encoded(self._index, handle, self._encoder, query, self._k, _texts)
 
     def _distil(self, seen: dict[str, Any], notes: Sequence[Note]) -> str:
         """What of the notes bears on this round; empty for nothing."""
@@ -213,7 +220,7 @@ class Pahf(MemoryAgent):
         said = reply_field(self._ask("summarise", event.body), "note", self._longest_note)
         if not said:
             return []
-        near = self._index.nearest(handle, self._encoder, said, self._k, self._similarity)
+        near = nearest_encoded(self._index, handle, self._encoder, said, self._k, _texts, self._similarity)
         return [self._integrate(event, said, near)]
 
     def _integrate(self, event: Event, said: str, near: Sequence[Note]) -> NoteChange:
@@ -234,6 +241,10 @@ class Pahf(MemoryAgent):
     def _note(self, key: str, text: str, version: int = 0) -> NoteChange:
         vector = to_bytes(self._encoder.encode([text])[0])
         return NoteChange(key, {"encoder": self._encoder.identity, "text": text}, vector, version)
+
+
+def _texts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
+    return [str(note.body["text"]) for note in notes]
 
 
 def _used(retrieved: Sequence[str], cues: str) -> dict[str, Any]:

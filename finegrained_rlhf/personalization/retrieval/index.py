@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.personalization.retrieval.nearest import nearest_notes, vectors_of
+from finegrained_rlhf.personalization.retrieval.nearest import EncoderError, nearest_notes, to_bytes, vectors_of
 from finegrained_rlhf.personalization.store.protocol import UserHandle
 from finegrained_rlhf.personalization.store.records import Note
 from finegrained_rlhf.retrieval.dense.factory import import_faiss
@@ -43,13 +44,51 @@ class NoteIndex(Protocol):
             least: the lowest similarity, a cosine from −1 to 1.
 
         Raises:
-            DataError: a note's vector was made by another encoder.
+            EncoderError: a note's vector was made by another encoder.
         """
         ...
 
     def drop(self, handle: UserHandle) -> None:
         """Keep nothing more of a user."""
         ...
+
+
+def nearest_encoded(
+    index: NoteIndex,
+    handle: UserHandle,
+    encoder: ContextEncoder,
+    context: str,
+    k: int,
+    texts: Callable[[UserHandle, Sequence[Note]], list[str]],
+    least: float = -math.inf,
+) -> list[Note]:
+    """As `NoteIndex.nearest`; where another encoder made vectors of the user's, they are made anew and stored.
+
+    Each note's body says in `encoder` what made its vector.
+
+    Args:
+        index: that finds notes.
+        handle: of the user.
+        encoder: of the context.
+        context: a text.
+        k: how many; all where there are fewer.
+        texts: what the vectors of notes are made of.
+        least: the lowest similarity, a cosine from −1 to 1.
+
+    Raises:
+        MemoryLimitError: the new vectors are larger than the memory takes.
+    """
+    try:
+        return index.nearest(handle, encoder, context, k, least)
+    except EncoderError:
+        notes = handle.notes()
+        old = [note for note in notes if note.vector is not None and note.body.get("encoder") != encoder.identity]
+        made = {
+            note.key: replace(note, body={**note.body, "encoder": encoder.identity}, vector=to_bytes(vector))
+            for note, vector in zip(old, encoder.encode(texts(handle, old)), strict=True)
+        }
+        handle.replace_vectors(list(made.values()))
+        return nearest_notes([made.get(note.key, note) for note in notes], encoder, context, k, least)
 
 
 class ExactIndex:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # encoders load torch
     from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 
 
+class EncoderError(DataError):
+    """A note's vector was made by another encoder than the one in use."""
+
+
 def to_bytes(vector: NDArray[np.float32]) -> bytes:
     """A vector [D] as the store keeps it: fp32, little-endian."""
     return vector.astype("<f4").tobytes()
@@ -57,7 +61,7 @@ def nearest_notes(
         least: the lowest similarity, a cosine from −1 to 1; notes that are further away are left out.
 
     Raises:
-        DataError: a note's vector was made by another encoder.
+        EncoderError: a note's vector was made by another encoder.
     """
     kept, rows = vectors_of(notes, encoder)
     if not kept:
@@ -70,12 +74,12 @@ def vectors_of(notes: Sequence[Note], encoder: ContextEncoder) -> tuple[list[Not
     """The notes that have a vector, and these, fp32 [N, D].
 
     Raises:
-        DataError: a note's vector was made by another encoder.
+        EncoderError: a note's vector was made by another encoder.
     """
     kept = [note for note in notes if note.vector is not None]
     for note in kept:
         if note.body.get("encoder") != encoder.identity:
-            raise DataError(
+            raise EncoderError(
                 "its vector was made by another encoder than the one in use", record=note.key, field="encoder"
             )
     rows = [np.frombuffer(note.vector or b"", "<f4") for note in kept]

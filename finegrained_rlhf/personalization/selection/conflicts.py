@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.prompts.templates import filled, reply_choice
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument, documents_left
@@ -68,6 +70,10 @@ class ModelConflicts:
 
     llm: TextGenerator
     with_documents: bool = True
+
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Let the language model drop the answers that it keeps, or an owner's."""
+        drop_kept_answers(self.llm, owner)
 
     def has_conflict(
         self, chosen: Sequence[FeedbackRemark], remark: FeedbackRemark, documents: Sequence[SourceDocument]

@@ -6,19 +6,20 @@ Knows SQLite in WAL mode. Does not know users' texts or what notes are for.
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from finegrained_rlhf.core.sqlite import UNFINISHED, execute_patiently, overwrite_deleted
 from finegrained_rlhf.personalization.store.records import StoreError
 
 _APPLICATION = 0x46475248  # "FGRH": another program's database is refused
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL,
@@ -28,7 +29,7 @@ CREATE TABLE IF NOT EXISTS notes (
     user INTEGER NOT NULL REFERENCES users (id), key TEXT NOT NULL, body TEXT NOT NULL, vector BLOB,
     version INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY (user, key)
 );
-CREATE TABLE IF NOT EXISTS unfinished (id INTEGER PRIMARY KEY AUTOINCREMENT);
+{UNFINISHED};
 CREATE TABLE IF NOT EXISTS evidence (
     user INTEGER NOT NULL REFERENCES users (id), note TEXT NOT NULL, version INTEGER NOT NULL, event INTEGER NOT NULL,
     PRIMARY KEY (user, note, version, event)
@@ -37,16 +38,22 @@ ALTER TABLE users ADD COLUMN may_store INTEGER;
 ALTER TABLE users ADD COLUMN may_train INTEGER;
 ALTER TABLE users ADD COLUMN decided_at REAL;
 ALTER TABLE events ADD COLUMN at REAL;
-ALTER TABLE events ADD COLUMN used TEXT;
-"""  # from CREATE TABLE evidence on: what files of version 0.2 lack, made in one transaction
-_TABLES = {"users", "events", "notes", "unfinished", "evidence", "sqlite_sequence"}
+ALTER TABLE events ADD COLUMN used TEXT
+"""  # from CREATE TABLE evidence on: what files of version 0.2 lack
+_OF_HASHES = """
+CREATE TABLE secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL);
+CREATE TABLE epochs (place INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
+CREATE TABLE refusals (name BLOB PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID
+"""  # what files of before epochs lack
+_STEPS = {"evidence": _SCHEMA, "refusals": _OF_HASHES}  # by a table that is there after it; each in one transaction
+_TABLES = {"users", "events", "notes", "unfinished", "evidence", "secret", "epochs", "refusals", "sqlite_sequence"}
 
 
 class Database:
     """A connection to the file; threads take turns on it, and a forked process opens its own.
 
     Deleted content is overwritten (`secure_delete`). What a kill leaves half-removed is removed at the next opening. A
-    file from before evidence, times and decisions were kept gets tables and columns for them.
+    file from before evidence, times and decisions, or epochs and refusals were kept gets tables and columns for them.
 
     Args:
         path: the file; its directory is made. Not on a network file system.
@@ -91,31 +98,19 @@ class Database:
         if tables - _TABLES or (tables and application != _APPLICATION):
             connection.close()
             raise sqlite3.DatabaseError("it is another program's database, or a later version's")
-        self._patiently(connection, "PRAGMA journal_mode = WAL", self._patience_s)
+        execute_patiently(connection, "PRAGMA journal_mode = WAL", self._patience_s)
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("PRAGMA temp_store = MEMORY")  # VACUUM leaves no copy in a temporary directory
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         if tables != _TABLES:
-            connection.execute("BEGIN IMMEDIATE")
-            there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evidence'").fetchone()
-            for statement in () if there else _SCHEMA.split(";\n"):  # another process may have made them meanwhile
-                connection.execute(statement)
+            connection.execute("BEGIN IMMEDIATE")  # another process may have made them meanwhile
+            for table, step in _STEPS.items():
+                there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+                for statement in () if there else step.split(";\n"):
+                    connection.execute(statement)
+            connection.execute("INSERT OR IGNORE INTO secret (id, key) VALUES (1, ?)", (secrets.token_bytes(32),))
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute("COMMIT")
         return connection
-
-    @staticmethod
-    def _patiently(connection: sqlite3.Connection, statement: str, patience_s: float) -> None:
-        """Some statements do not wait for others by themselves."""
-        until = time.monotonic() + patience_s
-        while True:
-            try:
-                connection.execute(statement).fetchone()
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -162,7 +157,8 @@ class Database:
     def scrub(self, patience_s: float | None = None) -> None:
         """Leave nothing of deleted content in the file or its log: rebuild the one, empty the other.
 
-        Whoever deletes enters a row in `unfinished` in the same transaction; it goes when this is done.
+        Whoever deletes enters a row in `unfinished` in the same transaction; it goes when this is done. Others are
+        served meanwhile; who writes waits while the file is rebuilt, not while a reader is in the way.
 
         Args:
             patience_s: seconds to wait for other processes; None: those of this connection.
@@ -171,19 +167,10 @@ class Database:
             StoreError: other processes kept the file busy for longer. The content is deleted, and what is left of it in
                 the files goes at the next opening or the next call.
         """
-        patience_s = self._patience_s if patience_s is None else patience_s
-        with self._lock:
-            connection, until = self._open(), time.monotonic() + patience_s
-            try:
-                (latest,) = connection.execute("SELECT MAX(id) FROM unfinished").fetchone()
-                self._patiently(connection, "VACUUM", patience_s)
-                while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # a reader is in the way
-                    if time.monotonic() > until:
-                        raise sqlite3.OperationalError("other processes keep reading")
-                    time.sleep(0.01)
-                connection.execute("DELETE FROM unfinished WHERE id <= ?", (latest,))
-            except sqlite3.Error as error:
-                raise StoreError(f"{self.path}: deleted content is not yet overwritten ({error}); try again") from None
+        try:
+            overwrite_deleted(self.path, self._patience_s if patience_s is None else patience_s)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: deleted content is not yet overwritten ({error}); try again") from None
 
     def close(self) -> None:
         """Let go of the file."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.personalization.store.records import (
     ConsentError,
     Event,
@@ -88,11 +89,24 @@ class SqlHandle:
         limits: what is refused.
         number: the user's; 0 is nobody's.
         consent_required: whether nothing is stored of a user without a decision.
+        answer_owner: of answers that are kept of the user.
     """
 
-    def __init__(self, database: SqlDatabase, limits: MemoryLimits, number: int, consent_required: bool) -> None:
+    def __init__(
+        self,
+        database: SqlDatabase,
+        limits: MemoryLimits,
+        number: int,
+        consent_required: bool,
+        answer_owner: AnswerOwner,
+    ) -> None:
         self._database, self._limits, self.number = database, limits, number
-        self._consent_required = consent_required
+        self._consent_required, self.answer_owner = consent_required, answer_owner
+
+    @property
+    def owner(self) -> int:
+        """Of a round that begins now, as `UserHandle.owner` says."""
+        return self.number or -1 - self.answer_owner.epoch
 
     @property
     def identity(self) -> str:
@@ -126,8 +140,7 @@ class SqlHandle:
         texts = [self._limits.body(change.body, "note") for change in changes]
         for change in changes:
             self._limits.name(change.key, "note key")
-            if change.vector is not None and len(change.vector) > self._limits.vector_bytes:
-                raise MemoryLimitError(f"vector: more than {self._limits.vector_bytes} bytes (limits.vector_bytes)")
+            self._limits.vector(change.vector)
         with self._database.transaction() as session:
             self._decision(session)
             own = session.execute('SELECT applied FROM events WHERE id = ? AND "user" = ?', (event.id, self.number))
@@ -139,6 +152,21 @@ class SqlHandle:
                 self._write(session, change, text, event.id)
             session.execute("UPDATE events SET applied = 1 WHERE id = ?", (event.id,))
         return True
+
+    def replace_vectors(self, notes: Sequence[Note]) -> None:
+        """Write vectors that were made anew, as `UserHandle.replace_vectors` says."""
+        for note in notes:
+            self._limits.vector(note.vector)
+        rows = [
+            (self._limits.body(note.body, "note"), note.vector, self._database.word(note.key), note.version)
+            for note in notes
+        ]
+        with self._database.transaction() as session:
+            for body, vector, key, version in rows:
+                session.execute(
+                    'UPDATE notes SET body = ?, vector = ? WHERE "user" = ? AND key = ? AND version = ?',
+                    (body, vector, self.number, key, version),
+                )
 
     def _write(self, session: SqlSession, change: NoteChange, text: str, event: int) -> None:
         key = self._database.word(change.key)

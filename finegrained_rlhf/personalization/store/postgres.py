@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +50,15 @@ ALTER TABLE events ALTER key SET STATISTICS 0, ALTER kind SET STATISTICS 0, ALTE
 ALTER TABLE notes ALTER key SET STATISTICS 0, ALTER body SET STATISTICS 0, ALTER vector SET STATISTICS 0;
 ALTER TABLE evidence ALTER note SET STATISTICS 0
 """
-_TABLES = {"users", "events", "notes", "evidence", "unfinished"}
+_OF_HASHES = """
+CREATE TABLE secret (id SMALLINT PRIMARY KEY, key BYTEA NOT NULL);
+CREATE TABLE epochs (place INTEGER PRIMARY KEY, epoch BIGINT NOT NULL);
+CREATE TABLE refusals (name BYTEA PRIMARY KEY, at DOUBLE PRECISION NOT NULL);
+ALTER TABLE refusals ALTER name SET STATISTICS 0
+"""  # what schemas of before epochs lack
+_OLD_TABLES = {"users", "events", "notes", "evidence", "unfinished"}
+_TABLES = {*_OLD_TABLES, "secret", "epochs", "refusals"}
+_STEP_S = 0.05  # others queue behind a VACUUM that waits for a table: it waits no longer at once
 # Rows that a transaction still sees are kept by VACUUM FULL: those of sessions here, of standbys that report what they
 # read, and of transactions that were prepared.
 _SEES_DELETED = """
@@ -140,7 +149,7 @@ class PostgresDatabase:
             StoreError: no connection, or others held a row longer than the patience. A connection that is lost while a
                 transaction ends may have written all of it: the same event again is safe.
         """
-        with self._errors():
+        with self._lock, self._errors():
             connection = self._open()
             with connection.transaction():
                 yield _Session(connection)
@@ -151,7 +160,7 @@ class PostgresDatabase:
         Raises:
             StoreError: no connection, or the query fails.
         """
-        with self._errors():
+        with self._lock, self._errors():
             return _Session(self._open()).execute(statement, values).fetchall()
 
     def scrub(self, patience_s: float | None = None) -> None:
@@ -166,20 +175,26 @@ class PostgresDatabase:
         """
         patience_s = self._patience_s if patience_s is None else patience_s
         until = time.monotonic() + patience_s
-        with self._lock:
+        try:
+            with self._errors(), closing(self._connect()) as connection:
+                marks = [row[0] for row in connection.execute("SELECT id FROM unfinished").fetchall()]
+                while connection.execute(_SEES_DELETED).fetchone():
+                    _pause(until, "other sessions can still read it")
+                connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{round(_STEP_S * 1000)}ms",))
+                for table in ("evidence", "notes", "events", "users"):
+                    self._rewrite(connection, table, until)
+                connection.execute("DELETE FROM unfinished WHERE id = ANY (%s)", (marks,))
+        except StoreError as error:
+            raise StoreError(f"deleted content is not yet overwritten ({error}); try again") from None
+
+    def _rewrite(self, connection: Any, table: str, until: float) -> None:
+        """`VACUUM (FULL)` as soon as no other session holds the table."""
+        while True:
             try:
-                with self._errors():
-                    connection = self._open()
-                    marks = [row[0] for row in connection.execute("SELECT id FROM unfinished").fetchall()]
-                    while connection.execute(_SEES_DELETED).fetchone():
-                        if time.monotonic() > until:
-                            raise StoreError("other sessions can still read it")
-                        time.sleep(0.01)
-                    for table in ("evidence", "notes", "events", "users"):
-                        connection.execute(f"VACUUM (FULL) {table}")
-                    connection.execute("DELETE FROM unfinished WHERE id = ANY (%s)", (marks,))
-            except StoreError as error:
-                raise StoreError(f"deleted content is not yet overwritten ({error}); try again") from None
+                connection.execute(f"VACUUM (FULL) {table}")
+                return
+            except self._psycopg.errors.LockNotAvailable:
+                _pause(until, "other sessions hold a table")
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -190,13 +205,12 @@ class PostgresDatabase:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """One thread at a time, and psycopg's errors in one line, without the statement's values."""
-        with self._lock:
-            try:
-                yield
-            except self._psycopg.Error as error:
-                said = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
-                raise StoreError(f"schema {self._schema}: {' '.join(said.split())}") from None
+        """Psycopg's errors in one line, without the statement's values."""
+        try:
+            yield
+        except self._psycopg.Error as error:
+            said = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
+            raise StoreError(f"schema {self._schema}: {' '.join(said.split())}") from None
 
     def _open(self) -> Any:
         """The connection of this process; a new one where the server has ended the last."""
@@ -234,18 +248,25 @@ class PostgresDatabase:
         ).fetchone()
         if space is None:
             connection.execute(f"CREATE SCHEMA {self._schema}")
-            for statement in _SCHEMA.split(";\n"):
-                connection.execute(statement)
             connection.execute(f"COMMENT ON SCHEMA {self._schema} IS '{_MARK}'")
+            self._make_tables(connection, f"{_SCHEMA};\n{_OF_HASHES}")
             return
         tables = connection.execute(
             "SELECT relname, pg_has_role(relowner, 'USAGE') FROM pg_class WHERE relnamespace = %s AND relkind = 'r'",
             (space[0],),
         ).fetchall()
-        if space[1] != _MARK or {name for name, _ in tables} != _TABLES:
+        names = {name for name, _ in tables}
+        if space[1] != _MARK or names not in (_OLD_TABLES, _TABLES):
             raise StoreError(f"schema {self._schema}: it is another program's, or another version's")
         if not all(own for _, own in tables):
             raise StoreError(f"schema {self._schema}: its tables are another role's, and only theirs can rewrite them")
+        if names == _OLD_TABLES:
+            self._make_tables(connection, _OF_HASHES)
+
+    def _make_tables(self, connection: Any, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO secret (id, key) VALUES (1, %s)", (secrets.token_bytes(32),))
 
 
 class _Session:
@@ -257,6 +278,12 @@ class _Session:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """Run a statement."""
         return self._connection.execute(statement.replace("?", "%s"), tuple(values))
+
+
+def _pause(until: float, otherwise: str) -> None:
+    if time.monotonic() > until:
+        raise StoreError(otherwise)
+    time.sleep(0.01)
 
 
 def import_psycopg() -> ModuleType:

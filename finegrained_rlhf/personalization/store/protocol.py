@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.personalization.store.records import Consent, Event, MemoryLimits, Note, NoteChange
 
 
@@ -26,6 +27,19 @@ class UserHandle(Protocol):
     @property
     def identity(self) -> str:
         """Of this opening of the store and this user: what is kept in this process belongs to it."""
+        ...
+
+    @property
+    def owner(self) -> int:
+        """Of a round that begins now: the user's number, or below 0, by the epoch, where nothing is stored of them.
+
+        `MemoryStore.user` refuses it when the user was forgotten meanwhile.
+        """
+        ...
+
+    @property
+    def answer_owner(self) -> AnswerOwner:
+        """The user as those who keep answers know them, in the epoch in which the handle was opened."""
         ...
 
     def record(self, key: str, kind: str, body: Mapping[str, Any], used: Mapping[str, Any] | None = None) -> Event:
@@ -60,6 +74,19 @@ class UserHandle(Protocol):
             NoteConflictError: a note has another version by now: nothing was written; derive again.
             MemoryLimitError: a note is too large, or one too many.
             ForgottenUserError: the user was forgotten, or the event is not this user's.
+        """
+        ...
+
+    def replace_vectors(self, notes: Sequence[Note]) -> None:
+        """Write bodies and vectors of notes whose vectors were made anew; their versions stay.
+
+        Notes that have changed since they were read are left alone, and so are those of a user who was forgotten.
+
+        Args:
+            notes: with the body, the vector and the version that they were read with.
+
+        Raises:
+            MemoryLimitError: a body or a vector is too large: none is written.
         """
         ...
 
@@ -101,16 +128,18 @@ class MemoryStore(Protocol):
 
     limits: MemoryLimits
 
-    def user(self, name: str) -> UserHandle:
+    def user(self, name: str, owner: int = 0) -> UserHandle:
         """The handle of a user, who is entered where there is none of that name.
 
         Args:
             name: who it is, from the caller's own login, never from a text. Names are compared byte by byte.
+            owner: `UserHandle.owner` of a round that began before; 0 for none.
 
         Raises:
             DataError: a blank name, or no text.
             MemoryLimitError: a name that is too long.
-            ConsentError: consent is required, and the user has not given it: nothing is written.
+            ConsentError: the user has refused, or consent is required and not given: nothing is written.
+            ForgottenUserError: the user was forgotten after the round began: nothing is written.
         """
         ...
 
@@ -156,9 +185,10 @@ class MemoryStore(Protocol):
         ...
 
     def forget(self, name: str) -> bool:
-        """Remove a user with all that was stored, the decisions too.
+        """Remove a user with all that was stored, the decisions too, but that they may not be stored.
 
-        Handles of the user are refused from then on, so that work under way brings nothing back.
+        A refusal stays, as a keyed hash of the name, until `set_consent` allows storing. Handles of the user are
+        refused from then on, and so are rounds that began before, so that work under way brings nothing back.
 
         Returns:
             Whether there was such a user.

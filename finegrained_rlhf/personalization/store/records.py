@@ -73,6 +73,15 @@ class MemoryLimits:
             raise MemoryLimitError(f"{what}: longer than {self.name_bytes} bytes (limits.name_bytes)")
         return value
 
+    def vector(self, value: bytes | None) -> None:
+        """Refuse a vector that does not fit.
+
+        Raises:
+            MemoryLimitError: it is too large.
+        """
+        if value is not None and len(value) > self.vector_bytes:
+            raise MemoryLimitError(f"vector: more than {self.vector_bytes} bytes (limits.vector_bytes)")
+
     def body(self, value: Mapping[str, Any], what: str) -> str:
         """JSON of a body that fits.
 

@@ -8,19 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import time
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.core.generation.owners import AnswerOwner
+from finegrained_rlhf.core.sqlite import MARK_UNFINISHED, UNFINISHED, execute_patiently, overwrite_deleted
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS sources (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS answers (
-    source INTEGER NOT NULL, question TEXT NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (source, question)
-) WITHOUT ROWID;
-"""
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS sources (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS answers (source INTEGER NOT NULL, question TEXT NOT NULL, answer TEXT NOT NULL, "
+    "owner TEXT, epoch INTEGER, PRIMARY KEY (source, question)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS epochs (place TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
+    UNFINISHED,
+)
+_TABLES = {"sources", "answers", "epochs", "unfinished", "sqlite_sequence"}
+_OLD_COLUMNS = {"source", "question", "answer"}  # of files from before answers had owners
+_COLUMNS = {*_OLD_COLUMNS, "owner", "epoch"}
+_PATIENCE_S = 60.0
 _AT_ONCE = 500  # questions in one query
 
 
@@ -55,15 +62,24 @@ class AnswerCache:
 
     def _made(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        file = sqlite3.connect(self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         columns = {row[1] for row in file.execute("PRAGMA table_info(answers)")}
-        if tables - {"sources", "answers"} or (columns and columns != {"source", "question", "answer"}):
+        if tables - _TABLES or columns not in (set(), _OLD_COLUMNS, _COLUMNS):
             raise sqlite3.DatabaseError(f"a database with other tables: {', '.join(sorted(tables))}")
-        _patiently(lambda: file.execute("PRAGMA journal_mode = WAL").fetchone())
+        execute_patiently(file, "PRAGMA journal_mode = WAL", _PATIENCE_S)
         file.execute("PRAGMA synchronous = NORMAL")
-        _patiently(lambda: file.executescript(_SCHEMA))
+        file.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            file.execute(statement)
+        if {row[1] for row in file.execute("PRAGMA table_info(answers)")} == _OLD_COLUMNS:
+            file.execute("ALTER TABLE answers ADD COLUMN owner TEXT")
+            file.execute("ALTER TABLE answers ADD COLUMN epoch INTEGER")
         file.execute("INSERT OR IGNORE INTO sources (identity) VALUES (?)", (self.identity,))
+        file.execute("COMMIT")
+        if file.execute("SELECT 1 FROM unfinished").fetchone():  # a process was killed while it dropped answers
+            with suppress(sqlite3.Error):  # others are busy: the next one who opens the file does it
+                overwrite_deleted(self.path, 0.0)
         return file
 
     def get(self, questions: Iterable[str]) -> dict[str, Any]:
@@ -82,35 +98,60 @@ class AnswerCache:
             found.update({digests[digest]: json.loads(answer) for digest, answer in rows})
         return found
 
-    def put(self, question: str, answer: Any) -> None:
+    def put(self, question: str, answer: Any, owner: AnswerOwner | None = None) -> None:
         """Keep an answer, a JSON value. The first one of a question stays.
+
+        Args:
+            question: a text.
+            answer: to it.
+            owner: whose words question and answer hold; where the owner's answers were dropped (`clear`) after this
+                epoch, nothing is kept. None: not known.
 
         Raises:
             DataError: it cannot be written.
         """
+        name, place, epoch = (None, None, None) if owner is None else (owner.name, owner.place, owner.epoch)
         try:
             self._file.execute(
-                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)",
-                (self._source, _digest(question), json.dumps(answer, ensure_ascii=False)),
+                "INSERT OR IGNORE INTO answers (source, question, answer, owner, epoch) SELECT ?, ?, ?, ?, ? "
+                "WHERE NOT EXISTS (SELECT 1 FROM epochs WHERE place = ? AND epoch > ?)",
+                (self._source, _digest(question), json.dumps(answer, ensure_ascii=False), name, epoch, place, epoch),
             )
         except sqlite3.Error as error:
             raise DataError(f"an answer cannot be kept: {error}", file=self.path) from None
 
-    def clear(self) -> None:
-        """Drop every answer of this identity, and leave nothing of it in the file or its log.
+    def clear(self, owner: AnswerOwner | None = None) -> None:
+        """Drop answers, and leave nothing of them in the file or its log.
+
+        Args:
+            owner: whose answers from before this epoch are dropped, whatever gave them, and none is kept from then on;
+                with them go those of this identity whose owner is not known. None: every answer of this identity.
 
         Raises:
-            DataError: it cannot be written, or other processes keep it busy.
+            DataError: it cannot be written, or other processes keep it busy: then what is left of the answers goes at
+                the next opening or the next call.
         """
         try:
-            self._file.execute("PRAGMA secure_delete = ON")
-            self._file.execute("PRAGMA temp_store = MEMORY")
-            self._file.execute("DELETE FROM answers WHERE source = ?", (self._source,))
-            _patiently(lambda: self._file.execute("VACUUM"))
-            if self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise sqlite3.OperationalError("other processes keep reading; try again")
+            with closing(sqlite3.connect(self.path, timeout=_PATIENCE_S, isolation_level=None)) as file, file:
+                file.execute("PRAGMA secure_delete = ON")
+                file.execute("BEGIN IMMEDIATE")
+                if owner is None:
+                    dropped = file.execute("DELETE FROM answers WHERE source = ?", (self._source,))
+                else:
+                    file.execute(
+                        "INSERT INTO epochs (place, epoch) VALUES (?, ?) "
+                        "ON CONFLICT (place) DO UPDATE SET epoch = MAX(epoch, excluded.epoch)",
+                        (owner.place, owner.epoch),
+                    )
+                    dropped = file.execute(
+                        "DELETE FROM answers WHERE (owner = ? AND epoch < ?) OR (source = ? AND owner IS NULL)",
+                        (owner.name, owner.epoch, self._source),
+                    )
+                if dropped.rowcount:
+                    file.execute(MARK_UNFINISHED)
+            overwrite_deleted(self.path, _PATIENCE_S)
         except sqlite3.Error as error:
-            raise DataError(f"kept answers cannot be dropped: {error}", file=self.path) from None
+            raise DataError(f"kept answers cannot be dropped: {error}; try again", file=self.path) from None
 
     def counts(self) -> dict[str, int]:
         """How many answers the file has, by what gave them; those without any are left out."""
@@ -130,16 +171,3 @@ class AnswerCache:
 
 def _digest(question: str) -> str:
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _patiently(what: Any, seconds: float = 60.0) -> None:
-    """Try again while another process is making the same file: some statements do not wait by themselves."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            what()
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.02)
