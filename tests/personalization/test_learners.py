@@ -307,12 +307,6 @@ def test_nearest_rows_against_a_plain_sort() -> None:
         nearest_rows(query[:3], rows, 1)
 
 
-def test_vectors_of_another_encoder_are_refused(memory: UserMemory, llm: ScriptedGenerator) -> None:
-    Cipher(memory, llm).observe_edit("ada", "x", Draft("1", "a"), "b")
-    with pytest.raises(DataError, match="another encoder"):
-        Cipher(memory, llm, encoder=HashedWords(32)).respond("ada", "x")
-
-
 def test_a_sentence_encoder(memory: UserMemory, llm: ScriptedGenerator, tmp_path: Path) -> None:
     from dense_toy import save_encoder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,24 @@ from user_memory_toy import SECRET
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import Cipher, FaissIndex, HashedWords, UserMemory
-from finegrained_rlhf.personalization.retrieval.index import ExactIndex
+from finegrained_rlhf.personalization import (
+    Cipher,
+    Coreset,
+    CotEdit,
+    Draft,
+    ExactConflicts,
+    FaissIndex,
+    FeedbackRemark,
+    HashedWords,
+    IclEdit,
+    Pahf,
+    SourceDocument,
+    UserMemory,
+)
+from finegrained_rlhf.personalization.learners.base import MemoryAgent
+from finegrained_rlhf.personalization.learners.conversation import PossibleAnswers
+from finegrained_rlhf.personalization.learners.pahf import ChosenAction
+from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.store.protocol import UserHandle
 from finegrained_rlhf.personalization.store.records import NoteChange
@@ -86,6 +104,76 @@ def test_many_notes_at_once_and_another_process(tmp_path: Path) -> None:
     assert index.nearest(other.user("ada"), encoder, "1", 3) == []
     with pytest.raises(ConfigError):
         FaissIndex(users=0)
+
+
+TEXTS = ("trains to the sea", "bread and butter", "butter on trains", "bread of the sea")
+
+
+class Counted(HashedWords):
+    """Counts the texts that were encoded."""
+
+    texts = 0
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        Counted.texts += len(texts)
+        return super().encode(texts)
+
+
+def made(kind: type[MemoryAgent], memory: UserMemory, places: int, index: NoteIndex) -> MemoryAgent:
+    llm = ScriptedGenerator(lambda prompt: json.dumps(REPLY if "finished text alone" not in prompt else {"draft": 1}))
+    encoder = Counted(places)
+    if kind is Coreset:
+        return Coreset(memory, llm, ExactConflicts(), k=2, encoder=encoder)
+    return kind(memory, llm, k=2, encoder=encoder, index=index)
+
+
+REPLY = {"preference": "short", "text": "a draft", "salient": "yes", "cues": "", "answers": ["Rome"], "choice": "1"}
+
+
+def learns(agent: MemoryAgent, text: str) -> None:
+    if isinstance(agent, Pahf):
+        REPLY.update(note=text, operation="add", number="1")
+        agent.observe_feedback("ada", ChosenAction(text, "a drink", 0, "tea"), text)
+    elif isinstance(agent, Coreset):
+        agent.observe_turn("ada", PossibleAnswers(text, "Where?", ("Rome",)), FeedbackRemark(text, "city", "Rome"))
+    else:
+        agent.observe_edit("ada", text, Draft(text, "a draft"), "another")
+
+
+def retrieves(agent: MemoryAgent, text: str) -> tuple[str, ...]:
+    if isinstance(agent, Pahf):
+        return tuple(key.removesuffix("/feedback") for key in agent.act("ada", text, ["tea"]).retrieved)
+    if isinstance(agent, Coreset):
+        return agent.answer("ada", [SourceDocument("1", "Rome.", {"city": "Rome"})], text).rests_on
+    return agent.respond("ada", text).retrieved
+
+
+@pytest.mark.parametrize("index", [FaissIndex, ExactIndex])
+@pytest.mark.parametrize("kind", [Cipher, IclEdit, CotEdit, Pahf, Coreset])
+def test_another_encoder_gets_vectors_of_its_own(
+    kind: type[MemoryAgent], index: type[FaissIndex] | type[ExactIndex], tmp_path: Path
+) -> None:
+    memory, fresh = (UserMemory(tmp_path / name, durable=False) for name in ("users.db", "fresh.db"))
+    was, wider = made(kind, memory, 64, index()), made(kind, memory, 512, index())
+    always = made(kind, fresh, 512, index())
+    for text in TEXTS:
+        learns(was, text)
+        learns(always, text)
+    versions = memory.user("ada").versions()
+    assert len(retrieves(was, "bread and trains")) == 2
+    for question in ("bread and trains", "the sea"):
+        assert retrieves(wider, question) == retrieves(always, question) != ()
+    assert memory.user("ada").versions() == versions
+    notes = memory.user("ada").notes()
+    assert notes == [
+        replace(note, event=ours.event) for note, ours in zip(fresh.user("ada").notes(), notes, strict=True)
+    ]
+    assert {note.body["encoder"] for note in notes} == {"hashed words 512"}
+    Counted.texts = 0
+    retrieves(wider, "the sea")
+    assert Counted.texts <= 2  # the question alone
+    learns(was, "a note of the process that has the old encoder")
+    assert len(memory.user("ada").notes()) == 5 and len(retrieves(wider, "old encoder")) == 2
 
 
 def test_a_learner_with_an_index_learns_and_forgets(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from remote_toy import KEY, FakeService
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.wrappers import (
     CachedGenerator,
@@ -74,6 +78,76 @@ def test_answers_on_disk_are_dropped_without_a_trace(tmp_path: Path) -> None:
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"canary of mine" not in content and b"canary of another" in content
     assert mine.get(["x"]) == {} and other.get(["x"])["x"]["text"] == "canary of another"
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_answers_are_dropped_by_owner_and_late_ones_are_not_kept(on_disk: bool, tmp_path: Path) -> None:
+    kept = AnswerCache(tmp_path / "answers.db", "mine") if on_disk else MemoryAnswers()
+    ada, eve = AnswerOwner("a", "1", 3), AnswerOwner("e", "2", 0)
+    later = replace(ada, epoch=4)
+    asked = CachedGenerator(ScriptedGenerator(lambda prompt: f"canary of {prompt}"), kept)
+    with asked_for(ada):
+        asked.generate("ada")
+        with asked_for(eve):
+            asked.generate("eve")
+        asked.generate("ada too")
+    asked.generate("nobody")
+    with asked_for(later):
+        asked.generate("ada later")
+    asked.clear(later)
+    prompts = ["ada", "ada too", "nobody", "eve", "ada later", "late"]
+    assert set(kept.get(prompts)) == {"eve", "ada later"}
+    with asked_for(ada):  # it began before
+        assert asked.generate("late").text == "canary of late"
+    asked.clear(ada)  # an epoch never goes back
+    kept.put("late", {}, ada)
+    assert set(kept.get(prompts)) == {"eve", "ada later"}
+    kept.put("late", {"text": "in time"}, later)
+    assert kept.get(["late"]) == {"late": {"text": "in time"}}
+    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"canary of ada" not in files.replace(b"canary of ada later", b"") and b"canary of late" not in files
+
+
+def test_answers_from_before_they_had_owners(tmp_path: Path) -> None:
+    path, digest = tmp_path / "answers.db", hashlib.sha256(b"x").hexdigest()
+    old = sqlite3.connect(path)
+    old.executescript(
+        """
+        CREATE TABLE sources (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
+        CREATE TABLE answers (
+            source INTEGER NOT NULL, question TEXT NOT NULL, answer TEXT NOT NULL, PRIMARY KEY (source, question)
+        ) WITHOUT ROWID;
+        INSERT INTO sources VALUES (1, 'mine'), (2, 'other');
+        """
+    )
+    with old:
+        old.executemany("INSERT INTO answers VALUES (?, ?, ?)", [(1, digest, '"canary"'), (2, digest, '"of others"')])
+    old.close()
+    assert AnswerCache(path, "mine", read_only=True).get(["x"]) == {"x": "canary"}
+    for _ in range(2):
+        mine = AnswerCache(path, "mine")
+        assert mine.get(["x"]) == {"x": "canary"}
+    mine.clear(AnswerOwner("ada", "1", 1))  # whose they are is not known
+    assert mine.get(["x"]) == {} and AnswerCache(path, "other").get(["x"]) == {"x": "of others"}
+    assert b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_answers_that_could_not_be_overwritten_are_at_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "answers.db"
+    kept, owner = AnswerCache(path, "mine"), AnswerOwner("ada", "1", 0)
+    monkeypatch.setattr("finegrained_rlhf.runtime.remote.cache._PATIENCE_S", 0.2)
+    kept.put("x", "canary", owner)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM answers").fetchall()
+    with pytest.raises(DataError, match="try again"):
+        kept.clear(replace(owner, epoch=1))
+    assert kept.get(["x"]) == {} and b"canary" in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    reader.close()
+    AnswerCache(path, "mine")
+    assert b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
 
 
 def chat(content: Any = "hello there", finish: Any = "stop", usage: Any = None) -> dict[str, Any]:

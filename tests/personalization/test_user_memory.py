@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from user_memory_toy import SECRET, count
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.personalization import MemoryLimits, PostgresMemory, UserMemory
+from finegrained_rlhf.personalization.store import postgres
 from finegrained_rlhf.personalization.store.protocol import MemoryStore
 from finegrained_rlhf.personalization.store.records import (
     ConsentError,
@@ -205,6 +208,35 @@ def test_a_reader_in_the_way_does_not_keep_what_was_forgotten(store: Store) -> N
     memory.close()
 
 
+def test_others_are_served_while_a_reader_is_in_the_way(store: Store) -> None:
+    memory = store.open(patience_s=1.5)
+    for name in ("goes", "stays"):
+        memory.user(name).record("k", "edit", {"text": SECRET})
+    ended: list[str] = []
+
+    def forget() -> None:
+        with pytest.raises(StoreError, match="not yet overwritten"):
+            memory.forget("goes")
+        ended.append("forgotten")
+
+    with store.reader():
+        forgetting = threading.Thread(target=forget)
+        forgetting.start()
+        while memory.known("goes") is not None:
+            time.sleep(0.01)
+        served = 0
+        while not ended and served < 20:  # who had to wait for `forget` would be served once
+            memory.user("stays").record(f"k{served}", "edit", {})
+            served += len(memory.user("stays").events()) - served - 1
+            time.sleep(0.02)
+        assert served == 20 and not ended
+        forgetting.join()
+    assert ended and memory.forget("goes") is False  # and overwrites now what could not be
+    memory.user("stays")
+    assert memory._database.read("SELECT * FROM unfinished") == []
+    memory.close()
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database at all, but long enough to be read as one" * 20)
     foreign = sqlite3.connect(tmp_path / "foreign.db")
@@ -343,6 +375,31 @@ def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, 
     memory.close()
 
 
+@pytest.mark.slow
+def test_a_schema_from_before_and_a_table_that_is_held(
+    server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(*server)
+    memory = store.open()
+    count(memory.user("ada"), "first")
+    memory.set_consent("eve", store=False, train=False)
+    memory.close()
+    store.run(*[f"DROP TABLE {store.schema}.{table}" for table in ("secret", "epochs", "refusals")])
+    memory, other = store.open(patience_s=1.0), store.open(patience_s=0.5)
+    assert [event.key for event in memory.known("ada").events()] == ["first"]
+    assert memory.forget("eve") and not other.may_store("eve")
+    monkeypatch.setattr(postgres, "_SEES_DELETED", "SELECT 1 WHERE false")  # a reader that came later holds the tables
+    with store.reader():
+        forgetting = threading.Thread(target=lambda: pytest.raises(StoreError, memory.forget, "ada"))
+        forgetting.start()
+        while forgetting.is_alive():
+            other.user("bob").record(str(time.monotonic()), "edit", {})  # waits for no more than a moment
+        forgetting.join()
+    assert len(other.user("bob").events()) > 3
+    memory.close()
+    other.close()
+
+
 def test_nothing_is_stored_without_consent(store: Store) -> None:
     asks, takes = store.open(consent_required=True), store.open()
     with pytest.raises(ConsentError):
@@ -377,6 +434,85 @@ def test_nothing_is_stored_without_consent(store: Store) -> None:
     takes.close()
 
 
+def test_a_refusal_outlives_forget_and_the_name_does_not(store: Store) -> None:
+    memory, other = store.open(), store.open()
+    refusal = memory.set_consent(SECRET, store=False, train=False)
+    assert memory.forget(SECRET)
+    store.settle()
+    assert store.traces(SECRET) == [] and memory.known(SECRET) is None
+    assert other.consent(SECRET) == refusal and not other.may_store(SECRET) and other.may_store("eve")
+    for _ in range(2):  # `forget` once more changes nothing
+        with pytest.raises(ConsentError):
+            other.user(SECRET)
+        assert not other.forget(SECRET)
+    other.may_store = lambda name: True  # a refusal that comes after this was looked at
+    with pytest.raises(ConsentError):
+        other.user(SECRET)
+    assert other.known(SECRET) is None
+    memory.set_consent(SECRET, store=True, train=False)
+    memory.user(SECRET).record("k", "edit", {})
+    assert memory.forget(SECRET) and memory.consent(SECRET) is None and memory.user(SECRET).events() == []
+    memory.close()
+    other.close()
+
+
+def test_a_round_from_before_forget_is_refused(store: Store) -> None:
+    memory, other = store.open(), store.open()
+    owners = {name: memory.reader(name).owner for name in ("ada", "eve")}  # of rounds before anything is stored
+    assert memory.known("ada") is None and max(owners.values()) < 0
+    memory.user("ada", owners["ada"])
+    stored = memory.reader("ada").owner
+    assert memory.user("ada", owners["ada"]).owner == stored == memory.user("ada", stored).owner
+    for _ in range(
+        2
+    ):  # the second time there is nobody to be forgotten, and rounds from before are refused all the same
+        before = memory.reader("ada").owner
+        other.forget("ada")
+        for owner in (owners["ada"], stored, before):
+            with pytest.raises(ForgottenUserError):
+                memory.user("ada", owner)
+        assert memory.known("ada") is None
+    memory.user("ada", memory.reader("ada").owner)
+    memory.user("eve", owners["eve"])
+    with pytest.raises(ForgottenUserError):  # of another user
+        memory.user("eve", memory.user("ada").owner)
+    memory.close()
+    other.close()
+
+
+def test_epochs_are_known_to_those_who_keep_answers(store: Store) -> None:
+    memory, other = store.open(), store.open()
+    ada, eve = memory.reader("ada").answer_owner, memory.reader("eve").answer_owner
+    assert other.reader("ada").answer_owner == ada and ada.name != eve.name and "ada" not in f"{ada}"
+    assert memory.user("ada").answer_owner == ada
+    other.forget("ada")
+    assert memory.reader("ada").answer_owner == replace(ada, epoch=ada.epoch + 1)
+    assert memory.reader("eve").answer_owner == eve
+    memory.close()
+    other.close()
+
+
+def test_vectors_are_replaced_where_notes_are_as_they_were(memory: MemoryStore) -> None:
+    handle = memory.user("ada")
+    for key in ("same", "changed"):
+        handle.apply(handle.record(key, "edit", {}), [NoteChange(key, {"v": 1}, b"old")])
+    made = [replace(note, body={"v": 2}, vector=b"new") for note in handle.notes()]
+    handle.apply(handle.record("later", "edit", {}), [NoteChange("changed", {"v": 3}, b"newer", 1)])
+    evidence = handle.evidence()
+    handle.replace_vectors(made)
+    assert [(note.key, note.body, note.vector, note.version) for note in handle.notes()] == [
+        ("same", {"v": 2}, b"new", 1),
+        ("changed", {"v": 3}, b"newer", 2),
+    ]
+    assert handle.evidence() == evidence
+    with pytest.raises(MemoryLimitError):
+        handle.replace_vectors([replace(made[0], body={}), replace(made[1], vector=bytes(70_000))])
+    assert handle.note("same").body == {"v": 2}
+    memory.forget("ada")
+    handle.replace_vectors(made)
+    assert handle.notes() == [] and memory.user("ada").notes() == []
+
+
 def test_what_a_note_was_derived_from_and_what_was_used(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     first, second, third = (handle.record(str(n), "edit", {"n": n}, {"notes": ["a"]} if n else None) for n in range(3))
@@ -394,9 +530,10 @@ def test_what_a_note_was_derived_from_and_what_was_used(memory: MemoryStore) -> 
         handle.record("3", "edit", {}, {"notes": float("nan")})
 
 
-def test_a_file_from_before_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["evidence", "epochs"])
+def test_a_file_from_before_is_read(before: str, tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / "users.db")
-    old.executescript(OLD)
+    old.executescript(OLD if before == "evidence" else OLD + OLD_EVIDENCE)
     old.close()
     for _ in range(2):  # with its new tables, the second time
         memory = UserMemory(tmp_path / "users.db", durable=False)
@@ -407,6 +544,8 @@ def test_a_file_from_before_is_read(tmp_path: Path) -> None:
         assert memory.consent("ada") is None
         memory.close()
     memory = UserMemory(tmp_path / "users.db", durable=False)
+    if before == "epochs":  # a refusal from before them outlives `forget` too
+        assert memory.forget("eve") and not memory.may_store("eve")
     memory.user("ada").record("new", "edit", {}, {"notes": ["n"]})
     assert memory.user("ada").events()[1].used == {"notes": ["n"]}
     memory.close()
@@ -427,4 +566,17 @@ PRAGMA application_id = 1179079240;
 INSERT INTO users (name) VALUES ('ada');
 INSERT INTO events (user, key, kind, body, applied) VALUES (1, 'k', 'edit', '{"text": "old"}', 1);
 INSERT INTO notes VALUES (1, 'n', '{"says": "short"}', NULL, 2, 1);
+"""
+OLD_EVIDENCE = """
+CREATE TABLE evidence (
+    user INTEGER NOT NULL REFERENCES users (id), note TEXT NOT NULL, version INTEGER NOT NULL, event INTEGER NOT NULL,
+    PRIMARY KEY (user, note, version, event)
+) WITHOUT ROWID;
+ALTER TABLE users ADD COLUMN may_store INTEGER;
+ALTER TABLE users ADD COLUMN may_train INTEGER;
+ALTER TABLE users ADD COLUMN decided_at REAL;
+ALTER TABLE events ADD COLUMN at REAL;
+ALTER TABLE events ADD COLUMN used TEXT;
+INSERT INTO users (name, may_store, may_train, decided_at) VALUES ('eve', 0, 0, 1.8e9);
+INSERT INTO evidence VALUES (1, 'n', 2, 1);
 """
