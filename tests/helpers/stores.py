@@ -101,6 +101,9 @@ class PostgresStore:
             yield
 
 
+Store = SqliteStore | PostgresStore
+
+
 @contextmanager
 def postgres_server() -> Iterator[tuple[str, Path]]:
     """A server of its own behind a socket in a new directory: where it is, and its data.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ class Counted(HashedWords):
         return super().encode(texts)
 
 
-def made(kind: type[MemoryAgent], memory: UserMemory, places: int, index: NoteIndex) -> MemoryAgent:
+def made(kind: Callable[..., MemoryAgent], memory: UserMemory, places: int, index: NoteIndex) -> MemoryAgent:
     llm = ScriptedGenerator(lambda prompt: json.dumps(REPLY if "finished text alone" not in prompt else {"draft": 1}))
     encoder = Counted(places)
     if kind is Coreset:
@@ -151,7 +151,7 @@ def retrieves(agent: MemoryAgent, text: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("index", [FaissIndex, ExactIndex])
 @pytest.mark.parametrize("kind", [Cipher, IclEdit, CotEdit, Pahf, Coreset])
 def test_another_encoder_gets_vectors_of_its_own(
-    kind: type[MemoryAgent], index: type[FaissIndex] | type[ExactIndex], tmp_path: Path
+    kind: Callable[..., MemoryAgent], index: type[FaissIndex] | type[ExactIndex], tmp_path: Path
 ) -> None:
     memory, fresh = (UserMemory(tmp_path / name, durable=False) for name in ("users.db", "fresh.db"))
     was, wider = made(kind, memory, 64, index()), made(kind, memory, 512, index())

@@ -10,22 +10,18 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import user_memory_toy
-from stores import PostgresStore, SqliteStore, postgres_server
+from stores import PostgresStore, Store
 from user_memory_toy import SECRET, count
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.personalization import MemoryLimits, PostgresMemory, UserMemory
-from finegrained_rlhf.personalization.store import postgres
 from finegrained_rlhf.personalization.store.protocol import MemoryStore
 from finegrained_rlhf.personalization.store.records import (
-    ConsentError,
     ForgottenUserError,
     MemoryLimitError,
     NoteChange,
@@ -33,28 +29,6 @@ from finegrained_rlhf.personalization.store.records import (
     RepeatedKeyError,
     StoreError,
 )
-
-Store = SqliteStore | PostgresStore
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Path]]:
-    with postgres_server() as found:
-        yield found
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = SqliteStore(tmp_path) if request.param == "sqlite" else PostgresStore(*request.getfixturevalue("server"))
-    yield made
-    made.drop()
-
-
-@pytest.fixture
-def memory(store: Store) -> Iterator[MemoryStore]:
-    opened = store.open()
-    yield opened
-    opened.close()
 
 
 def test_an_event_is_pending_until_its_notes_are_written(memory: MemoryStore) -> None:
@@ -164,79 +138,6 @@ def test_limits_refuse_and_store_nothing(store: Store) -> None:
         MemoryLimits(events=0)
 
 
-def test_nothing_is_left_of_the_forgotten(store: Store) -> None:
-    memory, other = store.open(), store.open()
-    stays = memory.user("stays")
-    for number in range(300):  # so many that pages split and their cells move
-        for name in ("stays", SECRET):
-            handle = memory.user(name)
-            event = handle.record(f"{name}-{number}", "edit", {"text": f"{name} {number} " * (number % 40 + 1)})
-            handle.apply(event, [NoteChange(f"{name}-{number % 50}", {"text": name}, name.encode(), number // 50)])
-    late = memory.user(SECRET)
-    event = late.record("late", "edit", {})
-    store.settle()
-    assert store.traces(SECRET)
-    assert other.forget(SECRET)
-    store.settle()
-    assert store.traces(SECRET) == []
-    for work in (lambda: late.record("k", "edit", {}), lambda: late.apply(event, [NoteChange("n", {"text": SECRET})])):
-        with pytest.raises(ForgottenUserError):
-            work()
-    assert late.notes() == [] == late.events() and not memory.forget(SECRET)
-    assert len(stays.events()) == 300 and len(stays.notes()) == 50
-    anew = memory.user(SECRET)
-    assert anew.events() == [] and anew.notes() == []
-    with pytest.raises(ForgottenUserError):  # the one of old, although there is a user of the name again
-        late.record("k", "edit", {})
-    memory.close()
-    other.close()
-
-
-def test_a_reader_in_the_way_does_not_keep_what_was_forgotten(store: Store) -> None:
-    memory = store.open(patience_s=0.2)
-    memory.user("goes").record("k", "edit", {"text": SECRET})
-    with store.reader():
-        with pytest.raises(StoreError, match="not yet overwritten"):
-            memory.forget("goes")
-        assert memory.user("goes").events() == []
-        store.open(patience_s=0.2).close()  # opens although it cannot clean
-    store.settle()
-    assert store.traces(SECRET)
-    store.open().close()
-    store.settle()
-    assert store.traces(SECRET) == []
-    memory.close()
-
-
-def test_others_are_served_while_a_reader_is_in_the_way(store: Store) -> None:
-    memory = store.open(patience_s=1.5)
-    for name in ("goes", "stays"):
-        memory.user(name).record("k", "edit", {"text": SECRET})
-    ended: list[str] = []
-
-    def forget() -> None:
-        with pytest.raises(StoreError, match="not yet overwritten"):
-            memory.forget("goes")
-        ended.append("forgotten")
-
-    with store.reader():
-        forgetting = threading.Thread(target=forget)
-        forgetting.start()
-        while memory.known("goes") is not None:
-            time.sleep(0.01)
-        served = 0
-        while not ended and served < 20:  # who had to wait for `forget` would be served once
-            memory.user("stays").record(f"k{served}", "edit", {})
-            served += len(memory.user("stays").events()) - served - 1
-            time.sleep(0.02)
-        assert served == 20 and not ended
-        forgetting.join()
-    assert ended and memory.forget("goes") is False  # and overwrites now what could not be
-    memory.user("stays")
-    assert memory._database.read("SELECT * FROM unfinished") == []
-    memory.close()
-
-
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database at all, but long enough to be read as one" * 20)
     foreign = sqlite3.connect(tmp_path / "foreign.db")
@@ -277,32 +178,6 @@ def test_an_event_that_arrives_several_times_at_once_is_one(store: Store) -> Non
     assert len(found) == 40 and len({event for event, _ in found}) == 10 and sum(applied for _, applied in found) == 10
     for memory in memories:
         memory.close()
-
-
-def test_users_are_forgotten_while_others_write(store: Store) -> None:
-    memory, busy = store.open(), store.open()
-    ended = threading.Event()
-    written: list[str] = []
-
-    def write() -> None:
-        while not ended.is_set():
-            written.append(f"k{len(written)}")
-            count(busy.user("stays"), written[-1])
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for number in range(10):
-            for turn in range(5):
-                count(memory.user(f"goes {number}"), f"{SECRET} {turn}")
-            assert memory.forget(f"goes {number}") and store.traces(SECRET) == []
-    finally:
-        ended.set()
-        writer.join()
-    assert [event.key for event in memory.user("stays").events()] == written and written
-    assert memory.user("stays").note("sum").body == {"total": len(written)}
-    memory.close()
-    busy.close()
 
 
 @pytest.mark.slow
@@ -373,123 +248,6 @@ def test_schemas_that_are_refused_and_a_connection_that_ends(server: tuple[str, 
     with pytest.raises(ConfigError, match="schema"):
         PostgresMemory(store.where, schema="a; DROP TABLE users")
     memory.close()
-
-
-@pytest.mark.slow
-def test_a_schema_from_before_and_a_table_that_is_held(
-    server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = PostgresStore(*server)
-    memory = store.open()
-    count(memory.user("ada"), "first")
-    memory.set_consent("eve", store=False, train=False)
-    memory.close()
-    store.run(*[f"DROP TABLE {store.schema}.{table}" for table in ("secret", "epochs", "refusals")])
-    memory, other = store.open(patience_s=1.0), store.open(patience_s=0.5)
-    assert [event.key for event in memory.known("ada").events()] == ["first"]
-    assert memory.forget("eve") and not other.may_store("eve")
-    monkeypatch.setattr(postgres, "_SEES_DELETED", "SELECT 1 WHERE false")  # a reader that came later holds the tables
-    with store.reader():
-        forgetting = threading.Thread(target=lambda: pytest.raises(StoreError, memory.forget, "ada"))
-        forgetting.start()
-        while forgetting.is_alive():
-            other.user("bob").record(str(time.monotonic()), "edit", {})  # waits for no more than a moment
-        forgetting.join()
-    assert len(other.user("bob").events()) > 3
-    memory.close()
-    other.close()
-
-
-def test_nothing_is_stored_without_consent(store: Store) -> None:
-    asks, takes = store.open(consent_required=True), store.open()
-    with pytest.raises(ConsentError):
-        asks.user("ada")
-    assert takes.known("ada") is None and asks.reader("ada").notes() == [] and asks.consent("ada") is None
-    assert takes.may_store("ada") and not asks.may_store("ada")
-    with pytest.raises(ConsentError, match="train"):
-        asks.set_consent("ada", store=False, train=True)
-    said = asks.set_consent("ada", store=True, train=False)
-    assert takes.consent("ada") == said and said.at > 1.7e9
-    event = asks.user("ada").record("k", "edit", {"text": SECRET})
-    later = asks.set_consent("ada", store=True, train=True)
-    assert asks.consent("ada") == later and later.at >= said.at
-    with pytest.raises(ConsentError, match="forget"):  # withdrawal
-        asks.set_consent("ada", store=False, train=False)
-    assert asks.consent("ada") == later and asks.user("ada").events() == [event]
-    assert asks.forget("ada") and asks.consent("ada") is None
-    refusal = takes.set_consent("eve", store=False, train=False)
-    assert takes.consent("eve") == refusal
-    for memory in (asks, takes):  # also where users without a decision are stored
-        with pytest.raises(ConsentError):
-            memory.user("eve")
-        with pytest.raises(ConsentError):
-            memory.known("eve").record("k", "edit", {})
-    open_handle = takes.user("bob")
-    with pytest.raises(ConsentError):
-        asks.known("bob").record("k", "edit", {})
-    takes.set_consent("bob", store=False, train=False)
-    with pytest.raises(ConsentError):  # who decides while a handle is open
-        open_handle.record("k", "edit", {})
-    asks.close()
-    takes.close()
-
-
-def test_a_refusal_outlives_forget_and_the_name_does_not(store: Store) -> None:
-    memory, other = store.open(), store.open()
-    refusal = memory.set_consent(SECRET, store=False, train=False)
-    assert memory.forget(SECRET)
-    store.settle()
-    assert store.traces(SECRET) == [] and memory.known(SECRET) is None
-    assert other.consent(SECRET) == refusal and not other.may_store(SECRET) and other.may_store("eve")
-    for _ in range(2):  # `forget` once more changes nothing
-        with pytest.raises(ConsentError):
-            other.user(SECRET)
-        assert not other.forget(SECRET)
-    other.may_store = lambda name: True  # a refusal that comes after this was looked at
-    with pytest.raises(ConsentError):
-        other.user(SECRET)
-    assert other.known(SECRET) is None
-    memory.set_consent(SECRET, store=True, train=False)
-    memory.user(SECRET).record("k", "edit", {})
-    assert memory.forget(SECRET) and memory.consent(SECRET) is None and memory.user(SECRET).events() == []
-    memory.close()
-    other.close()
-
-
-def test_a_round_from_before_forget_is_refused(store: Store) -> None:
-    memory, other = store.open(), store.open()
-    owners = {name: memory.reader(name).owner for name in ("ada", "eve")}  # of rounds before anything is stored
-    assert memory.known("ada") is None and max(owners.values()) < 0
-    memory.user("ada", owners["ada"])
-    stored = memory.reader("ada").owner
-    assert memory.user("ada", owners["ada"]).owner == stored == memory.user("ada", stored).owner
-    for _ in range(
-        2
-    ):  # the second time there is nobody to be forgotten, and rounds from before are refused all the same
-        before = memory.reader("ada").owner
-        other.forget("ada")
-        for owner in (owners["ada"], stored, before):
-            with pytest.raises(ForgottenUserError):
-                memory.user("ada", owner)
-        assert memory.known("ada") is None
-    memory.user("ada", memory.reader("ada").owner)
-    memory.user("eve", owners["eve"])
-    with pytest.raises(ForgottenUserError):  # of another user
-        memory.user("eve", memory.user("ada").owner)
-    memory.close()
-    other.close()
-
-
-def test_epochs_are_known_to_those_who_keep_answers(store: Store) -> None:
-    memory, other = store.open(), store.open()
-    ada, eve = memory.reader("ada").answer_owner, memory.reader("eve").answer_owner
-    assert other.reader("ada").answer_owner == ada and ada.name != eve.name and "ada" not in f"{ada}"
-    assert memory.user("ada").answer_owner == ada
-    other.forget("ada")
-    assert memory.reader("ada").answer_owner == replace(ada, epoch=ada.epoch + 1)
-    assert memory.reader("eve").answer_owner == eve
-    memory.close()
-    other.close()
 
 
 def test_vectors_are_replaced_where_notes_are_as_they_were(memory: MemoryStore) -> None:
