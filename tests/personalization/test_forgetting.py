@@ -33,6 +33,7 @@ from finegrained_rlhf.personalization import (
     FaissIndex,
     FeedbackRemark,
     FullMemory,
+    HashedWords,
     IclEdit,
     InContext,
     ModelConflicts,
@@ -175,6 +176,7 @@ def coreset(kind: type[Coreset], selection: str, memory: MemoryStore, llm: Cache
 
 AGENTS: dict[str, Callable[[MemoryStore, CachedGenerator], MemoryAgent]] = {
     "cipher": partial(Cipher, k=2),
+    "cipher with another encoder": partial(Cipher, k=2, encoder=HashedWords(64)),
     "cipher with FAISS": lambda memory, llm: Cipher(memory, llm, k=2, index=FaissIndex()),
     "pahf": partial(Pahf, similarity=-1.0),
     "coreset": partial(coreset, Coreset, "recency"),
@@ -259,6 +261,16 @@ def test_forget_after_any_call_of_a_round(name: str, rounds: int, tmp_path: Path
         return in_files(tmp_path / str(at), name)
 
     forget_after_any_call(prepared, kept, lambda agent: a_round(agent, SECRET, 1), few=6)
+
+
+def test_forget_after_any_call_while_vectors_are_made_anew(tmp_path: Path) -> None:
+    kept = begin(in_files(tmp_path / "first", "cipher"), 2)
+
+    def prepared(at: int) -> Scene:
+        shutil.copytree(tmp_path / "first", tmp_path / str(at))
+        return in_files(tmp_path / str(at), "cipher with another encoder")
+
+    forget_after_any_call(prepared, kept, lambda agent: a_round(agent, SECRET, 1), few=10)
 
 
 @pytest.mark.slow

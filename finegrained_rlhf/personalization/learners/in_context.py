@@ -13,7 +13,7 @@ from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, 
 from finegrained_rlhf.personalization.retrieval.index import nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
-from finegrained_rlhf.personalization.store.records import Event, Note, NoteChange
+from finegrained_rlhf.personalization.store.records import Event, ForgottenUserError, Note, NoteChange
 
 
 class RetrievingLearner(Learner):
@@ -56,6 +56,8 @@ class RetrievingLearner(Learner):
 def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
     """The contexts of the edits that notes were derived from."""
     contexts = {event.id: str(event.body["context"]) for event in handle.events(EDIT)}
+    if not all(note.event in contexts for note in notes):
+        raise ForgottenUserError("the user was forgotten while vectors were made anew")
     return [contexts[note.event] for note in notes]
 
 
