@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
+from finegrained_rlhf.core.generation.wrappers import CachedGenerator, ScriptedGenerator
 from finegrained_rlhf.personalization import (
     ChainOfThought,
     Coreset,
@@ -17,6 +17,7 @@ from finegrained_rlhf.personalization import (
     FeedbackRemark,
     FullMemory,
     InContext,
+    ModelConflicts,
     Scratchpad,
     SourceDocument,
     SummarisedMemory,
@@ -26,6 +27,7 @@ from finegrained_rlhf.personalization.learners.conversation import ConversationA
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
+from finegrained_rlhf.runtime.remote.cache import AnswerCache
 
 DOCUMENTS = [
     SourceDocument("1", "Ada studied law in Rome.", {"major": "law", "city": "Rome"}),
@@ -148,3 +150,13 @@ def test_what_is_refused(memory: UserMemory) -> None:
     with pytest.raises(ConfigError, match="at most 1 "):
         few = Coreset(memory, llm, ExactConflicts(), "largest", limit=1)
         talk(few, LAW, LAW)
+
+
+def test_answers_of_the_model_that_looks_for_conflicts_are_forgotten(memory: UserMemory, tmp_path: Path) -> None:
+    kept = AnswerCache(tmp_path / "answers.db", "conflicts")
+    checks = CachedGenerator(ScriptedGenerator(lambda prompt: '{"conflict": "no"} says the canary'), kept)
+    agent = Coreset(memory, ScriptedGenerator(model), ModelConflicts(checks))
+    talk(agent, LAW)
+    assert sum(kept.counts().values()) == 1
+    agent.forget("ada")
+    assert not kept.counts() and b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
