@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.report.elements.html import Html, el
 from finegrained_rlhf.report.elements.page import offline_document
 
-_SCRIPTS = ("marks.js", "store.js", "view.js", "main.js")
+_SCRIPTS = ("marks.js", "keep.js", "store.js", "select.js", "view.js", "main.js")
 
 
 def annotation_page(payload: Mapping[str, Any]) -> str:
@@ -38,8 +38,16 @@ def annotation_page(payload: Mapping[str, Any]) -> str:
         data = data.replace(character, escaped)
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     tasks = el("script", Html(data), type="application/json", id="tasks")
-    title = f"{payload['project']} – {payload['annotator']}"
-    return offline_document(title, _asset("annotate.css"), script, [el("div", id="app"), tasks])
+    return offline_document(page_title(payload), _asset("annotate.css"), script, [el("div", id="app"), tasks])
+
+
+def page_title(payload: Mapping[str, Any]) -> str:
+    """What an annotator is asked for, in which project, under whose name."""
+    taxonomy = payload["taxonomy"]
+    asked = [("mark errors", taxonomy["categories"]), ("say what is missing", taxonomy["missing"])]
+    asked += [("correct", taxonomy["correction"]), ("compare answers", taxonomy["preferences"])]
+    what = ", ".join(name for name, wanted in asked if wanted) or "read"
+    return f"{what[0].upper()}{what[1:]} – {payload['project']} ({taxonomy['name']}) – {payload['annotator']}"
 
 
 def _asset(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from finegrained_rlhf.annotation.project.guidelines import guidelines_page
 from finegrained_rlhf.annotation.project.items import AnnotationItem
-from finegrained_rlhf.annotation.project.project import Project, assign
+from finegrained_rlhf.annotation.project.project import Project, assign, id_in
 from finegrained_rlhf.annotation.project.selection import ItemSelection, RandomSelection, choose_items
 from finegrained_rlhf.annotation.project.suggestions import SpanSuggester
 from finegrained_rlhf.annotation.tools.registry import tool_named
@@ -90,6 +90,8 @@ class MakeAnnotationTasks:
         name = self.project or Path(self.output_dir).name
         dealt = assign(items, list(self.annotators), self.seed)
         project = Project(name, self.taxonomy, {item.id: item for item in items}, dealt)
+        if known := id_in(Path(self.output_dir)):
+            project = replace(project, id=known)
         with atomic_directory(Path(self.output_dir)) as directory:
             project.write(directory)
             write_text(directory / "guidelines.html", guidelines_page(self.taxonomy, name))

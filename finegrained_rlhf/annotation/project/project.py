@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,15 @@ class Project:
         taxonomy: what is marked.
         items: by id, in the order in which they were chosen.
         annotators: each one's assignments, in the order in which they are shown.
+        id: of this project alone, whatever its name: under it a browser keeps an annotator's work. A project that is made
+            anew in its directory keeps it. Projects that differ in it alone are equal.
     """
 
     name: str
     taxonomy: Taxonomy
     items: Mapping[str, AnnotationItem]
     annotators: Mapping[str, tuple[Assignment, ...]]
+    id: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
 
     @property
     def guideline_version(self) -> str:
@@ -76,6 +80,7 @@ class Project:
         return {
             "format": TASKS_FORMAT,
             "project": self.name,
+            "project_id": self.id,
             "annotator": annotator,
             "guideline_version": self.guideline_version,
             "taxonomy": shown_taxonomy(self.taxonomy),
@@ -104,6 +109,7 @@ class Project:
             {
                 "format": FORMAT,
                 "project": self.name,
+                "project_id": self.id,
                 "guideline_version": self.guideline_version,
                 "taxonomy": asdict(self.taxonomy),
                 "annotators": {
@@ -140,11 +146,28 @@ class Project:
             for one in (assignment for assignments in annotators.values() for assignment in assignments):
                 require(one.item in items, f"item {one.item!r} is not in items.jsonl", "annotators")
             taxonomy = Taxonomy(**get_field(manifest, "taxonomy"))
-            return cls(require_text(get_field(manifest, "project"), "project"), taxonomy, items, annotators)
+            name = require_text(get_field(manifest, "project"), "project")
+            return cls(name, taxonomy, items, annotators, _id_of(manifest))
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise DataError(f"not a manifest of annotation tasks ({error})", file=path) from None
         except DataError as error:
             raise error.at(file=path) from None
+
+
+def id_in(directory: Path) -> str | None:
+    """The id of the project in a directory; None where there is none that can be read."""
+    try:
+        manifest = read_json(directory / "manifest.json")
+        return _id_of(manifest) if isinstance(manifest, Mapping) and manifest.get("format") == FORMAT else None
+    except DataError:
+        return None
+
+
+def _id_of(manifest: Mapping[str, Any]) -> str:
+    if manifest.get("project_id") is not None:
+        return require_text(manifest["project_id"], "project_id")
+    text = json.dumps(manifest, ensure_ascii=True)  # from before projects had ids
+    return hashlib.blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
 
 def shown_taxonomy(taxonomy: Taxonomy) -> dict[str, Any]:

@@ -1,36 +1,23 @@
 "use strict";
 /* What people do: every action changes the state of the current task, and the page is drawn anew. */
 const Actions = (() => {
-  const { ui, say, textOf, selection } = View;
+  const { ui, say, textOf } = View;
   const { taxonomy } = Store.payload;
   const copy = (value) => structuredClone(value);
 
-  const caretTo = (place, keep) => {
-    ui.caret = Math.min(Math.max(place, 0), textOf().length);
-    if (!keep) ui.anchor = ui.caret;
-    View.drawAnswer();
+  const selected = () => {
+    if (Picked.held) return;
+    [ui.anchor, ui.caret] = Picked.read() || [ui.caret, ui.caret];
+    View.paint();
   };
-
-  /* Offsets of the browser's selection in the answer, by the text before its ends. */
-  const mouse = () => {
-    const chosen = window.getSelection(), box = document.getElementById("answer");
-    if (!chosen.rangeCount || !box.contains(chosen.anchorNode) || !box.contains(chosen.focusNode)) return;
-    const offset = (node, within) => {
-      const range = document.createRange();
-      range.selectNodeContents(box);
-      range.setEnd(node, within);
-      return range.toString().length;
-    };
-    ui.anchor = offset(chosen.anchorNode, chosen.anchorOffset);
-    ui.caret = offset(chosen.focusNode, chosen.focusOffset);
-    chosen.removeAllRanges();
-    View.drawAnswer();
-    box.focus({ preventScroll: true });
+  const caretTo = (place, keep) => {
+    Picked.set(keep ? ui.anchor : place, place);
+    selected();
   };
 
   const caret = (event) => {
     const text = textOf(), byWords = event.ctrlKey || event.metaKey;
-    const places = (onward) => (byWords ? Marks.words(text, onward) : Marks.borders(text, "grapheme"));
+    const places = (onward) => (byWords ? Marks.words(text, onward) : Marks.borders(text));
     const moves = {
       ArrowRight: () => places(true).find((place) => place > ui.caret) ?? text.length,
       ArrowLeft: () => places(false).filter((place) => place < ui.caret).pop() ?? 0,
@@ -41,19 +28,20 @@ const Actions = (() => {
       caretTo(moves[event.key](), event.shiftKey);
     } else if (event.key === "Delete" || event.key === "Backspace") {
       event.preventDefault();
-      const [from, to] = selection();
+      const [from, to] = [Math.min(ui.anchor, ui.caret), Math.max(ui.anchor, ui.caret)];
       const found = Store.state.spans.findIndex((span) => span.start <= from && span.end >= to);
       if (found >= 0) remove(found);
     } else if (event.key === "a" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
-      ui.anchor = 0;
-      caretTo(text.length, true);
+      Picked.set(0, text.length);
+      selected();
     }
   };
 
   const mark = (type) => {
     if (Store.readOnly) return;
-    const made = Marks.add(textOf(), Store.state.spans, taxonomy, ...selection(), type);
+    selected();
+    const made = Marks.add(textOf(), Store.state.spans, taxonomy, View.picked(), type);
     if (!made.spans) { say(made.message); return; }
     ui.anchor = ui.caret = made.added.end;
     const kind = Marks.typeNamed(taxonomy, type);
@@ -61,6 +49,7 @@ const Actions = (() => {
     ui.mode = kind.needs_evidence && Store.task.passages.length ? { kind: "evidence", span: place } : null;
     ui.message = made.message || (ui.mode ? "Now choose the sentences that show it." : "");
     Store.change({ spans: made.spans, noError: false });
+    if (ui.mode) View.toPassages();
   };
 
   const remove = (i) => {
@@ -73,19 +62,23 @@ const Actions = (() => {
   const note = (i, value) => {
     const spans = copy(Store.state.spans);
     spans[i].note = value;
-    Store.change({ spans }, false);
+    Store.change({ spans }, `note ${i}`);
   };
+
+  const finish = () => { ui.mode = null; ui.message = ""; View.draw(); };
 
   const evidence = (i) => {
     ui.mode = ui.mode && ui.mode.kind === "evidence" && ui.mode.span === i ? null : { kind: "evidence", span: i };
     ui.message = ui.mode ? "Choose the sentences that show it; choose one again to take it back." : "";
     View.draw();
+    if (ui.mode) View.toPassages();
   };
 
   const missing = (type) => {
     ui.mode = ui.mode && ui.mode.kind === "missing" && ui.mode.type === type ? null : { kind: "missing", type };
     ui.message = ui.mode ? "Choose the sentences that the answer should have used." : "";
     View.draw();
+    if (ui.mode) View.toPassages();
   };
 
   const sentence = (passage, number) => {
@@ -105,11 +98,10 @@ const Actions = (() => {
     Store.change({ spans });
   };
 
-  /* Text is kept when its box is left, and the page is not drawn anew: that would swallow the click that left it. A text
-     box has line feeds alone; an answer that nobody changed keeps its own line ends. */
+  /* A text box has line feeds alone; an answer that nobody changed keeps its own line ends. */
   const correction = (value) => {
     const plain = (text) => text.replace(/\r\n?/g, "\n");
-    Store.change({ correction: plain(value) === plain(textOf()) ? textOf() : value }, false);
+    Store.change({ correction: plain(value) === plain(textOf()) ? textOf() : value }, "correction");
   };
 
   const tick = (name, checked) => {
@@ -138,7 +130,7 @@ const Actions = (() => {
   const suggested = (i, accept) => {
     const one = Store.task.suggestions[i], text = textOf();
     if (!accept) { Store.change({ refused: [...Store.state.refused, i] }); return; }
-    const made = Marks.add(text, Store.state.spans, taxonomy, Marks.units(text, one.start), Marks.units(text, one.end), one.type);
+    const made = Marks.add(text, Store.state.spans, taxonomy, Marks.trimmed(text, Marks.units(text, one.start), Marks.units(text, one.end)), one.type);
     if (!made.spans) { say(made.message); return; }
     ui.message = made.message;
     Store.change({ spans: made.spans, noError: false, accepted: [...Store.state.accepted, i] });
@@ -161,12 +153,12 @@ const Actions = (() => {
   const done = () => {
     const lack = Marks.lacks(Store.task, Store.state, taxonomy);
     if (lack.length) { say(lack.join(" ")); return; }
-    Store.change({ status: "done" }, false);
+    Store.change({ status: "done" });
     if (Store.current + 1 < Store.states.length) go(Store.current + 1);
     else { ui.message = "That was the last task. Save to a file."; View.draw(); }
   };
 
-  const skip = () => { Store.change({ status: "skipped" }, false); go(Store.current + 1); };
+  const skip = () => { Store.change({ status: "skipped" }); go(Store.current + 1); };
 
   const download = () => {
     const made = JSON.stringify(Store.exported(), null, 1);
@@ -176,6 +168,7 @@ const Actions = (() => {
     link.download = `${name}.json`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    Store.inFile();
     say(`Saved ${link.download}.`);
   };
 
@@ -202,11 +195,12 @@ const Actions = (() => {
       else Store.undo();
     } else if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
       event.preventDefault();
-      if (document.activeElement) document.activeElement.blur();
       done();
     } else if (event.altKey && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {
       event.preventDefault();
       go(Store.current + (event.key === "ArrowRight" ? 1 : -1));
+    } else if (event.key === "Escape" && ui.mode) {
+      finish();
     } else if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey && event.key.length === 1) {
       const kind = taxonomy.categories.flatMap((one) => one.types).find((one) => one.key === event.key);
       const gap = taxonomy.missing.find((one) => one.key === event.key);
@@ -215,11 +209,11 @@ const Actions = (() => {
     }
   };
 
-  return { mouse, caret, mark, remove, note, evidence, missing, sentence, tick, place, pair, suggested, go, firstUndone, done, skip,
+  return { selected, finish, caret, mark, remove, note, evidence, missing, sentence, tick, place, pair, suggested, go, firstUndone, done, skip,
     download, open, replace, keep, keys, correction };
 })();
 
 document.addEventListener("keydown", Actions.keys);
+Picked.watch(Actions.selected);
 Store.listen(View.draw);
-setInterval(() => { Store.begin(); Store.tick(); }, 1000);
 View.draw();

@@ -11,17 +11,23 @@ const Marks = (() => {
     return start < end ? [start, end] : null;
   };
 
-  /* An offset that cuts no character that people see as one (letters with their accents, families of emoji). */
-  const borders = (text, granularity) => {
-    const parts = [...new Intl.Segmenter(undefined, { granularity }).segment(text)].map((part) => part.index);
-    return [...parts, text.length];
+  /* Where words, the signs between them and white space begin and end, in any script; a word is never cut. */
+  let segmented = { text: null, places: [] };
+  const borders = (text) => {
+    if (segmented.text !== text) {
+      const parts = [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)];
+      segmented = { text, places: [...parts.map((part) => part.index), text.length] };
+    }
+    return segmented.places;
   };
   /* Where the cursor goes by words: to their ends on the way on, to their beginnings on the way back. */
-  const words = (text, onward) => [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)]
-    .filter((part) => part.segment.trim()).map((part) => part.index + (onward ? part.segment.length : 0));
-  const snapped = (text, start, end) => {
-    const places = borders(text, "grapheme");
-    return [places.filter((place) => place <= start).pop(), places.find((place) => place >= end)];
+  const words = (text, onward) => borders(text)
+    .filter((place, i, all) => text.slice(...(onward ? [all[i - 1] ?? 0, place] : [place, all[i + 1]])).trim());
+  /* The whole words that a selection touches, without white space around them; null where it touches none. */
+  const wholeWords = (text, start, end) => {
+    if (start >= end) return null;
+    const places = borders(text);
+    return trimmed(text, places.filter((place) => place <= start).pop(), places.find((place) => place >= end));
   };
 
   const rank = (taxonomy, type) => taxonomy.categories.findIndex((one) => one.types.some((kind) => kind.name === type));
@@ -40,8 +46,7 @@ const Marks = (() => {
   };
 
   /* Spans with a new one, or a refusal: {spans, added, message} or {message}. */
-  const add = (text, spans, taxonomy, start, end, type) => {
-    const place = trimmed(text, ...snapped(text, start, end));
+  const add = (text, spans, taxonomy, place, type) => {
     if (!place) return { message: "Select some words first." };
     const fresh = { start: place[0], end: place[1], type, evidence: [], note: "" };
     const touching = spans.filter((one) => one.start < fresh.end && one.end > fresh.start);
@@ -96,5 +101,5 @@ const Marks = (() => {
   const ranking = (places) => [...new Set(places)].sort((a, b) => a - b)
     .map((place) => places.flatMap((one, i) => (one === place ? [i] : [])));
 
-  return { characters, units, trimmed, borders, words, snapped, rank, typeNamed, add, lacks, pairs, ranking };
+  return { characters, units, trimmed, borders, words, wholeWords, rank, typeNamed, add, lacks, pairs, ranking };
 })();

@@ -1,19 +1,10 @@
 "use strict";
-/* The state of every task, its history, and where it is kept: in this browser, by one tab at a time, and in files.
-   Knows storage and the forms of export and import; knows no page. */
+/* The state of every task and its history, in this tab or as another one left it, and in files. Knows the forms of export
+   and import; where work is kept is Kept's; knows no page. */
 const Store = ((payload) => {
-  const HEARTBEAT = 1000, STALE = 4000;
-  const key = `annotate:${payload.project}:${payload.annotator}:${payload.guideline_version}`;
-  const me = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toString(36)).join("");
+  const HEARTBEAT = 1000, STEPS = 100, BURST = 3000;
   const listeners = [];
-  let storage = null;
-  try {
-    storage = window.localStorage;
-    storage.setItem(`${key}:test`, "1");
-    storage.removeItem(`${key}:test`);
-  } catch (error) {
-    storage = null;
-  }
+  const announce = () => listeners.forEach((listener) => listener());
 
   const blank = (task) => ({
     spans: [], noError: false, missing: {}, nothingMissing: false,
@@ -21,101 +12,104 @@ const Store = ((payload) => {
     places: task.answers.map(() => null), pairs: Marks.pairs(task.answers.length).map(() => null), accepted: [], refused: [],
     status: "new", seconds: 0,
   });
-  let states = payload.tasks.map(blank);
-  let histories = payload.tasks.map(() => ({ past: [], future: [] }));
-  let current = 0, readOnly = false, saved = true;
-
-  const owner = () => {
-    try {
-      return JSON.parse(storage.getItem(`${key}:owner`) || "null");
-    } catch (error) {
-      return null;
-    }
+  /* A task's state, the steps that led to it and those that were taken back: each step is what it changed, as it was before. */
+  const opened = (task, i) => {
+    const kept = Kept.read(i) || {};
+    return { state: { ...blank(task), ...kept.state }, past: kept.past || [], future: kept.future || [] };
   };
-  const claim = () => storage.setItem(`${key}:owner`, JSON.stringify({ id: me, time: Date.now() }));
-  const announce = () => listeners.forEach((listener) => listener());
-
-  const load = () => {
-    if (!storage) return;
-    try {
-      const kept = JSON.parse(storage.getItem(key) || "null");
-      if (!kept) return;
-      payload.tasks.forEach((task, i) => {
-        const one = kept.tasks[task.item];
-        if (one && one.hash === task.hash && JSON.stringify(one.order) === JSON.stringify(task.order)) {
-          states[i] = { ...blank(task), ...one.state };
-        }
-      });
-      current = Math.min(Math.max(kept.current || 0, 0), payload.tasks.length - 1);
-    } catch (error) {
-      /* what is kept is not ours: it stays where it is until something is saved */
-    }
-  };
-
-  /* Keep everything, unless another tab works: its work is never overwritten. */
-  const save = () => {
-    if (!storage || readOnly) return;
-    const holder = owner();
-    if (holder && holder.id !== me && Date.now() - holder.time < STALE) {
-      setReadOnly(true);
-      return;
-    }
-    try {
-      claim();
-      const tasks = {};
-      payload.tasks.forEach((task, i) => {
-        tasks[task.item] = { hash: task.hash, order: task.order, state: states[i] };
-      });
-      storage.setItem(key, JSON.stringify({ tasks, current }));
-      saved = true;
-    } catch (error) {
-      saved = false;
-    }
-  };
+  let works = payload.tasks.map(opened);
+  const last = payload.tasks.length - 1;
+  const { current: kept = 0, how: shown = true } = Kept.page;
+  let current = Math.min(Math.max(kept, 0), last), how = shown, readOnly = false, typing = null;
+  const lost = new Set();  // places of tasks whose last change could not be kept
+  let atRisk = false;
 
   const setReadOnly = (value) => {
     if (readOnly === value) return;
     readOnly = value;
     announce();
   };
+  /* Whether this tab may change something: never while another one works. */
+  const mayWork = () => {
+    if (!readOnly && Kept.elsewhere()) setReadOnly(true);
+    return !readOnly;
+  };
 
+  const save = (i = current) => {
+    if (!mayWork()) return;
+    const before = lost.size;
+    Kept.claim();
+    [...new Set([...lost, i])].forEach((place) => {
+      if (works[place].state.status === "new" && Kept.isMissing(place)) return;
+      if (Kept.changed(place) && !Kept.isMissing(place)) {  // another tab's work, come meanwhile: one step back
+        remember(works[place].past, opened(payload.tasks[place], place).state, works[place].state);
+      }
+      if (Kept.write(place, works[place])) lost.delete(place);
+      else lost.add(place);
+    });
+    Kept.page = { current, how };
+    atRisk = lost.size > 0;
+    if (before === 0 !== (lost.size === 0)) announce();
+  };
+
+  /* Take what another tab left. */
+  const refresh = () => {
+    const changed = payload.tasks.map((_, i) => i).filter((i) => Kept.changed(i) && !Kept.isMissing(i));
+    changed.forEach((i) => { works[i] = opened(payload.tasks[i], i); });
+    return changed.length > 0;
+  };
   const takeOver = () => {
-    if (!storage) return;
-    claim();
-    load();
+    Kept.claim();
+    refresh();
     readOnly = false;
     announce();
   };
+  const beat = () => {
+    if (!mayWork()) {
+      if (!Kept.elsewhere() && document.visibilityState === "visible") takeOver();
+    } else Kept.claim();
+  };
 
-  const change = (update, redraw = true) => {
-    if (readOnly) return;
-    const history = histories[current];
-    const before = JSON.stringify(states[current]);
-    const after = { ...structuredClone(states[current]), ...update };
-    if (after.status === "new" || (after.status !== "draft" && !("status" in update))) after.status = "draft";
-    if (JSON.stringify(after) === before) return;
-    history.past.push(before);
-    if (history.past.length > 200) history.past.shift();
-    history.future = [];
-    states[current] = after;
+  const remember = (past, state, next) => {
+    const names = Object.keys(next).filter((name) => JSON.stringify(next[name]) !== JSON.stringify(state[name]));
+    if (names.length) past.push(Object.fromEntries(names.map((name) => [name, state[name]])));
+    if (past.length > STEPS) past.shift();
+    return names.length > 0;
+  };
+  const apply = (i, update, follows = false) => {
+    const { state, past } = works[i];
+    const changes = remember(follows ? [] : past, state, update);
+    if (changes) works[i] = { state: { ...state, ...update }, past, future: [] };
+    return changes;
+  };
+
+  /* Change the current task. What is typed names its box: it is kept at once, the page is not drawn anew, which would take
+     the cursor away, and keys that follow each other closely are one step back. */
+  const change = (update, box = null) => {
+    if (!mayWork()) return;
+    const follows = box !== null && typing && typing.box === box && Date.now() - typing.time < BURST;
+    const status = "status" in update ? {} : { status: "draft" };
+    if (!apply(current, { ...update, ...status }, follows)) return;
+    typing = box === null ? null : { box, time: Date.now() };
     save();
-    if (redraw) announce();
+    if (box === null) announce();
   };
 
   const travel = (from, to) => {
-    const history = histories[current];
-    if (readOnly || !history[from].length) return false;
-    history[to].push(JSON.stringify(states[current]));
-    const { seconds } = states[current];
-    states[current] = { ...JSON.parse(history[from].pop()), seconds };
+    if (!mayWork() || !works[current][from].length) return;
+    const { state } = works[current], step = works[current][from].pop();
+    works[current][to].push(Object.fromEntries(Object.keys(step).map((name) => [name, state[name]])));
+    works[current].state = { ...state, ...step };
+    typing = null;
     save();
     announce();
-    return true;
   };
 
   const go = (place) => {
-    current = Math.min(Math.max(place, 0), payload.tasks.length - 1);
-    save();
+    const left = current;
+    current = Math.min(Math.max(place, 0), last);
+    typing = null;
+    save(left);
     announce();
   };
 
@@ -125,7 +119,7 @@ const Store = ((payload) => {
     annotator: payload.annotator,
     guideline_version: payload.guideline_version,
     taxonomy: payload.taxonomy.name,
-    tasks: payload.tasks.flatMap((task, i) => (states[i].status === "new" ? [] : [exportedTask(task, states[i])])),
+    tasks: payload.tasks.flatMap((task, i) => (works[i].state.status === "new" ? [] : [exportedTask(task, works[i].state)])),
   });
 
   const exportedTask = (task, state) => {
@@ -194,55 +188,48 @@ const Store = ((payload) => {
     return made;
   };
 
+  /* What a file holds takes the place of what is here; every task can be undone. */
   const replaceAll = (made) => {
-    states = made;
-    histories = payload.tasks.map(() => ({ past: [], future: [] }));
-    save();
+    made.forEach((state, i) => { if (apply(i, state)) save(i); });
+    typing = null;
     announce();
   };
 
-  load();
-  if (storage) {
-    const holder = owner();
-    readOnly = Boolean(holder && holder.id !== me && Date.now() - holder.time < STALE);
-    if (!readOnly) claim();
-    setInterval(() => {
-      if (readOnly) {
-        const now = owner();
-        if (!now || Date.now() - now.time >= STALE) {
-          document.dispatchEvent(new CustomEvent("free"));
-        }
-        return;
-      }
-      const now = owner();
-      if (now && now.id !== me && Date.now() - now.time < STALE) setReadOnly(true);
-      else claim();
-    }, HEARTBEAT);
-    window.addEventListener("storage", (event) => {
-      if (event.key === `${key}:owner`) {
-        const now = owner();
-        if (now && now.id !== me) setReadOnly(true);
-      } else if (event.key === key && readOnly) {
-        load();
-        announce();
-      }
-    });
-    window.addEventListener("pagehide", () => {
-      const now = owner();
-      if (now && now.id === me) {
-        save();
-        storage.removeItem(`${key}:owner`);
-      }
-    });
+  const tick = () => {
+    const { state } = works[current];
+    if (readOnly) return;
+    if (state.status === "new") state.status = "draft";
+    if (document.visibilityState === "visible") state.seconds += 1;
+  };
+  const leave = () => { if (!readOnly && !Kept.changed(current)) save(); };
+
+  readOnly = Kept.elsewhere();
+  if (!readOnly) {
+    Kept.claim();
+    works.forEach((work, i) => { if (work.state.status !== "new" && Kept.isMissing(i)) save(i); });
   }
+  setInterval(() => { tick(); beat(); }, HEARTBEAT);
+  window.addEventListener("storage", (event) => {
+    if (event.key === null) works.forEach((_, i) => save(i));  // somebody emptied the storage: the work is still here
+    else if (event.key === Kept.places.owner) beat();
+    else if (Kept.isTask(event.key) && refresh()) announce();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "hidden") leave();
+    else if (refresh()) announce();
+  });
+  window.addEventListener("pagehide", () => { leave(); Kept.release(); });
+  window.addEventListener("pageshow", (event) => { if (event.persisted) { refresh(); beat(); announce(); } });
+  window.addEventListener("beforeunload", (event) => { if (atRisk) event.preventDefault(); });
 
   return {
     payload, change, go, takeOver, exported, imported, replaceAll,
     undo: () => travel("past", "future"), redo: () => travel("future", "past"),
     listen: (listener) => listeners.push(listener),
-    tick: () => { if (!readOnly && document.visibilityState === "visible" && states[current].status !== "new") states[current].seconds += 1; },
-    begin: () => { if (!readOnly && states[current].status === "new") states[current].status = "draft"; },
-    get current() { return current; }, get task() { return payload.tasks[current]; }, get state() { return states[current]; },
-    get states() { return states; }, get readOnly() { return readOnly; }, get kept() { return Boolean(storage) && saved; },
+    inFile: () => { atRisk = false; },
+    get how() { return how; }, set how(value) { how = value; if (mayWork()) Kept.page = { current, how }; },
+    get current() { return current; }, get task() { return payload.tasks[current]; }, get state() { return works[current].state; },
+    get states() { return works.map((work) => work.state); }, get readOnly() { return readOnly; }, get kept() { return !lost.size; },
+    get steps() { return works[current]; },
   };
 })(JSON.parse(document.getElementById("tasks").textContent));

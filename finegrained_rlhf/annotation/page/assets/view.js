@@ -18,32 +18,41 @@ const View = (() => {
   const ui = { anchor: 0, caret: 0, mode: null, message: "", pending: null };
   const say = (message) => { ui.message = message; const box = document.getElementById("said"); if (box) box.textContent = message; };
   const textOf = () => (Store.task.marked === null ? "" : Store.task.answers[Store.task.marked]);
-  const selection = () => [Math.min(ui.anchor, ui.caret), Math.max(ui.anchor, ui.caret)];
+  const picked = () => Marks.wholeWords(textOf(), Math.min(ui.anchor, ui.caret), Math.max(ui.anchor, ui.caret));
 
+  /* The answer in pieces, cut where a mark or a suggestion begins or ends. */
   const pieces = (text, state, task) => {
     const open = task.suggestions.map((one, i) => ({ ...one, i, start: Marks.units(text, one.start), end: Marks.units(text, one.end) }))
       .filter((one) => !state.accepted.includes(one.i) && !state.refused.includes(one.i));
-    const [from, to] = selection();
-    const cuts = [0, text.length, from, to, ...state.spans.flatMap((s) => [s.start, s.end]), ...open.flatMap((s) => [s.start, s.end])];
+    const cuts = [0, text.length, ...[...state.spans, ...open].flatMap((s) => [s.start, s.end])];
     const places = [...new Set(cuts)].filter((cut) => cut >= 0 && cut <= text.length).sort((a, b) => a - b);
-    const found = [];
-    places.forEach((start, n) => {
-      if (start === ui.caret) found.push(h("i", { class: "caret" }));
+    return places.slice(0, -1).map((start, n) => {
       const end = places[n + 1];
-      if (end === undefined) return;
       const span = state.spans.find((s) => s.start <= start && s.end >= end);
       const hint = open.find((s) => s.start <= start && s.end >= end);
       const kind = span && Marks.typeNamed(taxonomy, span.type);
-      const named = [span && "marked", !span && hint && "hint", start >= from && end <= to && from < to && "selected"].filter(Boolean);
       const colour = kind ? kind.colour : hint ? (Marks.typeNamed(taxonomy, hint.type) || {}).colour : null;
-      found.push(h("span", { class: named.join(" ") || null, title: kind ? kind.label : null, style: colour ? { "--mark": colour } : {} }, text.slice(start, end)));
+      return h("span", { class: span ? "marked" : hint ? "hint" : null, title: kind ? kind.label : null,
+        style: colour ? { "--mark": colour } : {} }, text.slice(start, end));
     });
-    return found;
   };
 
-  const drawAnswer = () => {
-    const box = document.getElementById("answer");
-    if (box) box.replaceChildren(...pieces(textOf(), Store.state, Store.task));
+  /* Show the words that a type's key would mark, and where the cursor of the keyboard stands. Neither touches the answer's
+     elements, so that the browser's own selection and its handles stay as they are. */
+  const paint = () => {
+    const box = document.getElementById("answer"), place = picked();
+    if (window.Highlight) {
+      if (box && place) CSS.highlights.set("picked", new Highlight(Picked.range(...place)));
+      else CSS.highlights.delete("picked");
+    }
+    if (!box) return;
+    const caret = Picked.range(ui.caret, ui.caret).getClientRects()[0], frame = box.getBoundingClientRect();
+    const mark = box.querySelector(".caret") || box.appendChild(h("i", { class: "caret" }));
+    mark.hidden = !caret;
+    if (!caret) return;
+    mark.style.left = `${caret.left - frame.left - box.clientLeft + box.scrollLeft}px`;
+    mark.style.top = `${caret.top - frame.top - box.clientTop + box.scrollTop}px`;
+    mark.style.height = `${caret.height}px`;
   };
 
   const typeButton = (kind, pressed, act) => h("button", {
@@ -77,7 +86,7 @@ const View = (() => {
       h("div", { class: "row" },
         Store.task.passages.length ? h("button", { type: "button", "aria-pressed": waits ? "true" : "false", on: { click: () => Actions.evidence(i) } },
           `Evidence: ${span.evidence.map((e) => e.join(".")).join(", ") || (kind.needs_evidence ? "needed" : "none")}`) : null,
-        h("label", {}, kind.needs_quote ? "Quote what is repeated " : "Note ", h("input", { value: span.note, dir: "auto", on: { change: (event) => Actions.note(i, event.target.value) } })),
+        h("label", {}, kind.needs_quote ? "Quote what is repeated " : "Note ", h("input", { id: `note-${i}`, value: span.note, dir: "auto", on: { input: (event) => Actions.note(i, event.target.value) } })),
         h("button", { type: "button", class: "quiet", on: { click: () => Actions.remove(i) } }, "Remove")));
   };
 
@@ -95,53 +104,78 @@ const View = (() => {
   const tick = (name, label, checked) => h("label", { class: "tick" },
     h("input", { type: "checkbox", id: name, checked, on: { change: (event) => Actions.tick(name, event.target.checked) } }), " ", label);
 
+  /* Which of the answers is marked: they have their numbers where all are shown. */
+  const which = (task) => {
+    if (task.answers.length < 2 || !taxonomy.preferences) return null;
+    const first = task.order[task.marked] === 0 ? ", the first that was sampled" : "";
+    return h("p", { class: "soft which" }, `You mark one of the ${task.answers.length} answers${first}. All of them stand below, where you `
+      + `${taxonomy.comparison === "pairs" ? "compare" : "rank"} them; there it is answer ${task.marked + 1}.`);
+  };
+
+  const choosing = (text, state) => {
+    if (!ui.mode) return null;
+    const what = ui.mode.kind === "missing" ? `“${taxonomy.missing.find((one) => one.name === ui.mode.type).label}”: choose the sentences that the answer should have used.`
+      : `Evidence for “${text.slice(state.spans[ui.mode.span].start, state.spans[ui.mode.span].end)}”: choose the sentences that show it.`;
+    return h("div", { class: "row choice" }, h("span", { dir: "auto" }, what),
+      h("button", { type: "button", id: "finish", on: { click: Actions.finish } }, "Chosen"));
+  };
+
   const marking = (task, state) => {
     const text = textOf();
     return h("section", { class: "marking", "aria-label": "Answer" },
-      h("h2", {}, task.answers.length > 1 ? `Answer ${task.marked + 1}: mark its errors` : "Answer"),
-      taxonomy.categories.length ? h("div", { class: "types", role: "toolbar", "aria-label": "Types of error" },
+      h("h2", {}, taxonomy.categories.length ? "Mark the errors of this answer" : "This answer"), which(task),
+      h("div", { class: `pinned${ui.mode ? " choosing" : ""}` }, choosing(text, state),
+        h("div", { id: "answer", class: "answer", tabindex: "0", dir: "auto", role: "textbox", "aria-multiline": "true", "aria-readonly": "true",
+          "aria-label": "Answer: arrows move, Shift selects, a type's key marks", on: { keydown: Actions.caret } }, ...pieces(text, state, task))),
+      taxonomy.categories.length ? h("div", { class: "types", role: "toolbar", "aria-label": "Types of error", on: { mousedown: (event) => event.preventDefault() } },
         ...taxonomy.categories.map((category) => h("div", { class: "row" }, h("small", {}, category.title),
           ...category.types.map((kind) => typeButton(kind, false, () => Actions.mark(kind.name)))))) : null,
-      h("div", { id: "answer", class: "answer", tabindex: "0", dir: "auto", role: "textbox", "aria-multiline": "true", "aria-readonly": "true",
-        "aria-label": "Answer: arrows move, Shift selects, a type's key marks", on: { mouseup: Actions.mouse, touchend: Actions.mouse, keydown: Actions.caret } },
-        ...pieces(text, state, task)),
       h("ul", { class: "marks" }, ...task.suggestions.map(suggestion), ...state.spans.map((span, i) => mark(span, i, text))),
       taxonomy.categories.length ? tick("noError", "No error, after careful checking", state.noError) : null,
       taxonomy.missing.length && task.passages.length ? h("div", { class: "missing" }, h("h3", {}, "Missing from the answer"),
         h("div", { class: "row", role: "toolbar", "aria-label": "Types of missing information" },
           ...taxonomy.missing.map((kind) => typeButton(kind, ui.mode && ui.mode.kind === "missing" && ui.mode.type === kind.name, () => Actions.missing(kind.name)))),
-        tick("nothingMissing", "Nothing is missing", state.nothingMissing)) : null,
-      taxonomy.correction ? h("div", {}, h("h3", {}, h("label", { for: "correction" }, "Corrected answer, with as few changes as you can")),
-        h("textarea", { id: "correction", dir: "auto", rows: "4", on: { change: (event) => Actions.correction(event.target.value) } }, state.correction)) : null);
+        tick("nothingMissing", "Nothing is missing", state.nothingMissing)) : null);
   };
+
+  const correcting = (state) => h("section", { class: "correcting", "aria-label": "Correction" },
+    h("h2", {}, h("label", { for: "correction" }, "Correct this answer, with as few changes as you can")),
+    h("textarea", { id: "correction", dir: "auto", rows: "4", on: { input: (event) => Actions.correction(event.target.value) } }, state.correction));
+
+  const numbered = (task, i) => (i === task.marked ? `Answer ${i + 1}, marked above` : `Answer ${i + 1}`);
+  const places = (name, values, chosen, act) => h("div", { class: "places" }, ...values.map(([value, label]) => h("label", { class: "place" },
+    h("input", { type: "radio", name, value: String(value), checked: chosen === value, on: { change: () => act(value) } }), h("span", {}, label))));
 
   const ranking = (task, state) => h("section", { class: "ranking", "aria-label": "Ranking" },
     h("h2", {}, "Rank the answers"), h("p", { class: "soft" }, "1 is best; answers that are equally good share a place."),
-    ...task.answers.map((answer, i) => h("fieldset", {}, h("legend", {}, `Answer ${i + 1}`),
-      i === task.marked ? h("p", { class: "soft" }, "The answer above.") : h("p", { class: "text", dir: "auto" }, answer),
-      h("div", { class: "places" }, ...task.answers.map((_, n) => h("label", { class: "place" },
-        h("input", { type: "radio", name: `place-${i}`, value: String(n + 1), checked: state.places[i] === n + 1, on: { change: () => Actions.place(i, n + 1) } }), h("span", {}, String(n + 1))))))));
+    ...task.answers.map((answer, i) => h("fieldset", {}, h("legend", {}, numbered(task, i)), h("p", { class: "text", dir: "auto" }, answer),
+      places(`place-${i}`, task.answers.map((_, n) => [n + 1, String(n + 1)]), state.places[i], (value) => Actions.place(i, value)))));
 
   const comparisons = (task, state) => h("section", { class: "ranking", "aria-label": "Pairs" },
     h("h2", {}, "Compare the answers"),
-    ...task.answers.map((answer, i) => h("div", {}, h("h3", {}, `Answer ${i + 1}`),
-      i === task.marked ? h("p", { class: "soft" }, "The answer above.") : h("p", { class: "text", dir: "auto" }, answer))),
+    ...task.answers.map((answer, i) => h("div", {}, h("h3", {}, numbered(task, i)), h("p", { class: "text", dir: "auto" }, answer))),
     ...Marks.pairs(task.answers.length).map(([a, b], n) => h("fieldset", {}, h("legend", {}, `Answer ${a + 1} or answer ${b + 1}?`),
-      h("div", { class: "places" }, ...[[1, `${a + 1} is better`], [0, "Equally good"], [2, `${b + 1} is better`]].map(([value, label]) => h("label", { class: "place" },
-        h("input", { type: "radio", name: `pair-${n}`, value: String(value), checked: state.pairs[n] === value, on: { change: () => Actions.pair(n, value) } }), h("span", {}, label)))))));
+      places(`pair-${n}`, [[1, `${a + 1} is better`], [0, "Equally good"], [2, `${b + 1} is better`]], state.pairs[n], (value) => Actions.pair(n, value)))));
+
+  const how = (task) => (task.marked === null || !taxonomy.categories.length ? null
+    : h("details", { class: "how", open: Store.how, on: { toggle: (event) => { if (event.target.open !== Store.how) Store.how = event.target.open; } } },
+      h("summary", {}, "How to mark"),
+      h("ol", {},
+        h("li", {}, "Select the words that are wrong: drag over them with the mouse, hold a finger on them, or use Shift and the arrows. Words are taken whole."),
+        h("li", {}, "Press the button of the type of error, or its key. Where two kinds of error fall on the same words, take the one that stands first."),
+        task.passages.length ? h("li", {}, "Press “Evidence” of a mark and choose sentences of the passages, where the type needs them.") : null)));
 
   const guidelines = () => h("details", { class: "guide" }, h("summary", {}, "What the types mean, and keys"),
-    h("p", {}, "Marks do not overlap; where two kinds of error fall on the same words, mark the one that stands first."),
     h("dl", {}, ...[...taxonomy.categories.flatMap((one) => one.types), ...taxonomy.missing]
       .flatMap((kind) => [h("dt", {}, h("kbd", {}, kind.key), " ", kind.label), h("dd", {}, kind.description)])),
-    h("p", {}, "In the answer: arrows move, with Ctrl by words, with Shift they select; a type's key marks the selection; Delete removes the mark at the cursor. ",
-      "Anywhere: Ctrl+Z undoes, Ctrl+Shift+Z does it again; Alt+→ and Alt+← go to the next and the last task; Ctrl+Enter finishes it. Sentences of the passages: Tab, then Enter."));
+    h("p", {}, "In the answer: arrows move, with Ctrl from word to word, with Shift they select; a type's key marks the selection; Delete removes the mark at the cursor. ",
+      "Anywhere: Ctrl+Z undoes, Ctrl+Shift+Z does it again; Alt+→ and Alt+← go to the next and the last task; Ctrl+Enter finishes it. Sentences of the passages: Tab, then Enter; Escape when they are chosen."));
 
   const bar = () => {
     const done = Store.states.filter((state) => state.status === "done").length;
     const off = Store.readOnly;
     return h("header", {},
-      h("div", { class: "row" }, h("b", {}, data(Store.payload.project)), h("span", { class: "soft" }, data(Store.payload.annotator)),
+      h("div", { class: "row" }, h("b", {}, data(document.title)),
         h("span", { id: "progress" }, `${done} of ${Store.states.length} done`),
         h("progress", { max: String(Store.states.length), value: String(done), "aria-label": "Done" })),
       h("nav", { class: "row", "aria-label": "Tasks" },
@@ -155,32 +189,56 @@ const View = (() => {
         h("label", { class: "button" }, "Open a file", h("input", { type: "file", id: "import", accept: ".json,application/json", disabled: off, on: { change: Actions.open } }))),
       off ? h("p", { class: "warning", id: "locked" }, "These tasks are open in another tab: here you can only read. ",
         h("button", { type: "button", id: "take-over", on: { click: () => Store.takeOver() } }, "Work here instead")) : null,
-      Store.kept || off ? null : h("p", { class: "warning" }, "This browser keeps nothing: save to a file before you close the page."),
+      Store.kept || off ? null : h("p", { class: "warning", id: "unkept" }, "This browser has no room for your last changes: save to a file before you close the page."),
       ui.pending ? h("p", { class: "warning", id: "replace" }, "Replace everything that is marked here by what is in the file? ",
         h("button", { type: "button", id: "replace-yes", on: { click: Actions.replace } }, "Replace"), " ",
         h("button", { type: "button", id: "replace-no", on: { click: Actions.keep } }, "Keep what is here")) : null,
       h("p", { id: "said", role: "status", "aria-live": "polite" }, ui.message));
   };
 
-  const draw = () => {
-    const { task, state } = Store;
+  /* What the browser knows of the elements that a new drawing replaces: focus, cursors, how far boxes are scrolled. */
+  const held = () => {
     const focused = document.activeElement;
     const again = focused && (focused.id ? `#${focused.id}` : focused.dataset && focused.dataset.place ? `[data-place="${focused.dataset.place}"]`
       : focused.name && focused.type === "radio" ? `input[name="${focused.name}"][value="${focused.value}"]` : null);
+    const typed = focused && /^(INPUT|TEXTAREA)$/.test(focused.tagName) && !/^(checkbox|radio|file)$/.test(focused.type);
+    const cursor = typed ? [focused.selectionStart, focused.selectionEnd] : null;
+    const scrolled = [".passages", ".answer"].map((name) => [name, (document.querySelector(name) || {}).scrollTop || 0]);
+    return () => {
+      const target = again && document.querySelector(again);
+      scrolled.forEach(([name, top]) => { if (document.querySelector(name)) document.querySelector(name).scrollTop = top; });
+      if (target) target.focus({ preventScroll: true });
+      if (target && cursor) target.setSelectionRange(...cursor);
+      if (ui.anchor !== ui.caret && !typed && document.getElementById("answer")) Picked.set(ui.anchor, ui.caret);
+    };
+  };
+
+  const draw = () => {
+    const { task, state } = Store, restore = held();
     const body = h("main", { class: Store.readOnly ? "locked" : null },
-      h("h1", { dir: "auto" }, task.question), guidelines(),
+      h("h1", { dir: "auto" }, task.question), how(task), guidelines(),
       task.reference ? h("details", {}, h("summary", {}, "A human reference answer"), h("p", { class: "text", dir: "auto" }, task.reference)) : null,
-      h("div", { class: "columns" },
-        h("div", {}, task.marked === null ? null : marking(task, state), taxonomy.preferences && task.answers.length > 1 ? (taxonomy.comparison === "pairs" ? comparisons : ranking)(task, state) : null),
-        task.passages.length ? passages(task, state) : null),
+      h("div", { class: task.passages.length ? "columns" : null },
+        task.marked === null ? null : marking(task, state),
+        task.passages.length ? passages(task, state) : null,
+        task.marked === null || !taxonomy.correction ? null : correcting(state),
+        taxonomy.preferences && task.answers.length > 1 ? (taxonomy.comparison === "pairs" ? comparisons : ranking)(task, state) : null),
       h("footer", { class: "row" },
         h("button", { type: "button", id: "done", class: "primary", on: { click: Actions.done } }, "Done, next"),
         h("button", { type: "button", id: "skip", class: "quiet", on: { click: Actions.skip } }, "Skip this task")));
     if (Store.readOnly) body.querySelectorAll("button, input, textarea").forEach((one) => { one.disabled = true; });
-    document.getElementById("app").replaceChildren(bar(), body);
-    const target = again && document.querySelector(again);
-    if (target) target.focus({ preventScroll: true });
+    const header = bar();
+    document.getElementById("app").replaceChildren(header, body);
+    document.documentElement.style.setProperty("--bar", `${header.offsetHeight}px`);
+    restore();
+    paint();
   };
 
-  return { ui, draw, drawAnswer, say, textOf, selection };
+  /* Where sentences are to be chosen and none is in sight, go there. */
+  const toPassages = () => {
+    const box = document.querySelector(".passages");
+    if (box && box.getBoundingClientRect().top > window.innerHeight * 0.7) box.scrollIntoView();
+  };
+
+  return { ui, draw, paint, picked, say, textOf, toPassages };
 })();
