@@ -91,9 +91,9 @@ def passages_to_lists(passages: Iterable[Passage]) -> list[list[str]]:
     return [[passage.title, *passage.sentences] for passage in passages]
 
 
-def _parse(row: Mapping[str, Any]) -> OutputRecord:
+def _parse(row: Mapping[str, Any], need_passages: bool) -> OutputRecord:
     question = require_text(get_field(row, "question"), "question")
-    passages = passages_of_lists(get_field(row, "passages"))
+    passages = passages_of_lists(get_field(row, "passages") if need_passages else row.get("passages", []))
     return OutputRecord(
         id=row["id"] if row.get("id") is not None else derived_id(question, passages),
         question=question,
@@ -104,10 +104,14 @@ def _parse(row: Mapping[str, Any]) -> OutputRecord:
     )
 
 
-def read_outputs(path: str | Path) -> list[OutputRecord]:
+def read_outputs(path: str | Path, need_passages: bool = True) -> list[OutputRecord]:
     """Read a file of outputs.
 
     `id`, `answer` and `text` may be absent (a stranger's file): the id is then derived from question and passages.
+
+    Args:
+        path: of the file.
+        need_passages: refuse a record without the field `passages`; else one without it has none.
 
     Raises:
         DataError: the file is missing or damaged, a record breaks the format, or an id occurs twice.
@@ -116,7 +120,7 @@ def read_outputs(path: str | Path) -> list[OutputRecord]:
     seen: set[str] = set()
     for i, row in enumerate(read_jsonl(path)):
         try:
-            record = _parse(row)
+            record = _parse(row, need_passages)
             require(record.id not in seen, f"id {record.id!r} occurs twice", "id")
         except DataError as error:
             raise error.at(file=path, record=i) from None

@@ -171,6 +171,12 @@ class Taxonomy:
         """All types of span by name, category by category."""
         return {name: kind for category in self.categories.values() for name, kind in category.types.items()}
 
+    @property
+    def reads_passages(self) -> bool:
+        """Whether passages are asked for: as evidence, as what is missing, or by the reward model of a category."""
+        evidence = any(kind.needs_evidence for kind in self.error_types.values())
+        return bool(self.missing) or evidence or any(category.reads_passages for category in self.categories.values())
+
     def category_of(self, error_type: str) -> Category:
         """The category of a type of span. Raises KeyError where there is none."""
         return next(category for category in self.categories.values() if error_type in category.types)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from annotation_page import FOUR, ITEMS, of, opened, payload, saved, select, to, words
 from annotation_toy import ANSWER, item, project
-from browser import CONTRAST, PHONE, Opened, launched
-from playwright.sync_api import Browser, Page, expect
+from browser import CONTRAST, PHONE, launched
+from playwright.sync_api import Browser, expect
 from report_toy import HOSTILE
 
 from finegrained_rlhf.annotation.page.page import annotation_page
@@ -20,101 +20,14 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.annotation.reading.rules import Imported, import_export
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.feedback.labels.suggestions import Suggestion
-from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.feedback.taxonomy import Taxonomy
 
-FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
-ITEMS = (
-    item("q1", suggestions=(Suggestion(0, 8, "Irrelevant", 0.8, "m@1"),)),
-    item("q2", answers=FOUR, passages=()),
-    item("q3", answers=("Only this.",)),
-)
 TEXT = [text for text in HOSTILE if "\ud83d" not in text and text.strip()]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     yield from launched()
-
-
-@contextmanager
-def opened(
-    browser: Browser,
-    directory: Path,
-    items: Sequence[AnnotationItem] = ITEMS,
-    taxonomy: Taxonomy = QA_FEEDBACK,
-    **options: Any,
-) -> Iterator[Opened]:
-    file = directory / "tasks.html"
-    if not file.exists():
-        file.write_text(annotation_page(project(items, taxonomy=taxonomy).payload("ann")), encoding="utf-8")
-    with Opened(browser, file, **options) as made:
-        yield made
-        assert made.requests == [file.as_uri()] * len(made.requests) and made.complaints == []
-
-
-def to(page: Page, name: str) -> int:
-    """Go to a task; its place."""
-    place = next(i for i, task in enumerate(payload(page)["tasks"]) if task["item"] == name)
-    page.evaluate(f"Actions.go({place})")
-    return place
-
-
-def payload(page: Page) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(page.locator("#tasks").text_content() or "")
-    return found
-
-
-def saved(page: Page) -> dict[str, Any]:
-    with page.expect_download() as download:
-        page.click("#export")
-    found: dict[str, Any] = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
-    return found
-
-
-def of(export: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(task for task in export["tasks"] if task["item"] == name)
-
-
-def select(page: Page, piece: str) -> None:
-    """Select a piece of the answer with the mouse, by the places of its characters on the screen."""
-    page.evaluate("window.scrollTo(0, 0)")
-    box = page.evaluate(
-        """(piece) => {
-          const answer = document.getElementById("answer"), at = answer.textContent.indexOf(piece);
-          const point = (offset) => {
-            const walker = document.createTreeWalker(answer, NodeFilter.SHOW_TEXT);
-            let node, seen = 0;
-            while ((node = walker.nextNode())) {
-              if (seen + node.length >= offset && node.length) {
-                const range = document.createRange();
-                range.setStart(node, Math.max(0, offset - seen - (offset > seen ? 1 : 0)));
-                range.setEnd(node, Math.max(1, offset - seen));
-                return range.getBoundingClientRect();
-              }
-              seen += node.length;
-            }
-          };
-          const first = point(at + 1), last = point(at + piece.length);
-          return [first.left + 1, first.top + first.height / 2, last.right - 1, last.top + last.height / 2];
-        }""",
-        piece,
-    )
-    page.mouse.move(box[0], box[1])
-    page.mouse.down()
-    page.mouse.move(box[2], box[3], steps=4)
-    page.mouse.up()
-
-
-def words(page: Page, begin: str, count: int) -> None:
-    """Select so many words with the keyboard alone, from a word on."""
-    page.focus("#answer")
-    page.keyboard.press("Home")
-    text = page.evaluate("View.textOf()")
-    while not text[page.evaluate("Marks.characters(View.textOf(), View.ui.caret)") :].startswith(begin):
-        page.keyboard.press("ArrowRight")
-    for _ in range(count):
-        page.keyboard.press("Control+Shift+ArrowRight")
 
 
 def test_a_task_from_the_first_mark_to_the_export_by_mouse(browser: Browser, tmp_path: Path) -> None:
@@ -321,3 +234,58 @@ def test_tasks_that_are_no_json_are_refused() -> None:
         annotation_page({**project().payload("ann"), "project": float("nan")})
     page = annotation_page({**project().payload("ann"), "project": "</script><script>x</script>"})
     assert page.count("<script") == 2 and "</script><script>x" not in page
+
+
+def test_the_first_page_says_what_is_asked_and_how_to_mark(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        assert page.title() == "Mark errors, say what is missing, correct, compare answers – toy (qa_feedback) – ann"
+        expect(page.locator(".how li").first).to_be_visible()
+        expect(page.locator(".how")).to_contain_text("Select the words that are wrong")
+        page.click(".how summary")
+        page.reload()
+        expect(page.locator(".how li").first).to_be_hidden()
+
+
+def test_answers_are_numbered_in_the_order_in_which_they_stand(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, tmp_path) as made:
+        page = made.page
+        place = to(page, "q2")
+        task = payload(page)["tasks"][place]
+        expect(page.locator("h2").first).to_have_text("Mark the errors of this answer")
+        expect(page.locator(".which")).to_contain_text(f"it is answer {task['marked'] + 1}.")
+        expect(page.locator(".which")).to_contain_text("the first that was sampled")
+        legends = page.locator(".ranking legend").all_text_contents()
+        assert [text.split(",")[0] for text in legends] == [f"Answer {i + 1}" for i in range(4)]
+        assert [i for i, text in enumerate(legends) if "marked above" in text] == [task["marked"]]
+        assert page.locator(".ranking .text").all_text_contents() == task["answers"]
+        to(page, "q3")
+        assert page.locator(".which").count() == 0
+
+
+LONG = item("long", (ANSWER * 6, "Other."), passages=tuple(Passage("", f"Lake {i}", ("It is wide.",) * 9) for i in range(5)))
+WHERE = """(name) => { const box = document.querySelector(name).getBoundingClientRect(); return [box.top, box.bottom]; }"""
+
+
+@pytest.mark.parametrize("size", [{"viewport": {"width": 1400, "height": 800}}, PHONE], ids=["desk", "phone"])
+def test_evidence_is_chosen_with_the_answer_in_sight(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
+    with opened(browser, tmp_path, (LONG,), **size) as made:
+        page = made.page
+        height = page.evaluate("window.innerHeight")
+        page.evaluate("Picked.set(0, 8); Actions.selected(); Actions.mark('Wrong-Grounding')")
+        last = page.locator('[data-place="5,9"]')
+        last.scroll_into_view_if_needed()
+        last.click()
+        for name in ('[data-place="5,9"]', "#answer .marked", ".choice"):
+            top, bottom = page.evaluate(WHERE, name)
+            assert 0 <= top < bottom <= height, name
+        assert page.evaluate("Store.state.spans[0].evidence") == [[5, 9]]
+        scrolled = page.evaluate("[window.scrollY, document.querySelector('.passages').scrollTop]")
+        assert max(scrolled) > 0
+        page.locator('[data-place="5,8"]').click()
+        assert page.evaluate("[window.scrollY, document.querySelector('.passages').scrollTop]") == scrolled
+        page.keyboard.press("Escape")
+        assert page.locator(".choosing").count() == 0
+        answer, passages, ranking = (page.evaluate(WHERE, name)[0] for name in ("#answer", ".passages", ".ranking"))
+        assert answer < passages < ranking if size is PHONE else passages < ranking
+        assert page.evaluate("document.documentElement.scrollWidth") == size["viewport"]["width"]

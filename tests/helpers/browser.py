@@ -82,10 +82,10 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", self._dismiss)
+        self.page.on("dialog", self.dismiss)
         self.page.goto(file.as_uri())
 
-    def _dismiss(self, dialog: Dialog) -> None:
+    def dismiss(self, dialog: Dialog) -> None:
         self.complaints.append("dialog")
         dialog.dismiss()
 

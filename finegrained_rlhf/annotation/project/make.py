@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,12 @@ from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, SpacySegmenter
+
+_IN_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
+_OUR_FILES = re.compile(
+    r"items\.jsonl|manifest\.json|guidelines\.html"
+    r"|annotator_\d+/(annotate_[^/]*\.html|tasks\.json|label_config\.xml|config\.yaml)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +77,8 @@ class MakeAnnotationTasks:
         names = list(self.annotators)
         if not names or not all(name.strip() for name in names) or len(set(names)) < len(names):
             raise ConfigError(f"annotators: expected one name or more, each once, got {names}")
+        if paths := [name for name in names if _IN_PATHS.search(name) or not name.strip(". ")]:
+            raise ConfigError(f"annotators: {paths[0]!r} is a path; expected a name without / and \\")
         if not 0 <= self.overlap <= 1:
             raise ConfigError(f"overlap: expected 0 to 1, got {self.overlap}")
         if not isinstance(self.select, ItemSelection):
@@ -82,8 +91,10 @@ class MakeAnnotationTasks:
         """Choose, deal out, write; prints what was made.
 
         Raises:
-            DataError: outputs or the qualification file are missing or damaged, or every output is empty.
+            DataError: outputs or the qualification file are missing or damaged, every output is empty, or `output_dir`
+                holds something else than tasks, such as what people did in them.
         """
+        _refuse_other_files(Path(self.output_dir))
         items = self._chosen()
         items = self._with_suggestions(self._with_roles(items))
         items = [*self._qualification(items), *items]
@@ -105,7 +116,7 @@ class MakeAnnotationTasks:
 
     def _chosen(self) -> list[AnnotationItem]:
         found, empty, segmenter = [], 0, SpacySegmenter(self.segmenter)
-        for record in read_outputs(self.outputs):
+        for record in read_outputs(self.outputs, need_passages=self.taxonomy.reads_passages):
             if all(text.strip() for text in record.outputs):
                 found.append(self._item(record, segmenter))
             else:
@@ -152,6 +163,14 @@ class MakeAnnotationTasks:
             if record.id in known:
                 raise DataError(f"item {record.id!r} is among the outputs too", file=self.qualification, field="id")
         return [item_of_record(record, self.taxonomy, self.reference) for record in records]
+
+
+def _refuse_other_files(directory: Path) -> None:
+    """Tasks are made anew in the place of tasks alone."""
+    files = sorted(path for path in directory.rglob("*") if not path.is_dir()) if directory.is_dir() else []
+    if other := [path for path in files if not _OUR_FILES.fullmatch(str(path.relative_to(directory).as_posix()))]:
+        problem = "is not of annotation tasks, and making them anew would remove it: move it, or name another output_dir"
+        raise DataError(problem, file=other[0])
 
 
 def item_of_record(record: FeedbackRecord, taxonomy: Taxonomy, reference: bool = True) -> AnnotationItem:

@@ -65,7 +65,12 @@ const Actions = (() => {
     Store.change({ spans }, `note ${i}`);
   };
 
-  const finish = () => { ui.mode = null; ui.message = ""; View.draw(); };
+  const finish = () => {
+    ui.mode = null;
+    ui.message = "";
+    View.draw();
+    document.getElementById("answer").scrollIntoView({ block: "nearest" });
+  };
 
   const evidence = (i) => {
     ui.mode = ui.mode && ui.mode.kind === "evidence" && ui.mode.span === i ? null : { kind: "evidence", span: i };
@@ -168,7 +173,7 @@ const Actions = (() => {
     link.download = `${name}.json`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    Store.inFile();
+    Store.savedToFile();
     say(`Saved ${link.download}.`);
   };
 

@@ -58,8 +58,9 @@ const Picked = (() => {
       if (anew) window.getSelection().removeAllRanges();
     });
     document.addEventListener("keydown", () => { held = false; }, true);
-    for (const name of ["pointerup", "pointercancel"]) {
-      document.addEventListener(name, () => { if (held) setTimeout(release, TAP); }, true);
+    document.addEventListener("click", () => { if (held) release(); });
+    for (const name of ["pointerup", "pointercancel"]) {  // where no click comes
+      document.addEventListener(name, () => { if (held) setTimeout(() => { if (held) release(); }, TAP); }, true);
     }
   };
   return { read, set, range, watch, get held() { return held; } };

@@ -22,7 +22,7 @@ const Store = ((payload) => {
   const { current: kept = 0, how: shown = true } = Kept.page;
   let current = Math.min(Math.max(kept, 0), last), how = shown, readOnly = false, typing = null;
   const lost = new Set();  // places of tasks whose last change could not be kept
-  let atRisk = false;
+  let inFile = false;  // whether nothing was changed since all was saved to a file
 
   const setReadOnly = (value) => {
     if (readOnly === value) return;
@@ -48,7 +48,6 @@ const Store = ((payload) => {
       else lost.add(place);
     });
     Kept.page = { current, how };
-    atRisk = lost.size > 0;
     if (before === 0 !== (lost.size === 0)) announce();
   };
 
@@ -79,8 +78,10 @@ const Store = ((payload) => {
   const apply = (i, update, follows = false) => {
     const { state, past } = works[i];
     const changes = remember(follows ? [] : past, state, update);
-    if (changes) works[i] = { state: { ...state, ...update }, past, future: [] };
-    return changes;
+    if (!changes) return false;
+    works[i] = { state: { ...state, ...update }, past, future: [] };
+    inFile = false;
+    return true;
   };
 
   /* Change the current task. What is typed names its box: it is kept at once, the page is not drawn anew, which would take
@@ -100,6 +101,7 @@ const Store = ((payload) => {
     const { state } = works[current], step = works[current][from].pop();
     works[current][to].push(Object.fromEntries(Object.keys(step).map((name) => [name, state[name]])));
     works[current].state = { ...state, ...step };
+    inFile = false;
     typing = null;
     save();
     announce();
@@ -201,7 +203,8 @@ const Store = ((payload) => {
     if (state.status === "new") state.status = "draft";
     if (document.visibilityState === "visible") state.seconds += 1;
   };
-  const leave = () => { if (!readOnly && !Kept.changed(current)) save(); };
+  let gone = false;  // the page is being left: what comes after must not claim the work again
+  const leave = () => { if (!gone && !readOnly && !Kept.changed(current)) save(); };
 
   readOnly = Kept.elsewhere();
   if (!readOnly) {
@@ -218,15 +221,15 @@ const Store = ((payload) => {
     if (document.visibilityState === "hidden") leave();
     else if (refresh()) announce();
   });
-  window.addEventListener("pagehide", () => { leave(); Kept.release(); });
-  window.addEventListener("pageshow", (event) => { if (event.persisted) { refresh(); beat(); announce(); } });
-  window.addEventListener("beforeunload", (event) => { if (atRisk) event.preventDefault(); });
+  window.addEventListener("pagehide", () => { leave(); gone = true; Kept.release(); });
+  window.addEventListener("pageshow", (event) => { gone = false; if (event.persisted) { refresh(); beat(); announce(); } });
+  window.addEventListener("beforeunload", (event) => { if (lost.size && !inFile) event.preventDefault(); });
 
   return {
     payload, change, go, takeOver, exported, imported, replaceAll,
     undo: () => travel("past", "future"), redo: () => travel("future", "past"),
     listen: (listener) => listeners.push(listener),
-    inFile: () => { atRisk = false; },
+    savedToFile: () => { inFile = true; },
     get how() { return how; }, set how(value) { how = value; if (mayWork()) Kept.page = { current, how }; },
     get current() { return current; }, get task() { return payload.tasks[current]; }, get state() { return works[current].state; },
     get states() { return works.map((work) => work.state); }, get readOnly() { return readOnly; }, get kept() { return !lost.size; },
