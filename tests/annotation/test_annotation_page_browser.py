@@ -263,8 +263,10 @@ def test_answers_are_numbered_in_the_order_in_which_they_stand(browser: Browser,
         assert page.locator(".which").count() == 0
 
 
-LONG = item("long", (ANSWER * 6, "Other."), passages=tuple(Passage("", f"Lake {i}", ("It is wide.",) * 9) for i in range(5)))
-WHERE = """(name) => { const box = document.querySelector(name).getBoundingClientRect(); return [box.top, box.bottom]; }"""
+LONG = item(
+    "long", (ANSWER * 6, "Other."), passages=tuple(Passage("", f"Lake {i}", ("It is wide.",) * 9) for i in range(5))
+)
+WHERE = "(name) => (({ top, bottom }) => [top, bottom])(document.querySelector(name).getBoundingClientRect())"
 
 
 @pytest.mark.parametrize("size", [{"viewport": {"width": 1400, "height": 800}}, PHONE], ids=["desk", "phone"])
@@ -272,13 +274,16 @@ def test_evidence_is_chosen_with_the_answer_in_sight(browser: Browser, tmp_path:
     with opened(browser, tmp_path, (LONG,), **size) as made:
         page = made.page
         height = page.evaluate("window.innerHeight")
-        page.evaluate("Picked.set(0, 8); Actions.selected(); Actions.mark('Wrong-Grounding')")
+        end = page.evaluate("View.textOf().length")
+        page.evaluate(f"Picked.set({end - 8}, {end}); Actions.selected(); Actions.mark('Wrong-Grounding')")
         last = page.locator('[data-place="5,9"]')
         last.scroll_into_view_if_needed()
         last.click()
         for name in ('[data-place="5,9"]', "#answer .marked", ".choice"):
             top, bottom = page.evaluate(WHERE, name)
             assert 0 <= top < bottom <= height, name
+        inner, box = page.evaluate(WHERE, "#answer .marked"), page.evaluate(WHERE, "#answer")
+        assert box[0] <= inner[0] < inner[1] <= box[1]
         assert page.evaluate("Store.state.spans[0].evidence") == [[5, 9]]
         scrolled = page.evaluate("[window.scrollY, document.querySelector('.passages').scrollTop]")
         assert max(scrolled) > 0

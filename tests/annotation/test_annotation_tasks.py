@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,9 @@ def test_what_is_not_asked_is_not_shown(outputs: Path) -> None:
     [
         ({"annotators": []}, "one name or more"),
         ({"annotators": ["ann", "ann"]}, "each once"),
+        ({"annotators": ["ann", "../x"]}, r"annotators: '../x' is a path; expected a name without / and"),
+        ({"annotators": ["a\\b"]}, "is a path"),
+        ({"annotators": [".."]}, "'..' is a path"),
         ({"overlap": 1.5}, "overlap: expected 0 to 1"),
         ({"tool": "paper"}, "tool: expected one of"),
         ({"select": object()}, "no selection of items"),
@@ -128,6 +132,7 @@ def test_what_is_not_asked_is_not_shown(outputs: Path) -> None:
 def test_bad_settings_are_refused(outputs: Path, change: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         make(outputs, **change)
+    assert sorted(path.name for path in outputs.parent.iterdir()) == ["outputs.jsonl"]
 
 
 def test_empty_outputs_are_left_out_and_counted(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,3 +141,52 @@ def test_empty_outputs_are_left_out_and_counted(outputs: Path, capsys: pytest.Ca
     write_outputs(outputs, [OutputRecord("b", "Q?", (), (), "", (" ",))])
     with pytest.raises(DataError, match="nothing to annotate"):
         make(outputs, "again")
+
+
+def test_a_project_has_an_id_of_its_own_and_keeps_it_where_it_is_made_anew(outputs: Path) -> None:
+    made = make(outputs)
+    assert make(outputs, "other").id != made.id == Project.read(outputs.parent / "tasks").id
+    again = make(outputs, overlap=0.5, annotators=["ann", "dora"])
+    assert again.id == made.id and again.payload("dora")["project_id"] == made.id
+    manifest = outputs.parent / "tasks/manifest.json"
+    row = json.loads(manifest.read_text(encoding="utf-8"))
+    del row["project_id"]  # as before projects had ids
+    manifest.write_text(json.dumps(row), encoding="utf-8")
+    old = Project.read(outputs.parent / "tasks").id
+    assert old == Project.read(outputs.parent / "tasks").id != made.id
+    assert make(outputs, overlap=0.5, annotators=["ann", "dora"]).id == old
+    manifest.write_text("{", encoding="utf-8")
+    assert make(outputs).id not in (old, made.id)
+
+
+@pytest.mark.parametrize(
+    "place", ["annotator_1/annotation_output/ann/user_state.json", "annotator_1/x-ann.json", "run.json"]
+)
+def test_tasks_made_anew_remove_nothing_that_people_did(outputs: Path, place: str) -> None:
+    make(outputs)
+    work = outputs.parent / "tasks" / place
+    work.parent.mkdir(parents=True, exist_ok=True)
+    work.write_text("work", encoding="utf-8")
+    before = (outputs.parent / "tasks/manifest.json").read_text(encoding="utf-8")
+    with pytest.raises(DataError, match="would remove it: move it, or name another output_dir") as caught:
+        make(outputs, seed=7)
+    assert caught.value.file == work and work.read_text(encoding="utf-8") == "work"
+    assert (outputs.parent / "tasks/manifest.json").read_text(encoding="utf-8") == before
+
+
+def test_passages_are_asked_for_only_where_the_taxonomy_reads_them(outputs: Path) -> None:
+    rows = [{"id": "a", "question": "Why?", "outputs": ["So."]}]
+    outputs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    types = {"Rude": {}}
+    tone = Taxonomy("tone", {"tone": {"types": types}}, preferences=False)
+    (found,) = make(outputs, taxonomy=tone).items.values()
+    assert found.passages == ()
+    reading = [
+        Taxonomy("a", {"tone": {"types": types, "reads_passages": True}}),
+        Taxonomy("b", {"tone": {"types": {"Rude": {"needs_evidence": True}}}}),
+        Taxonomy("c", {"tone": {"types": types}}, missing={"Step": {}}),
+    ]
+    for taxonomy in reading:
+        with pytest.raises(DataError, match="record 0.*passages.*missing"):
+            make(outputs, "again", taxonomy=taxonomy)
+    assert not (outputs.parent / "again").exists()

@@ -169,7 +169,7 @@ def _refuse_other_files(directory: Path) -> None:
     """Tasks are made anew in the place of tasks alone."""
     files = sorted(path for path in directory.rglob("*") if not path.is_dir()) if directory.is_dir() else []
     if other := [path for path in files if not _OUR_FILES.fullmatch(str(path.relative_to(directory).as_posix()))]:
-        problem = "is not of annotation tasks, and making them anew would remove it: move it, or name another output_dir"
+        problem = "is no file of tasks, and making them anew would remove it: move it, or name another output_dir"
         raise DataError(problem, file=other[0])
 
 

@@ -50,8 +50,8 @@ class Project:
         taxonomy: what is marked.
         items: by id, in the order in which they were chosen.
         annotators: each one's assignments, in the order in which they are shown.
-        id: of this project alone, whatever its name: under it a browser keeps an annotator's work. A project that is made
-            anew in its directory keeps it. Projects that differ in it alone are equal.
+        id: of this project alone, whatever its name: a browser keeps an annotator's work under it. A project that is
+            made anew in its directory keeps it. Projects that differ in it alone are equal.
     """
 
     name: str

@@ -49,7 +49,7 @@ const Actions = (() => {
     ui.mode = kind.needs_evidence && Store.task.passages.length ? { kind: "evidence", span: place } : null;
     ui.message = made.message || (ui.mode ? "Now choose the sentences that show it." : "");
     Store.change({ spans: made.spans, noError: false });
-    if (ui.mode) View.toPassages();
+    if (ui.mode) View.showChoice();
   };
 
   const remove = (i) => {
@@ -76,14 +76,14 @@ const Actions = (() => {
     ui.mode = ui.mode && ui.mode.kind === "evidence" && ui.mode.span === i ? null : { kind: "evidence", span: i };
     ui.message = ui.mode ? "Choose the sentences that show it; choose one again to take it back." : "";
     View.draw();
-    if (ui.mode) View.toPassages();
+    if (ui.mode) View.showChoice();
   };
 
   const missing = (type) => {
     ui.mode = ui.mode && ui.mode.kind === "missing" && ui.mode.type === type ? null : { kind: "missing", type };
     ui.message = ui.mode ? "Choose the sentences that the answer should have used." : "";
     View.draw();
-    if (ui.mode) View.toPassages();
+    if (ui.mode) View.showChoice();
   };
 
   const sentence = (passage, number) => {

@@ -234,11 +234,15 @@ const View = (() => {
     paint();
   };
 
-  /* Where sentences are to be chosen and none is in sight, go there. */
-  const toPassages = () => {
-    const box = document.querySelector(".passages");
+  /* Where sentences are to be chosen: bring the mark into the answer's box, and the passages into sight where they are not. */
+  const showChoice = () => {
+    const answer = document.getElementById("answer"), box = document.querySelector(".passages");
+    if (ui.mode.kind === "evidence") {
+      const { start } = Store.state.spans[ui.mode.span], at = Picked.range(start, start).getClientRects()[0];
+      if (at) answer.scrollTop += at.top - answer.getBoundingClientRect().top - at.height;
+    }
     if (box && box.getBoundingClientRect().top > window.innerHeight * 0.7) box.scrollIntoView();
   };
 
-  return { ui, draw, paint, picked, say, textOf, toPassages };
+  return { ui, draw, paint, picked, say, textOf, showChoice };
 })();
