@@ -156,27 +156,34 @@ def fuzz(browser: Browser, directory: Path, rounds: int, seed: int) -> None:
                 compare(made.page, draw, touch)
 
 
-def test_forty_random_selections(browser: Browser, tmp_path: Path) -> None:
-    fuzz(browser, tmp_path, 40, seed=0)
+def test_thirty_random_selections(browser: Browser, tmp_path: Path) -> None:
+    fuzz(browser, tmp_path, 30, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_five_hundred_random_selections(browser: Browser, tmp_path: Path, seed: int) -> None:
-    fuzz(browser, tmp_path, 500, seed)
+def test_five_hundred_random_selections(browser: Browser, tmp_path: Path) -> None:
+    fuzz(browser, tmp_path, 500, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("piece", "word"),
-    [("tie", "patient"), ("0,0", "10,000"), ("ould", "shouldn't"), ("دافئ", "دافئة"), ("ло", "холодно"), (" ", None)],
-)
-def test_a_part_of_a_word_is_the_word(browser: Browser, tmp_path: Path, piece: str, word: str | None) -> None:
+PARTS = {
+    "tie": "patient",
+    "0,0": "10,000",
+    "ould": "shouldn't",
+    "دافئ": "دافئة",
+    "ло": "холодно",
+    "🌊 s": "🌊 sell",
+    " ": "",
+}
+
+
+def test_a_part_of_a_word_is_the_word(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, tmp_path, (ITEM,)) as made:
-        found = made.page.evaluate(
-            "([from, length]) => (Marks.wholeWords(View.textOf(), from, from + length) || []).join()",
-            [len(TEXT[: TEXT.index(piece)].encode("utf-16-le")) // 2, len(piece)],
-        )
-        text = made.page.evaluate("View.textOf()")
-    start = text.index(word) if word else 0
-    units = [len(text[:place].encode("utf-16-le")) // 2 for place in (start, start + len(word or ""))]
-    assert found == (",".join(map(str, units)) if word else "")
+        for piece, word in {**PARTS, " ": ""}.items():
+            found = made.page.evaluate(
+                """(piece) => {
+                  const text = View.textOf(), from = text.indexOf(piece);
+                  return text.slice(...(Marks.wholeWords(text, from, from + piece.length) || [0, 0]));
+                }""",
+                piece,
+            )
+            assert found == word

@@ -27,7 +27,7 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Spa
 
 _IN_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
 _OUR_FILES = re.compile(
-    r"items\.jsonl|manifest\.json|guidelines\.html"
+    r"\..*|items\.jsonl|manifest\.json|guidelines\.html"
     r"|annotator_\d+/(annotate_[^/]*\.html|tasks\.json|label_config\.xml|config\.yaml)"
 )
 
