@@ -53,7 +53,7 @@ const Store = ((payload) => {
 
   /* Take what another tab left. */
   const refresh = () => {
-    const changed = payload.tasks.map((_, i) => i).filter((i) => Kept.changed(i) && !Kept.isMissing(i));
+    const changed = payload.tasks.map((_, i) => i).filter((i) => Kept.changed(i) && !Kept.isMissing(i) && !lost.has(i));
     changed.forEach((i) => { works[i] = opened(payload.tasks[i], i); });
     return changed.length > 0;
   };
@@ -233,6 +233,5 @@ const Store = ((payload) => {
     get how() { return how; }, set how(value) { how = value; if (mayWork()) Kept.page = { current, how }; },
     get current() { return current; }, get task() { return payload.tasks[current]; }, get state() { return works[current].state; },
     get states() { return works.map((work) => work.state); }, get readOnly() { return readOnly; }, get kept() { return !lost.size; },
-    get steps() { return works[current]; },
   };
 })(JSON.parse(document.getElementById("tasks").textContent));

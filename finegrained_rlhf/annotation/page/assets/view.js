@@ -158,8 +158,8 @@ const View = (() => {
       places(`pair-${n}`, [[1, `${a + 1} is better`], [0, "Equally good"], [2, `${b + 1} is better`]], state.pairs[n], (value) => Actions.pair(n, value)))));
 
   const how = (task) => (task.marked === null || !taxonomy.categories.length ? null
-    : h("details", { class: "how", open: Store.how, on: { toggle: (event) => { if (event.target.open !== Store.how) Store.how = event.target.open; } } },
-      h("summary", {}, "How to mark"),
+    : h("details", { class: "how", open: Store.how },
+      h("summary", { on: { click: (event) => { Store.how = !event.target.parentElement.open; } } }, "How to mark"),
       h("ol", {},
         h("li", {}, "Select the words that are wrong: drag over them with the mouse, hold a finger on them, or use Shift and the arrows. Words are taken whole."),
         h("li", {}, "Press the button of the type of error, or its key. Where two kinds of error fall on the same words, take the one that stands first."),
