@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import logging
 import os
 import sys
 import time
@@ -42,8 +41,6 @@ from finegrained_rlhf.runtime.launcher import follow
 if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
-logger = logging.getLogger(__name__)
-
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
@@ -61,8 +58,6 @@ def run_config(cfg: DictConfig) -> None:
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
 
     processes = Processes(getattr(job, "processes", None))
-    if processes.is_main and getattr(job, "every_process", False):
-        logger.info(processes.description)
     from finegrained_rlhf.runtime.directory.claims import claimed
     from finegrained_rlhf.runtime.training_run import configured
 
