@@ -5,6 +5,7 @@ Knows kinds and the file `reward_model.json`. Does not know weights or tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from reward_models.kinds import KINDS, Kind, SegmentKind, kind_named
 from reward_models.kinds.base import GlobalAttention
 
 REWARD_MODEL_RECORD = "reward_model.json"
+_PIPELINE = re.compile(r"rules|english|[a-z]{2,3}_[a-z]+_[a-z]+_[a-z]+")
 
 
 def check_input_settings(global_attention: str, passages: str) -> None:
@@ -109,6 +111,12 @@ def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
             "own_kind": None,
             **read_json(path),
         }  # older records do not say
-        return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
+        record = RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
     except (DataError, ConfigError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not a reward model record ({error})") from None
+    if not _PIPELINE.fullmatch(str(record.segmenter)):
+        raise ModelError(
+            f"{path}: segmenter: {record.segmenter!r}: expected rules, english or the name of a spaCy pipeline "
+            "(en_core_web_sm); a record beside a model may name no directory and no other package"
+        )
+    return record

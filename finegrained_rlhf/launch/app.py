@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -67,7 +68,7 @@ def run_app(cfg: DictConfig) -> None:
             run_config,  # takes seconds to import: --help and mistakes need not wait
         )
 
-        run_config(cfg)
+        run_config(cfg, HydraConfig.get().overrides.task)
 
 
 def run_ppo(cfg: DictConfig) -> None:

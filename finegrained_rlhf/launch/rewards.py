@@ -1,15 +1,19 @@
 """The reward of a run, taken up again: `best_of` and `reweigh.py` need not be told what the run's `config.yaml` knows.
 
 On their command lines `reward.…=` names keys of a reward that is read later, so Hydra cannot know them beforehand.
+The run may be a stranger's: what its reward names is checked before anything is imported (`checks/foreign.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+from finegrained_rlhf.launch.checks.foreign import check_foreign
+from finegrained_rlhf.runtime.directory.run_directory import run_of_model
+
+logger = logging.getLogger(__name__)
 
 _SETTING = "finegrained_rlhf.rewards.ComponentConfig"
 
@@ -22,29 +26,33 @@ def opened(arguments: Iterable[str]) -> list[str]:
     return [f"++{argument}" if argument.startswith("reward.") else argument for argument in arguments]
 
 
-def with_reward_of_run(config: dict[str, Any]) -> dict[str, Any]:
+def with_reward_of_run(config: dict[str, Any], trusted: Collection[str] = ()) -> dict[str, Any]:
     """The configuration of a job that may choose by a reward, with that reward filled in.
 
     Where no reward is named, it is the one in the `config.yaml` of the run that `checkpoint` lies in, with the keys of
     `reward` that are given in place of its own. Nothing changes where nothing is to be chosen, or no run with a reward
     is found: the job says then what it misses.
+
+    Args:
+        config: resolved.
+        trusted: classes beside the project's own that the run's reward may name.
+
+    Raises:
+        DataError: the run's configuration cannot be read.
+        ConfigError: its reward names a class that is not admitted.
     """
     reward, checkpoint = config.get("reward"), config.get("checkpoint")
     if "best_of" not in config or checkpoint is None or "_target_" in (reward or {}):
         return config
     if config["best_of"] == 1 and reward is None:
         return config
-    found = _reward_of(Path(checkpoint))
-    return config if found is None else {**config, "reward": _merged(found, reward or {})}
-
-
-def _reward_of(checkpoint: Path) -> dict[str, Any] | None:
-    """The reward of the run that a run directory, checkpoint or exported policy belongs to."""
-    for directory in (checkpoint, *checkpoint.parents[:3]):  # RUN/checkpoints/step_N/policy
-        run = RunDirectory(directory)
-        if run.config_path.is_file():
-            return run.read_config().get("reward")
-    return None
+    run = run_of_model(checkpoint)
+    of_run = None if run is None else run.read_config().get("reward")
+    if run is None or not isinstance(of_run, Mapping):
+        return config
+    check_foreign(of_run, "reward", run.config_path, trusted)
+    logger.info("the reward is that of %s", run.config_path)
+    return {**config, "reward": _merged(of_run, reward or {})}
 
 
 def _merged(reward: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

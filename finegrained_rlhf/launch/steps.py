@@ -32,6 +32,7 @@ from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.contents import problems_of_contents
 from finegrained_rlhf.launch.checks.experiments import check_experiment
+from finegrained_rlhf.launch.checks.foreign import trusted_classes
 from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job, problems
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
 from finegrained_rlhf.launch.rewards import with_reward_of_run
@@ -44,15 +45,20 @@ if TYPE_CHECKING:
 _STEP_KEYS = {"script", "args", "job", "unless", "each"}
 
 
-def run_config(cfg: DictConfig) -> None:
+def run_config(cfg: DictConfig, given: Sequence[str] = ()) -> None:
     """Prepare, build and run the job that a composed configuration describes.
 
     A job that shares its work among processes says so (`every_process`); any other runs in the main process alone.
 
+    Args:
+        cfg: composed.
+        given: the arguments that it was composed with; `trust=…` counts among them alone.
+
     Raises:
         FineGrainedError: a user's error.
     """
-    config = follow(with_reward_of_run(resolved(cfg)), sys.argv[1:])
+    config = resolved(cfg)
+    config = follow(with_reward_of_run(config, trusted_classes(config, given)), sys.argv[1:])
     prepare = list(expanded(config.get("prepare") or {}))
     job = checked(config, prepare)
     from finegrained_rlhf.runtime.processes import Processes  # imports torch: mistakes are said before
@@ -293,4 +299,4 @@ def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
         _run_job(build(step["job"]), processes)
     else:
         say(f"scripts/{step['script']}.py {' '.join(_args(step))}")
-        run_config(_composed(step["script"], tuple(_args(step))))
+        run_config(_composed(step["script"], tuple(_args(step))), _args(step))

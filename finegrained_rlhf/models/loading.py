@@ -11,16 +11,15 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
 )
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights
 from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -59,7 +58,7 @@ def load_tokenizer(directory: Path) -> Any:
     if not any((directory / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
         raise ModelError(f"{directory}: no tokenizer here (expected one of {', '.join(VOCABULARIES)})")
     try:
-        return AutoTokenizer.from_pretrained(directory)
+        return open_tokenizer(directory)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{directory}: no readable tokenizer ({_first_line(error)})") from None
 
@@ -75,7 +74,7 @@ def read_model_config(directory: Path) -> Any:
         ModelError: it cannot be read.
     """
     try:
-        return AutoConfig.from_pretrained(directory)
+        return open_config(directory)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{directory}/config.json: not a model configuration ({_first_line(error)})") from None
 
@@ -95,9 +94,7 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
     """
     try:
         with quiet_transformers():
-            model, info = auto.from_pretrained(
-                directory, dtype=dtype, output_loading_info=True, local_files_only=True, use_safetensors=True, **options
-            )
+            model, info = open_weights(auto, directory, dtype=dtype, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, KeyError, json.JSONDecodeError) as error:
         weights = any(directory.glob("*.safetensors"))
         why = _first_line(error) if weights else "no *.safetensors; weights in other formats are not read"

@@ -14,6 +14,7 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
+from finegrained_rlhf.models.from_disk import open_adapter
 
 ADAPTER = ".lora_"
 """In the names of an adapter's modules and weights."""
@@ -96,11 +97,8 @@ def load_adapter(model: Any, directory: str) -> Any:
     Raises:
         ModelError: the directory holds no adapter that fits.
     """
-    import peft
-
     try:
-        wrapped = peft.PeftModel.from_pretrained(model, directory, is_trainable=True)
-        wrapped.load_adapter(directory, adapter_name="reference", is_trainable=False)
+        wrapped = open_adapter(model, directory, ("default", "reference"))
     except (ValueError, OSError, RuntimeError) as error:
         raise ModelError(f"{directory}: no adapter that fits this model ({error})") from None
     wrapped.set_adapter("default")

@@ -6,6 +6,7 @@ Knows which configuration opens which kind of index. Does not know how.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -53,6 +54,14 @@ def config_of(directory: Path) -> RetrieverConfig:
     record = read_index_record(directory)
     if record.kind not in _CONFIGS:
         raise DataError(f"an index of kind {record.kind!r}, expected one of {', '.join(_CONFIGS)}", file=directory)
+    server = record.config.get("server")
+    if isinstance(server, Mapping) and server.get("user") is not None:
+        raise DataError(
+            f"the record asks {server.get('url')} with a user and a password of yours; name the server yourself: "
+            f"retriever={record.kind}",
+            file=directory,
+            field="config.server.user",
+        )
     module, name = _CONFIGS[record.kind]
     try:
         return cast(RetrieverConfig, getattr(importlib.import_module(module), name)(**record.config))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-RESERVED_KEYS = frozenset({"prepare", "settings", "overwrite"})
+RESERVED_KEYS = frozenset({"prepare", "settings", "overwrite", "trust"})
 """Top-level keys of a configuration that belong to what launches a job and never reach it: the steps that run before
-it, free values for interpolation, and whether what exists may be replaced. No job has a field of such a name, but one
-that decides itself what it replaces has `overwrite`."""
+it, free values for interpolation, whether what exists may be replaced, and which classes the reward of a run may name
+beside the project's own. No job has a field of such a name, but one that decides itself what it replaces has
+`overwrite`."""
 
 
 @runtime_checkable

@@ -17,7 +17,10 @@ from finegrained_rlhf.launch.rewards import opened, with_reward_of_run  # noqa: 
 
 REWARD = {
     "_target_": "finegrained_rlhf.rewards.RewardConfig",
-    "components": {"relevance": {"_target_": "a.B", "path": "old"}, "length": {"_target_": "a.C"}},
+    "components": {
+        "relevance": {"_target_": "reward_models.SegmentScorer", "path": "old"},
+        "length": {"_target_": "finegrained_rlhf.rewards.WholeTextScorer"},
+    },
     "weights": {"relevance": 0.3, "length": 1.0},
     "settings": {"length": {"_target_": "finegrained_rlhf.rewards.ComponentConfig", "aggregation": "mean"}},
 }
@@ -27,6 +30,7 @@ REWARD = {
 def run(tmp_path: Path) -> Path:
     (tmp_path / "run" / "checkpoints" / "step_5" / "policy").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({"seed": 0, "reward": REWARD}))
+    (tmp_path / "run" / "run.json").write_text("{}")
     return tmp_path / "run"
 
 
@@ -60,7 +64,7 @@ def test_what_is_given_replaces_what_the_run_had(run: Path) -> None:
         "length": {"_target_": target, "aggregation": "mean", "budget": 2.0},
         "relevance": {"_target_": target, "aggregation": "budget"},
     }
-    assert made["components"] == {**REWARD["components"], "relevance": {"_target_": "a.B", "path": "new"}}
+    assert made["components"] == {**REWARD["components"], "relevance": {**REWARD["components"]["relevance"], "path": "new"}}
     assert yaml.safe_load((run / "config.yaml").read_text())["reward"] == REWARD
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from finegrained_rlhf.models.from_disk import open_tokenizer, open_weights
 from finegrained_rlhf.models.quiet import quiet_transformers
 
 _OF_THE_FILE = ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version")
@@ -28,8 +29,8 @@ def write_smollm2(file: Path, directory: Path) -> None:
         directory: to write into.
     """
     with quiet_transformers():
-        read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        read = open_weights(AutoModelForCausalLM, file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = open_tokenizer(file.parent, gguf_file=file.name)
         settings = {key: value for key, value in read.config.to_dict().items() if key not in _OF_THE_FILE}
         settings["rms_norm_eps"] = float(f"{settings['rms_norm_eps']:.6g}")  # GGUF keeps 1e-5 as an fp32
         model = LlamaForCausalLM(LlamaConfig(**settings))

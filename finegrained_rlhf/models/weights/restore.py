@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from finegrained_rlhf.core.errors import CheckpointError
+from finegrained_rlhf.core.errors import CheckpointError, ModelError
+from finegrained_rlhf.models.from_disk import open_weights
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.sharding.shards import copy_into, part_here
 
@@ -61,10 +62,8 @@ def _as_transformers_reads(module: torch.nn.Module, directory: Path) -> dict[str
         return {}
     try:
         with quiet_transformers():
-            model, info = type(module).from_pretrained(
-                directory, dtype="auto", output_loading_info=True, local_files_only=True, use_safetensors=True
-            )
-    except (OSError, ValueError, RuntimeError, KeyError):
+            model, info = open_weights(type(module), directory, dtype="auto", output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, KeyError, ModelError):
         return {}
     whole = not (info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"])
     state: dict[str, torch.Tensor] = model.state_dict() if whole else {}

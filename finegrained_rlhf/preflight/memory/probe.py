@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import seq2seq_family
+from finegrained_rlhf.models.from_disk import open_adapter_config, open_generation_config
 from finegrained_rlhf.models.loading import (
     PolicyConfig,
     ValueConfig,
@@ -69,7 +70,7 @@ def policy_shell(config: PolicyConfig, tokenizer: Any, layers: Layers | None = N
         elif config.lora is not None:
             wrapper = add_lora(model, config.lora)
     if (directory / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(directory)
+        model.generation_config = open_generation_config(directory)
     kind = Seq2SeqPolicy if model_config.is_encoder_decoder else CausalPolicy
     policy = kind(model, tokenizer, wrapper).eval()
     policy.prompt = recorded_prompt(directory)
@@ -96,10 +97,7 @@ def _adapter_shell(model: Any, directory: str) -> Any:
     """A saved adapter's modules twice, as `load_adapter` holds them: one trained, one frozen."""
     import peft
 
-    try:
-        config = peft.PeftConfig.from_pretrained(directory)
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{directory}: no adapter here ({error})") from None
+    config = open_adapter_config(directory)
     config.inference_mode = False
     wrapped = peft.get_peft_model(model, config)
     wrapped.add_adapter("reference", config)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
-from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.core.errors import ConfigError, FineGrainedError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
+from finegrained_rlhf.models.from_disk import open_sentence_transformer
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder, TextKind, checked_vectors, encoder_fingerprint, pooled
@@ -240,19 +240,10 @@ class _SentenceTransformer:
 
     def __init__(self, directory: Path, config: EncoderConfig, device: torch.device) -> None:
         try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError:
-            problem = f"{directory} is a sentence-transformers model: pip install -e '.[retrieval]' in a checkout"
-            raise ConfigError(problem) from None
-        _refuse_pickles(directory)
-        try:
             with quiet_transformers():
-                model = SentenceTransformer(
-                    str(directory),
-                    device=str(device),
-                    local_files_only=True,
-                    model_kwargs={"use_safetensors": True},
-                )
+                model = open_sentence_transformer(directory, str(device))
+        except FineGrainedError:
+            raise
         except Exception as error:  # each module has errors of its own kind
             reason = str(error).strip().split("\n")[0]
             raise ModelError(f"{directory}: cannot be opened as a sentence-transformers model ({reason})") from None
@@ -273,14 +264,3 @@ class _SentenceTransformer:
             texts, prompt=prefix, batch_size=self._batch_size, show_progress_bar=False, convert_to_tensor=True
         )
         return vectors.cpu()
-
-
-def _refuse_pickles(directory: Path) -> None:
-    """Every part of a sentence-transformers directory that has weights must have them as safetensors."""
-    for module in read_json(directory / "modules.json"):
-        part = directory / str(module.get("path", ""))
-        if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
-            raise ModelError(
-                f"{part}: holds pickled weights only, which are never loaded here; open the model once with "
-                "sentence-transformers where you trust it and save it again: that writes safetensors"
-            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ _FILES = (
 )
 _DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
 _EXPORTS = ("policy", "model")
+_STEP = re.compile(r"step_\d+")
 PREPARED = "prepared"
 """The one directory that may exist before the run: what its `prepare` steps made (a sample world, tiny models)."""
 _RESUME_WORDS = ("auto", "never")
@@ -131,6 +133,10 @@ class RunDirectory:
     def is_run(self) -> bool:
         """True when a run of ours has written here."""
         return any(path.is_file() for path in (self.config_path, self.metrics, self.state)) or self.checkpoints.is_dir()
+
+    def has_begun(self) -> bool:
+        """True when a run of ours began here: its configuration, and something that only its loop writes."""
+        return self.config_path.is_file() and (self.state.is_file() or self.metrics.is_file())
 
     def is_foreign(self) -> bool:
         """True when the directory holds files that no run of ours writes, but none that only a run of ours writes.
@@ -262,6 +268,23 @@ class RunDirectory:
             for pattern in (".*.tmp", ".*.old"):
                 for left in folder.glob(pattern):
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def run_of_model(path: str | Path) -> RunDirectory | None:
+    """The run that a model belongs to by the layout of a run; None where it belongs to none.
+
+    Args:
+        path: RUN, which has a `config.yaml`, or RUN/policy, RUN/checkpoints/step_N or RUN/checkpoints/step_N/policy,
+            where a run has begun in RUN. No other directory above a model is looked at.
+    """
+    if RunDirectory(path).config_path.is_file():
+        return RunDirectory(path)
+    place = Path(os.path.abspath(path))
+    exported = place.parent if place.name in _EXPORTS else place
+    if exported.parent.name == "checkpoints" and _STEP.fullmatch(exported.name):
+        exported = exported.parent.parent
+    run = RunDirectory(exported)
+    return run if exported != place and run.has_begun() else None
 
 
 def _may_be_ours(entry: Path) -> bool:
