@@ -121,7 +121,7 @@ class Side:
         from datasets import Dataset
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self.directory / "model")
+        tokenizer = AutoTokenizer.from_pretrained(self.directory / "model", trust_remote_code=False)
         texts = [prompt["text"] for prompt in part["data"]]
         if tokenizer(texts)["input_ids"] != [prompt["ids"] for prompt in part["data"]]:
             raise ValueError("the tokenizer gives other prompt ids here than in the benchmark's own process")

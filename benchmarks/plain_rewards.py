@@ -44,7 +44,8 @@ class PlainRewards:
         for name, kind in COMPONENTS.items():
             auto = LongformerForSequenceClassification if kind == "completeness" else LongformerForTokenClassification
             with quiet_transformers():
-                self.models[name] = auto.from_pretrained(workload.directory / name).to(self.device).eval()
+                model = auto.from_pretrained(workload.directory / name, trust_remote_code=False)
+                self.models[name] = model.to(self.device).eval()
 
     def spans(self, name: str, text: str) -> list[Span]:
         """The segments that a component judges; the whole text for completeness."""

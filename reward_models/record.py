@@ -79,6 +79,20 @@ class RewardModelRecord:
         return kind_named(self.kind) if self.own_kind is None else SegmentKind.of_values(self.kind, self.own_kind)
 
     @property
+    def named_segmenter(self) -> str:
+        """The segmenter, for whoever has no other word for it than the record, which may be a stranger's.
+
+        Raises:
+            ModelError: it is a directory or a package that is no spaCy pipeline by its name.
+        """
+        if not _PIPELINE.fullmatch(self.segmenter):
+            raise ModelError(
+                f"{REWARD_MODEL_RECORD}: segmenter: {self.segmenter!r}: a record may name rules, english or a spaCy "
+                "pipeline (en_core_web_sm); where you know this one, name it yourself: segmenter=…"
+            )
+        return self.segmenter
+
+    @property
     def labels_segments(self) -> bool:
         """True for a model with a label at each separator, False for one scalar an answer."""
         return self.definition.form == "segment"
@@ -111,12 +125,6 @@ def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
             "own_kind": None,
             **read_json(path),
         }  # older records do not say
-        record = RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
+        return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
     except (DataError, ConfigError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not a reward model record ({error})") from None
-    if not _PIPELINE.fullmatch(str(record.segmenter)):
-        raise ModelError(
-            f"{path}: segmenter: {record.segmenter!r}: expected rules, english or the name of a spaCy pipeline "
-            "(en_core_web_sm); a record beside a model may name no directory and no other package"
-        )
-    return record

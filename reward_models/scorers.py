@@ -213,7 +213,7 @@ class SegmentScorer(_Scorer):
         config = model.model.config
         wrong = error_label_ids(config.id2label)
         self._is_error = torch.tensor([i in wrong for i in range(config.num_labels)], device=model.device)
-        asked = self._asked_segmenter or model.record.segmenter
+        asked = self._asked_segmenter or model.record.named_segmenter
         self._segmenter = shared_segmenter(asked) if isinstance(asked, str) else asked
 
     def segments(self, response: str) -> list[Span]:

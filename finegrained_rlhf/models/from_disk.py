@@ -96,7 +96,7 @@ def open_adapter_config(directory: str | Path) -> Any:
     path = Path(directory) / _ADAPTER
     if not path.is_file():
         raise ModelError(f"{directory}: no adapter here (expected {path})")
-    record = _mapping(path)
+    record = _mapping(path, "the configuration of an adapter")
     if record.get("peft_type") != "LORA":
         raise ModelError(f"{path}: peft_type: {record.get('peft_type')!r}: expected LORA")
     if record.get("megatron_config") is not None:
@@ -186,7 +186,7 @@ def _refuse_code(directory: Path) -> None:
     path = directory / _DESCRIBING[0]
     if not path.is_file():
         return
-    record = _mapping(path)
+    record = _mapping(path, "a model configuration")
     for key, value in _leaves(record):
         if _KERNELS.search(key) and isinstance(value, str) and "/" in value:
             raise ModelError(f"{path}: {key}: {value!r} names a kernel, which is code, {_OWN_CODE}")
@@ -210,12 +210,12 @@ def _refuse_needed_code(directory: Path, error: ValueError) -> None:
         return
     for name in _DESCRIBING:
         path = directory / name
-        code = _mapping(path).get("auto_map") if path.is_file() else None
+        code = _mapping(path, "a configuration").get("auto_map") if path.is_file() else None
         if code:
             raise ModelError(f"{path}: auto_map: needs code of its own ({_one_of(code)}), {_OWN_CODE}") from None
 
 
-def _mapping(path: Path) -> Mapping[str, Any]:
+def _mapping(path: Path, what: str) -> Mapping[str, Any]:
     """The object in a JSON file.
 
     Raises:
@@ -224,9 +224,9 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     try:
         value = read_json(path)
     except DataError as error:
-        raise ModelError(str(error)) from None
+        raise ModelError(f"{path}: not {what} ({error.problem})") from None
     if not isinstance(value, Mapping):
-        raise ModelError(f"{path}: expected a JSON object, got {type(value).__name__}")
+        raise ModelError(f"{path}: not {what} (expected a JSON object, got {type(value).__name__})")
     return value
 
 

@@ -175,7 +175,7 @@ class AnswerReader:
         kind = self.model.record.definition
         if not isinstance(kind, SegmentKind):
             raise ConfigError(f"{self.path}: a {self.kind} model scores whole answers; expected one of segments")
-        segmenter = shared_segmenter(self.model.record.segmenter)
+        segmenter = shared_segmenter(self.model.record.named_segmenter)
         spans, parts = [], []
         for item in items:
             if item.marked is None:

@@ -88,7 +88,7 @@ class EvaluateRewardModel:
 
     def _measure(self, model: RewardModel, processes: Processes) -> tuple[TrustReport, list[JudgedRecord]]:
         settings = self._settings(model.record.definition)
-        segmenter = SpacySegmenter(self.segmenter or model.record.segmenter)
+        segmenter = SpacySegmenter(self.segmenter or model.record.named_segmenter)
         records = read_feedback(self.data, self.taxonomy)
         try:
             examples = build_examples(records, settings, model.input_encoder(), segmenter)

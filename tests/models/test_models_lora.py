@@ -163,7 +163,7 @@ def test_adapters_are_restored_bit_by_bit(tmp_path: Path) -> None:
 def test_mistakes_have_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.lora"):
         add_lora(model("t5"), LoraConfig(target_modules=("no_such_layer",)))
-    with pytest.raises(ModelError, match="no adapter that fits"):
+    with pytest.raises(ModelError, match="no adapter here"):
         open_policy(saved("t5", tmp_path), adapter=str(tmp_path / "nowhere"))
     for wrong in ({"rank": 0}, {"alpha": 0}, {"dropout": 1.0}):
         with pytest.raises(ConfigError, match="LoRA needs"):

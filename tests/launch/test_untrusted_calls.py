@@ -1,0 +1,145 @@
+"""What may be called where: whatever opens a file of somebody else goes through one place, which runs nothing of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from script_runs import ROOT
+
+FROM_DISK = "finegrained_rlhf/models/from_disk.py"
+OURS = ("finegrained_rlhf", "reward_models", "scripts", "benchmarks")
+ALLOWED = {
+    "from_pretrained": {
+        FROM_DISK: "the one place",
+        "benchmarks/plain_rewards.py": "the plain side of a comparison, on models that it made itself",
+        "benchmarks/peer_trl.py": "a program for another environment, which cannot import the project",
+    },
+    ".load_adapter": {FROM_DISK: "the one place"},
+    "SentenceTransformer": {FROM_DISK: "the one place"},
+    "torch.load": {"finegrained_rlhf/models/encoders/dpr_checkpoint.py": "weights_only: tensors and plain containers"},
+    "np.load": {"finegrained_rlhf/retrieval/passages/store.py": "arrays; numpy reads no pickle unless it is told to"},
+    "spacy.load": {
+        "finegrained_rlhf/text/segmentation.py": "a pipeline that the user names; a record may name no path"
+    },
+    "load_dataset": {
+        "finegrained_rlhf/feedback/prompt_files.py": "tables of a snapshot; datasets from 4 on runs no script"
+    },
+    "yaml.load": {"finegrained_rlhf/launch/checks/help.py": "the safe loader, in C where there is one"},
+    "instantiate": {"finegrained_rlhf/launch/build.py": "after check_foreign, where the text is not the user's own"},
+}
+"""Calls that need a reason, the files that have one, and which."""
+NEVER = {
+    *("CrossEncoder", "transformers.pipeline", "evaluate.load", "torch.hub.load", "unsafe_load", "full_load"),
+    *("os.system", "eval", "exec", "__import__", "read_pickle", "runpy.run_path", "numpy.load"),
+}
+MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+"""Modules whose files are programs."""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def is_named(written: str, name: str) -> bool:
+    """Whether what is called is `name`: all of it where it has a dot inside or is Python's own, else its last part.
+
+    A dot before it stands for any object whose method it is.
+    """
+    if name.startswith("."):
+        return written.endswith(name)
+    return written == name if "." in name or name in ("eval", "exec") else written.rpartition(".")[2] == name
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, ast.Module]:
+    return dict(trees())
+
+
+def keywords(call: ast.Call) -> dict[str | None, str]:
+    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+
+
+def test_what_opens_foreign_files_is_called_in_its_one_place(sources: dict[str, ast.Module]) -> None:
+    assert len(sources) > 300
+    used: dict[str, set[str]] = {name: set() for name in ALLOWED}
+    for file, tree in sources.items():
+        for written, call in calls(tree):
+            for name in used:
+                if is_named(written, name):
+                    assert file in ALLOWED[name], f"{file}, line {call.lineno}: {written}: see {FROM_DISK}"
+                    used[name].add(file)
+            assert not any(is_named(written, name) for name in NEVER), f"{file}, line {call.lineno}: {written}"
+            assert "shell" not in keywords(call), f"{file}, line {call.lineno}: a shell"
+            assert "allow_pickle" not in keywords(call), f"{file}, line {call.lineno}: pickles"
+    for name, files in used.items():
+        assert files == set(ALLOWED[name]), f"{name}: a reason is left over: {set(ALLOWED[name]) - files}"
+
+
+def test_no_code_of_a_model_is_trusted(sources: dict[str, ast.Module]) -> None:
+    for file, tree in sources.items():
+        for written, call in calls(tree):
+            given = keywords(call)
+            place = f"{file}, line {call.lineno}"
+            assert given.get("trust_remote_code", "False") == "False", place
+            if not is_named(written, "from_pretrained") and not is_named(written, "SentenceTransformer"):
+                continue
+            kind = written.rpartition(".")[0]
+            if kind in ("peft.PeftConfig", "peft.PeftModel", "GenerationConfig"):
+                continue  # they know no such code
+            safe = given.get(None) == "_SAFELY" or "**_SAFELY" in ast.unparse(call)
+            assert "trust_remote_code" in given or (safe and file == FROM_DISK), place
+    settings = next(
+        node
+        for node in sources[FROM_DISK].body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_SAFELY"
+    )
+    assert settings.value is not None
+    assert ast.literal_eval(settings.value) == {"trust_remote_code": False, "local_files_only": True}
+
+
+def test_no_pickle_is_read(sources: dict[str, ast.Module]) -> None:
+    reason = {"finegrained_rlhf/models/encoders/dpr_checkpoint.py": "the error of torch's restricted reader"}
+    for file, tree in sources.items():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found = {name.partition(".")[0] for name in names} & MODULES
+            assert not found or file in reason, f"{file}: {found}"
+        for written, call in calls(tree):
+            if is_named(written, "torch.load"):
+                assert keywords(call).get("weights_only") == "True", f"{file}, line {call.lineno}"
+    [file] = reason
+    read = [ast.unparse(node) for node in ast.walk(sources[file]) if isinstance(node, ast.Attribute)]
+    assert [name for name in read if name.startswith("pickle.")] == ["pickle.UnpicklingError"]
+
+
+def test_modules_are_imported_by_names_of_ours(sources: dict[str, ast.Module]) -> None:
+    """`import_module` of what a file holds would run a stranger's choice; here every name is written in the source."""
+    reasons = {
+        "finegrained_rlhf/annotation/tools/registry.py": "a table of our own tools",
+        "finegrained_rlhf/core/exports.py": "the doors of our packages",
+        "finegrained_rlhf/launch/build.py": "what the user typed, or check_foreign admits",
+        "finegrained_rlhf/metrics/__init__.py": "a table of our own metrics",
+        "finegrained_rlhf/personalization/prelude/similarity.py": "one package by its name",
+        "finegrained_rlhf/personalization/prelude/tokens.py": "two packages by their names",
+        "finegrained_rlhf/retrieval/recorded.py": "a table of our own retrievers",
+    }
+    files = {
+        f
+        for f, tree in sources.items()
+        if f.startswith(("finegrained_rlhf", "reward_models"))
+        for written, _ in calls(tree)
+        if is_named(written, "import_module")
+    }
+    assert files == set(reasons)
