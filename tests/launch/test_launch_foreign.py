@@ -1,4 +1,4 @@
-"""What a file of a run may name: nothing that is not a class of the project's own configurations is imported or built."""
+"""What a file of a run may name: nothing but classes of the project's own configurations is imported or built."""
 
 from __future__ import annotations
 

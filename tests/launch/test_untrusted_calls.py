@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 from script_runs import ROOT
@@ -39,16 +38,23 @@ MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "she
 """Modules whose files are programs."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
+@dataclass(frozen=True)
+class Source:
+    """A file of ours: its syntax, and every call in it with what is called, as it is written."""
+
+    tree: ast.Module
+    calls: list[tuple[str, ast.Call]]
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, Source]:
+    found = {}
     for package in OURS:
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-
-
-def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            found[path.relative_to(ROOT).as_posix()] = Source(tree, calls)
+    return found
 
 
 def is_named(written: str, name: str) -> bool:
@@ -61,20 +67,15 @@ def is_named(written: str, name: str) -> bool:
     return written == name if "." in name or name in ("eval", "exec") else written.rpartition(".")[2] == name
 
 
-@pytest.fixture(scope="module")
-def sources() -> dict[str, ast.Module]:
-    return dict(trees())
-
-
 def keywords(call: ast.Call) -> dict[str | None, str]:
     return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
 
 
-def test_what_opens_foreign_files_is_called_in_its_one_place(sources: dict[str, ast.Module]) -> None:
+def test_what_opens_foreign_files_is_called_in_its_one_place(sources: dict[str, Source]) -> None:
     assert len(sources) > 300
     used: dict[str, set[str]] = {name: set() for name in ALLOWED}
-    for file, tree in sources.items():
-        for written, call in calls(tree):
+    for file, source in sources.items():
+        for written, call in source.calls:
             for name in used:
                 if is_named(written, name):
                     assert file in ALLOWED[name], f"{file}, line {call.lineno}: {written}: see {FROM_DISK}"
@@ -86,9 +87,9 @@ def test_what_opens_foreign_files_is_called_in_its_one_place(sources: dict[str, 
         assert files == set(ALLOWED[name]), f"{name}: a reason is left over: {set(ALLOWED[name]) - files}"
 
 
-def test_no_code_of_a_model_is_trusted(sources: dict[str, ast.Module]) -> None:
-    for file, tree in sources.items():
-        for written, call in calls(tree):
+def test_no_code_of_a_model_is_trusted(sources: dict[str, Source]) -> None:
+    for file, source in sources.items():
+        for written, call in source.calls:
             given = keywords(call)
             place = f"{file}, line {call.lineno}"
             assert given.get("trust_remote_code", "False") == "False", place
@@ -101,30 +102,30 @@ def test_no_code_of_a_model_is_trusted(sources: dict[str, ast.Module]) -> None:
             assert "trust_remote_code" in given or (safe and file == FROM_DISK), place
     settings = next(
         node
-        for node in sources[FROM_DISK].body
+        for node in sources[FROM_DISK].tree.body
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_SAFELY"
     )
     assert settings.value is not None
     assert ast.literal_eval(settings.value) == {"trust_remote_code": False, "local_files_only": True}
 
 
-def test_no_pickle_is_read(sources: dict[str, ast.Module]) -> None:
+def test_no_pickle_is_read(sources: dict[str, Source]) -> None:
     reason = {"finegrained_rlhf/models/encoders/dpr_checkpoint.py": "the error of torch's restricted reader"}
-    for file, tree in sources.items():
-        for node in ast.walk(tree):
+    for file, source in sources.items():
+        for node in ast.walk(source.tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             found = {name.partition(".")[0] for name in names} & MODULES
             assert not found or file in reason, f"{file}: {found}"
-        for written, call in calls(tree):
+        for written, call in source.calls:
             if is_named(written, "torch.load"):
                 assert keywords(call).get("weights_only") == "True", f"{file}, line {call.lineno}"
     [file] = reason
-    read = [ast.unparse(node) for node in ast.walk(sources[file]) if isinstance(node, ast.Attribute)]
+    read = [ast.unparse(node) for node in ast.walk(sources[file].tree) if isinstance(node, ast.Attribute)]
     assert [name for name in read if name.startswith("pickle.")] == ["pickle.UnpicklingError"]
 
 
-def test_modules_are_imported_by_names_of_ours(sources: dict[str, ast.Module]) -> None:
+def test_modules_are_imported_by_names_of_ours(sources: dict[str, Source]) -> None:
     """`import_module` of what a file holds would run a stranger's choice; here every name is written in the source."""
     reasons = {
         "finegrained_rlhf/annotation/tools/registry.py": "a table of our own tools",
@@ -137,9 +138,9 @@ def test_modules_are_imported_by_names_of_ours(sources: dict[str, ast.Module]) -
     }
     files = {
         f
-        for f, tree in sources.items()
+        for f, source in sources.items()
         if f.startswith(("finegrained_rlhf", "reward_models"))
-        for written, _ in calls(tree)
+        for written, _ in source.calls
         if is_named(written, "import_module")
     }
     assert files == set(reasons)

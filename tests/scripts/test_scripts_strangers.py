@@ -1,0 +1,224 @@
+"""Every command that takes a directory or a file of somebody else: nothing in it runs, and what is refused is one line.
+
+A new command must be placed in `READS`, with arguments that hand it what strangers make (`helpers/strangers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from report_toy import tags_of
+from script_runs import run_script
+from strangers import SCRIPT, Strangers, make_strangers
+
+from finegrained_rlhf.launch.commands import NAMES
+
+NOTHING: tuple[str, ...] = ()
+"""Of a command that reads no file of anybody: it makes a world of its own."""
+OUT = "output={out}"
+DIR = "output_dir={out}"
+READS: dict[str, tuple[str, ...]] = {
+    "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
+    "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
+    "train_gedi": (DIR, "data={texts}", "validation_data=null", "policy.path={model}"),
+    "train_reward_model": (DIR, "data={data}", "model={model}", "reward_model=relevance"),
+    "train_ppo": (
+        *(DIR, "data={prompts}", "validation_data=null", "policy.path={model}", "value.path={model}"),
+        *("reward=preference", "reward.components.preference.path={model}"),
+    ),
+    "train_dpr": (DIR, "data={data}", "validation_data=null", "query_model={model}", "passage_model={model}"),
+    "train_dialki": (DIR, "data={data}", "validation_data=null", "model={model}"),
+    "train_conqrr": (
+        *(DIR, "data.path={data}", "labels={data}", "index={index}"),
+        *("policy.path={model}", "validation_data=null", "validation_labels=null"),
+    ),
+    "doctor": ("experiment=smoke", "prepare=null", "data={prompts}", "policy.path={model}", "value.path={model}"),
+    "inspect_feedback": ("data={data}", "taxonomy=qa_feedback"),
+    "inspect_prompts": ("data={data}",),
+    "inspect_inscit": ("data={data}",),
+    "sweep": ("experiment=smoke", DIR, "data={prompts}", "policy.path={model}", "reward.weights.relevance=0.1,0.2"),
+    "run_experiment": (DIR, "pipeline=factworld/annotation", "settings.none=0"),
+    "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
+    "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
+    "export": ("run={run}", DIR),
+    "identify_knowledge": ("checkpoint={model}", "input={data}", OUT),
+    "identify_evidence": ("checkpoint={model}", "data={data}", "input={data}", OUT),
+    "generate_responses": ("checkpoint={model}", "dialki={model}", "input={data}", OUT),
+    "rewrite": ("checkpoint={model}", "input={data}", OUT, "index={index}"),
+    "rewrite_few_shot": (
+        "data.path={data}",
+        "demonstrations.path={data}",
+        OUT,
+        "writer=policy",
+        "writer.checkpoint={model}",
+    ),
+    "evaluate": ("checkpoint={run}", "data={prompts}", OUT, "best_of=2"),
+    "evaluate_reward_model": ("path={model}", "data={data}", OUT, "taxonomy=qa_feedback"),
+    "evaluate_dialki": ("checkpoint={model}", "data={data}", DIR),
+    "evaluate_detox": ("checkpoint={model}", "data={prompts}", OUT, "judge_model={model}"),
+    "evaluate_inscit": ("data={data}", "predictions={data}", OUT),
+    "evaluate_response_types": ("path={model}", "data={data}", OUT),
+    "evaluate_rewrites": ("data.path={data}", "index={index}", OUT),
+    "evaluate_scai": ("data={data}", "predictions={data}"),
+    "run_prelude": ("contexts={data}", "preferences={data}", DIR),
+    "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR),
+    "measure_regret": NOTHING,
+    "show_user_memory": ("memory={memory}", "user=ann", OUT),
+    "run_coreset": ("conversations={data}", DIR),
+    "measure_drift": ("run={run}",),
+    "reweigh": ("run={run}",),
+    "report": ("run={run}", OUT),
+    "runs": ("directory={run}",),
+    "compare": ("runs=[{run},{run}]",),
+    "make_annotation_tasks": (
+        *("outputs={data}", DIR, "annotators=[ann]", "taxonomy=qa_feedback", "select=uncertain"),
+        "select.models=[{model}]",
+    ),
+    "read_annotations": ("exports=[{exports}]", "tasks={project}", OUT),
+    "measure_agreement": ("annotations={data}", "tasks={project}", OUT),
+    "adjudicate": ("annotations={data}", "tasks={project}", OUT),
+    "edits_to_feedback": ("memory={memory}", "users=[ann]", OUT),
+    "read_public_feedback": ("public_feedback@source=mqm", "source.data={data}", OUT),
+    "make_human_evaluation": ("data={data}", "predictions={{a: {data}}}", "raters=[ann]", DIR),
+    "read_human_evaluation": ("exports={{ann: {data}}}", "tasks={project}", OUT),
+    "score_human_evaluation": ("ratings={data}",),
+    "simulate_annotators": ("tasks={project}", DIR),
+    "make_factworld": NOTHING,
+    "annotate_factworld": ("input={data}", OUT),
+    "make_dialogue_world": NOTHING,
+    "make_rewrite_world": NOTHING,
+    "make_tone_world": NOTHING,
+    "make_inscit_world": NOTHING,
+    "make_style_world": NOTHING,
+    "make_prelude_contexts": ("documents={data}", DIR),
+    "make_pahf_world": NOTHING,
+    "make_bios_world": NOTHING,
+    "make_disambig_docs": ("data={data}", OUT, "llm.remote.url=http://127.0.0.1:9/"),
+    "make_response_data": ("data={data}", DIR, "dialki={model}"),
+    "retrieve_evidence": ("data={data}", "index={index}", OUT),
+    "make_dpr_data": ("data={data}", "index={index}", "corpus={corpus}", OUT),
+    "make_question_dpr_data": ("data.path={data}", "index={index}", "corpus={corpus}", OUT),
+    "make_identifier_data": ("data={data}", "retrieved={data}", OUT),
+    "make_reader_inputs": ("data={data}", "retrieved={data}", OUT),
+    "read_reader_outputs": ("data={data}", "inputs={data}", "responses={data}", OUT),
+    "make_response_types": ("data={data}", OUT),
+    "make_tiny_models": ("data={data}", DIR),
+    "make_longformer": ("model={model}", DIR),
+    "convert_dpr": ("checkpoint={data}", "model={plain}", DIR),
+    "prepare_models": (DIR, "wheels={exports}"),
+    "make_corpus": ("pages={exports}", DIR),
+    "build_index": ("corpus={corpus}", DIR, "retriever=dense", "retriever.encoder.path={model}"),
+    "search": ("index={index}", "input={prompts}", OUT),
+    "fuse_runs": ("inputs=[{data},{data}]", OUT),
+    "label_passages": ("data.path={data}", "corpus={corpus}", "index={index}", OUT),
+}
+"""Every command, and how it is given what strangers made; what stands for a model is each of `MODELS` in turn."""
+MODELS = ("model/code", "model/pickled", "model/with_adapter", "model/sentences", "run")
+RUNS = ("run", "run/policy", "run/checkpoints/step_4", "run/checkpoints/step_4/policy")
+WITH_TEXTS = ("report", "show_user_memory")
+"""Commands that show what a file says."""
+QUICK = (
+    ("generate", "run"),
+    ("evaluate", "run/checkpoints/step_4/policy"),
+    ("sample_outputs", "model/code"),
+    ("train_sft", "model/pickled"),
+    ("build_index", "model/sentences"),
+    ("report", "run"),
+    ("show_user_memory", ""),
+    ("search", ""),
+)
+NAMED = {
+    ("generate", "run"): ("config.yaml", "numpy.load", "trust=numpy.load"),
+    ("evaluate", "run/checkpoints/step_4/policy"): ("run/config.yaml", "numpy.load"),
+    ("sample_outputs", "model/code"): ("config.json", "auto_map", "marking"),
+    ("train_sft", "model/pickled"): ("safetensors",),
+    ("build_index", "model/sentences"): ("modules.json", "marking.Mark"),
+    ("search", ""): ("index",),
+}
+"""What the refusal says."""
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Every command that reads, with each stranger that stands for its model or run."""
+    for command, arguments in READS.items():
+        text = " ".join(arguments)
+        several = (
+            MODELS
+            if "{model}" in text
+            else RUNS
+            if "checkpoint={run}" in text
+            else ("run",)
+            if "{run}" in text
+            else ("",)
+        )
+        yield from ((command, stranger) for stranger in several if arguments)
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Strangers:
+    return make_strangers(tmp_path_factory.mktemp("strangers"))
+
+
+def opened(strangers: Strangers, command: str, stranger: str, out: Path) -> str:
+    """Run a command on what strangers made, answering every question with yes; what it printed on standard error."""
+    root = strangers.root
+    places = {
+        "data": root / ("payload.json" if command in ("evaluate_scai", "annotate_factworld") else "payload.jsonl"),
+        **{name: root / f"{name}.jsonl" for name in ("prompts", "texts", "corpus")},
+        **{name: root / name for name in ("exports", "project", "index")},
+        **{"memory": root / "memory.db", "plain": root / "model" / "plain", "out": out},
+        **{"model": root / stranger, "run": root / stranger},
+    }
+    arguments = [argument.format(**places) for argument in READS[command]]
+    done = run_script(
+        command, *arguments, cwd=root, stdin="y\n" * 20, environment={"HF_MODULES_CACHE": str(out) + "_m"}
+    )
+    assert strangers.markers == [], f"{strangers.markers}: {done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "[y/N]" not in done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == (done.returncode == 2), done.stderr
+    return done.stderr
+
+
+def test_every_command_has_its_place() -> None:
+    assert set(READS) == set(NAMES)
+    assert {command for command, _ in cases()} == {name for name, arguments in READS.items() if arguments}
+    assert set(QUICK) <= set(cases())
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize(("command", "stranger"), QUICK)
+def test_nothing_of_a_stranger_runs(strangers: Strangers, tmp_path: Path, command: str, stranger: str) -> None:
+    said = opened(strangers, command, stranger, tmp_path / "out.html")
+    assert all(part in said for part in NAMED.get((command, stranger), ())), said
+    if command == "report":
+        page = (tmp_path / "out.html").read_text(encoding="utf-8")
+        assert SCRIPT not in page and "document.title='ran'</script>" not in page
+        links = [
+            value for _, attributes in tags_of(page) for key, value in attributes.items() if key in ("href", "src")
+        ]
+        assert not any(link.lower().startswith("javascript:") for link in links)
+
+
+@pytest.mark.slow
+@pytest.mark.scripts
+@pytest.mark.parametrize(("command", "stranger"), [case for case in cases() if case not in QUICK])
+def test_nothing_of_a_stranger_runs_in_any_command(
+    strangers: Strangers, tmp_path: Path, command: str, stranger: str
+) -> None:
+    opened(strangers, command, stranger, tmp_path / "out")
+
+
+def test_the_payloads_are_sound(tmp_path: Path) -> None:
+    """What is refused everywhere else does leave a marker where it is opened without care."""
+    import pickle
+    import runpy
+
+    made = Strangers(tmp_path)
+    pickle.loads(made.pickle(tmp_path / "x", "pickle").read_bytes())
+    made.code(tmp_path, "code")
+    runpy.run_path(str(tmp_path / "marking.py"))
+    assert made.markers == ["MARKER_code", "MARKER_pickle"]
