@@ -1,4 +1,4 @@
-"""The one module through which transformers, peft and sentence-transformers open a directory: nothing in it is executed.
+"""The one module through which transformers, peft and sentence-transformers open a directory; they run nothing in it.
 
 A model may come from a stranger. No code of a directory is run, no question is asked whether it may be, no pickle is
 read, and nothing outside of the directory that it names is followed. What transformers has a class of its own for is
@@ -149,12 +149,12 @@ def _check_parts(directory: Path) -> None:
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
         raise ModelError(f"{record}: expected a list of modules")
     for number, module in enumerate(parts):
-        kind, place = module.get("type"), str(module.get("path", ""))
+        kind, place = module.get("type"), module.get("path", "")
         if not isinstance(kind, str) or not _PARTS.fullmatch(kind):
             raise ModelError(f"{record}: [{number}].type: {kind!r} is no module that is known here, and {_OWN_CODE}")
-        part = directory / place
-        if not part.resolve().is_relative_to(directory.resolve()):
+        if not (directory / str(place)).resolve().is_relative_to(directory.resolve()):
             raise ModelError(f"{record}: [{number}].path: {place!r} lies outside of {directory}")
+    for part in (directory / str(module.get("path", "")) for module in parts):
         _refuse_code(part)
         if (part / _ADAPTER).is_file():
             raise ModelError(f"{part}: holds an adapter ({_ADAPTER}), whose base model is not followed")
@@ -164,10 +164,10 @@ def _check_parts(directory: Path) -> None:
                 "sentence-transformers where you trust it and save it again: that writes safetensors"
             )
         for path in sorted({*part.glob("*.json")} - {part / "tokenizer.json", part / "vocab.json"}):
-            _check_settings(path, number)
+            _check_settings(path)
 
 
-def _check_settings(path: Path, number: int) -> None:
+def _check_settings(path: Path) -> None:
     """Refuse the settings of one part where they name a class elsewhere, or ask for code."""
     try:
         settings = read_json(path)
@@ -175,8 +175,8 @@ def _check_settings(path: Path, number: int) -> None:
         return  # vocabularies and the like: whoever reads them says what is wrong
     for key, value in _leaves(settings):
         last = key.rpartition(".")[2]
-        if last == "activation_function" and not _ACTIVATION.fullmatch(str(value)):
-            raise ModelError(f"{path}: {key}: {value!r} is no activation of torch (module {number})")
+        if last == "activation_function" and "." in str(value) and not _ACTIVATION.fullmatch(str(value)):
+            raise ModelError(f"{path}: {key}: {value!r} is no activation of torch")
         if last == "trust_remote_code" and value:
             raise ModelError(f"{path}: {key}: asks for code of its own, {_OWN_CODE}")
 
@@ -193,8 +193,8 @@ def _refuse_code(directory: Path) -> None:
     code = record.get("auto_map")
     if code and record.get("model_type") not in _model_types():
         raise ModelError(
-            f"{path}: auto_map: the model needs code of its own ({_one_of(code)}), {_OWN_CODE}; expected a model_type of "
-            f"transformers, got {record.get('model_type')!r}"
+            f"{path}: auto_map: the model needs code of its own ({_one_of(code)}), {_OWN_CODE}; expected a model_type "
+            f"of transformers, got {record.get('model_type')!r}"
         )
 
 

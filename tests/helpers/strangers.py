@@ -72,8 +72,8 @@ def make_strangers(root: Path) -> Strangers:
     (root / "project").mkdir()
     write_json(root / "project" / "manifest.json", {"_target_": "marking.Mark", "tool": "marking", "items": SCRIPT})
     _memory(root / "memory.db")
-    rows = [{"id": "1", "question": "Who?", "passages": [["A title", "A sentence."]], "text": "Who?", "answer": "Me."}]
-    write_lines(root / "prompts.jsonl", rows)
+    row = {"id": "1", "question": "Who?", "query": "Who?", "passages": [["A title", "A sentence."]], "answer": "Me."}
+    write_lines(root / "prompts.jsonl", [row])
     write_lines(root / "texts.jsonl", [{"id": str(n), "text": "Some words.", "label": f"c{n % 2}"} for n in range(4)])
     write_lines(root / "corpus.jsonl", [{"id": str(n), "title": "T", "text": "Some words."} for n in range(4)])
     return made
@@ -118,8 +118,8 @@ def _run(made: Strangers) -> None:
     config["_target_"] = "finegrained_rlhf.training.ppo.TrainPPO"
     reward = config["reward"]
     reward["_target_"] = "finegrained_rlhf.rewards.RewardConfig"
-    first = next(iter(reward["components"]))
-    reward["components"][first] = {"_target_": "numpy.load", "file": str(payload), "allow_pickle": True}
+    component = {"_target_": "numpy.load", "file": str(payload), "allow_pickle": True}
+    reward["components"] = dict.fromkeys(reward["components"], component)
     config["output_dir"] = config["data"] = SCRIPT
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     write_json(run / "run.json", {"step": 6, "finished": True, "reason": SCRIPT})

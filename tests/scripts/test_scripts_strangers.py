@@ -16,13 +16,13 @@ from strangers import SCRIPT, Strangers, make_strangers
 from finegrained_rlhf.launch.commands import NAMES
 
 NOTHING: tuple[str, ...] = ()
-"""Of a command that reads no file of anybody: it makes a world of its own."""
+"""Of a command that reads no file of anybody: it makes a world of its own, or runs the other commands."""
 OUT = "output={out}"
 DIR = "output_dir={out}"
 READS: dict[str, tuple[str, ...]] = {
     "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
-    "train_gedi": (DIR, "data={texts}", "validation_data=null", "policy.path={model}"),
+    "train_gedi": (DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
     "train_reward_model": (DIR, "data={data}", "model={model}", "reward_model=relevance"),
     "train_ppo": (
         *(DIR, "data={prompts}", "validation_data=null", "policy.path={model}", "value.path={model}"),
@@ -38,8 +38,14 @@ READS: dict[str, tuple[str, ...]] = {
     "inspect_feedback": ("data={data}", "taxonomy=qa_feedback"),
     "inspect_prompts": ("data={data}",),
     "inspect_inscit": ("data={data}",),
-    "sweep": ("experiment=smoke", DIR, "data={prompts}", "policy.path={model}", "reward.weights.relevance=0.1,0.2"),
-    "run_experiment": (DIR, "pipeline=factworld/annotation", "settings.none=0"),
+    "sweep": (
+        "experiment=smoke",
+        "prepare=null",
+        "data={data}",
+        "output_dir={run}",
+        "reward.weights.relevance=0.1,0.2",
+    ),
+    "run_experiment": NOTHING,
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
     "export": ("run={run}", DIR),

@@ -70,7 +70,7 @@ def check_foreign(config: Mapping[str, Any], key: str, file: Path, trusted: Coll
 def _problems(value: Any, key: str, trusted: Collection[str]) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, item in value.items():
-            dotted = f"{key}.{name}"
+            dotted = f"{key}.{name if str(name).isprintable() else repr(name)}"
             if name == "_target_":
                 if (problem := _refused(item, trusted)) is not None:
                     yield f"{dotted}: {problem}"

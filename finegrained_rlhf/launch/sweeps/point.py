@@ -207,4 +207,4 @@ class Point:
 
 def _essence(config: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation's configuration without the keys that do not decide what comes out."""
-    return {**config, "batch_size": None, "processes": {**config["processes"], "threads": None}}
+    return {**config, "batch_size": None, "trust": None, "processes": {**config["processes"], "threads": None}}
