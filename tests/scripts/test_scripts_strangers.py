@@ -122,12 +122,14 @@ READS: dict[str, tuple[str, ...]] = {
 }
 """Every command, and how it is given what strangers made; what stands for a model is each of `MODELS` in turn."""
 MODELS = ("model/code", "model/pickled", "model/with_adapter", "model/sentences", "run")
-RUNS = ("run", "run/policy", "run/checkpoints/step_4", "run/checkpoints/step_4/policy")
+RUNS = ("run", "run/policy", "run/checkpoints/step_4", "run/checkpoints/step_4/policy", "model/plain")
+"""What stands for a checkpoint that is to be chosen by a reward; the last lies below a run to which it does not belong."""
 WITH_TEXTS = ("report", "show_user_memory")
 """Commands that show what a file says."""
 QUICK = (
     ("generate", "run"),
     ("evaluate", "run/checkpoints/step_4/policy"),
+    ("generate", "model/plain"),
     ("sample_outputs", "model/code"),
     ("train_sft", "model/pickled"),
     ("build_index", "model/sentences"),
@@ -138,6 +140,7 @@ QUICK = (
 NAMED = {
     ("generate", "run"): ("config.yaml", "numpy.load", "trust=numpy.load"),
     ("evaluate", "run/checkpoints/step_4/policy"): ("run/config.yaml", "numpy.load"),
+    ("generate", "model/plain"): ("best_of needs a reward",),
     ("sample_outputs", "model/code"): ("config.json", "auto_map", "marking"),
     ("train_sft", "model/pickled"): ("safetensors",),
     ("build_index", "model/sentences"): ("modules.json", "marking.Mark"),
