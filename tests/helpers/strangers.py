@@ -6,15 +6,26 @@ import json
 import pickle
 import shutil
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from conqrr_toy import questions
+from dialki_toy import toy_examples
+from dpr_toy import dpr_rows
+from feedback_samples import record
+from inscit_toy import conversations
 from report_toy import write_lines, write_toy_run
 from rl_toy import model, tokenizer
 
+from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
+from finegrained_rlhf.dialogue.records import Turn
+from finegrained_rlhf.feedback.reading import write_feedback
+from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
+from reward_models.record import RewardModelRecord
 
 SCRIPT = "</script><script>document.title='ran'</script>"
 
@@ -72,10 +83,16 @@ def make_strangers(root: Path) -> Strangers:
     (root / "project").mkdir()
     write_json(root / "project" / "manifest.json", {"_target_": "marking.Mark", "tool": "marking", "items": SCRIPT})
     _memory(root / "memory.db")
-    row = {"id": "1", "question": "Who?", "query": "Who?", "passages": [["A title", "A sentence."]], "answer": "Me."}
+    row = {"id": "1", "question": "Who?", "query": "Who?", "passages": [["A title", "A sentence."]], "answer": ["Me."]}
     write_lines(root / "prompts.jsonl", [row])
     write_lines(root / "texts.jsonl", [{"id": str(n), "text": "Some words.", "label": f"c{n % 2}"} for n in range(4)])
-    write_lines(root / "corpus.jsonl", [{"id": str(n), "title": "T", "text": "Some words."} for n in range(4)])
+    write_lines(root / "towers.jsonl", dpr_rows(4))
+    write_rewrite_jsonl(root / "questions.jsonl", questions())
+    write_feedback(root / "feedback.json", [record("It is cold. It is deep.", [("It is deep.", "Irrelevant")])])
+    write_json(root / "inscit.json", conversations())
+    examples = toy_examples()
+    rows = [dialogue_row(e.id, (*e.turns, Turn("agent", "it is .", e.gold[0])), e.passages, e.unseen) for e in examples]
+    write_dialogues(root / "dialogues.jsonl", rows)
     return made
 
 
@@ -95,7 +112,7 @@ def _models(made: Strangers) -> None:
     classes = {"AutoConfig": "marking.MarkConfig", "AutoModelForCausalLM": "marking.Mark"}
     _change(code / "config.json", model_type="of_nobody", auto_map=classes)
     _change(code / "tokenizer_config.json", tokenizer_class="Mark", auto_map={"AutoTokenizer": ["marking.Mark", None]})
-    _change(code / "reward_model.json", kind="relevance", segmenter="marking")
+    _change(code / "reward_model.json", **asdict(RewardModelRecord("relevance", segmenter="marking")))
     pickled = made.root / "model" / "pickled"
     (pickled / "model.safetensors").unlink()
     made.pickle(pickled / "pytorch_model.bin", "weights")
@@ -133,13 +150,14 @@ def _run(made: Strangers) -> None:
 
 
 def _index(made: Strangers) -> None:
-    """An index whose record names a class, and whose arrays are pickles."""
-    index = made.root / "index"
-    corpus = {"fingerprint": "0", "passages": 4, "longest": 1}
-    record = {"format": 1, "kind": "marking.Mark", "settings": {}, "corpus": corpus, "finished": True}
-    write_json(index / "index.json", {**record, "config": {"_target_": "marking.Mark"}, "statistics": {}})
-    for name in ("vectors.npy", "counts.npy", "hashes.npy"):
-        made.pickle(index / name, "index")
+    """An index whose record names a class as its kind, and one whose arrays are pickles."""
+    corpus = made.root / "corpus.jsonl"
+    write_lines(corpus, [{"id": str(n), "title": "T", "text": "Some words."} for n in range(4)])
+    for name in ("named", "pickled"):
+        Bm25Config().build(str(corpus), made.root / "index" / name)
+    _change(made.root / "index" / "named" / "index.json", kind="marking.Mark", config={"_target_": "marking.Mark"})
+    for path in (made.root / "index" / "pickled").rglob("*.npy"):
+        made.pickle(path, "index")
 
 
 def _memory(path: Path) -> None:

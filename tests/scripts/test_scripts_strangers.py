@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from report_toy import tags_of
-from script_runs import run_script
+from script_runs import ROOT, run_script
 from strangers import SCRIPT, Strangers, make_strangers
 
 from finegrained_rlhf.launch.commands import NAMES
@@ -22,16 +22,19 @@ DIR = "output_dir={out}"
 READS: dict[str, tuple[str, ...]] = {
     "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
-    "train_gedi": (DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
-    "train_reward_model": (DIR, "data={data}", "model={model}", "reward_model=relevance"),
+    "train_gedi": (
+        *(DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
+        "codes={{c0: good, c1: bad}}",
+    ),
+    "train_reward_model": (DIR, "data={feedback}", "validation_data=null", "model={model}", "reward_model=relevance"),
     "train_ppo": (
         *(DIR, "data={prompts}", "validation_data=null", "policy.path={model}", "value.path={model}"),
         *("reward=preference", "reward.components.preference.path={model}"),
     ),
-    "train_dpr": (DIR, "data={data}", "validation_data=null", "query_model={model}", "passage_model={model}"),
-    "train_dialki": (DIR, "data={data}", "validation_data=null", "model={model}"),
+    "train_dpr": (DIR, "data={towers}", "validation_data=null", "query_model={model}", "passage_model={model}"),
+    "train_dialki": (DIR, "data={dialogues}", "validation_data=null", "model={model}"),
     "train_conqrr": (
-        *(DIR, "data.path={data}", "labels={data}", "index={index}"),
+        *(DIR, "data.path={questions}", "labels=null", "index=null"),
         *("policy.path={model}", "validation_data=null", "validation_labels=null"),
     ),
     "doctor": ("experiment=smoke", "prepare=null", "data={prompts}", "policy.path={model}", "value.path={model}"),
@@ -49,35 +52,35 @@ READS: dict[str, tuple[str, ...]] = {
     "generate": ("checkpoint={run}", "input={prompts}", OUT, "best_of=2"),
     "sample_outputs": ("checkpoint={model}", "data={prompts}", OUT),
     "export": ("run={run}", DIR),
-    "identify_knowledge": ("checkpoint={model}", "input={data}", OUT),
-    "identify_evidence": ("checkpoint={model}", "data={data}", "input={data}", OUT),
-    "generate_responses": ("checkpoint={model}", "dialki={model}", "input={data}", OUT),
-    "rewrite": ("checkpoint={model}", "input={data}", OUT, "index={index}"),
+    "identify_knowledge": ("checkpoint={model}", "input={dialogues}", OUT),
+    "identify_evidence": ("checkpoint={model}", "data={inscit}", "input={dialogues}", OUT),
+    "generate_responses": ("checkpoint={model}", "dialki={model}", "input={dialogues}", OUT),
+    "rewrite": ("checkpoint={model}", "input={questions}", OUT),
     "rewrite_few_shot": (
         "data.path={data}",
-        "demonstrations.path={data}",
+        "demonstrations.path={questions}",
         OUT,
         "writer=policy",
         "writer.checkpoint={model}",
     ),
     "evaluate": ("checkpoint={run}", "data={prompts}", OUT, "best_of=2"),
-    "evaluate_reward_model": ("path={model}", "data={data}", OUT, "taxonomy=qa_feedback"),
-    "evaluate_dialki": ("checkpoint={model}", "data={data}", DIR),
+    "evaluate_reward_model": ("path={model}", "data={feedback}", OUT, "taxonomy=qa_feedback"),
+    "evaluate_dialki": ("checkpoint={model}", "data={dialogues}", DIR),
     "evaluate_detox": ("checkpoint={model}", "data={prompts}", OUT, "judge_model={model}"),
     "evaluate_inscit": ("data={data}", "predictions={data}", OUT),
-    "evaluate_response_types": ("path={model}", "data={data}", OUT),
-    "evaluate_rewrites": ("data.path={data}", "index={index}", OUT),
+    "evaluate_response_types": ("path={model}", "data={inscit}", OUT),
+    "evaluate_rewrites": ("data.path={questions}", "index={index}", OUT),
     "evaluate_scai": ("data={data}", "predictions={data}"),
-    "run_prelude": ("contexts={data}", "preferences={data}", DIR),
-    "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR),
+    "run_prelude": ("contexts={data}", "preferences={data}", DIR, "plots=false"),
+    "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR, "plots=false"),
     "measure_regret": NOTHING,
     "show_user_memory": ("memory={memory}", "user=ann", OUT),
     "run_coreset": ("conversations={data}", DIR),
-    "measure_drift": ("run={run}",),
+    "measure_drift": ("run={run}", "data={feedback}"),
     "reweigh": ("run={run}",),
     "report": ("run={run}", OUT),
     "runs": ("directory={run}",),
-    "compare": ("runs=[{run},{run}]",),
+    "compare": ("runs=[{run},{above}]",),
     "make_annotation_tasks": (
         *("outputs={data}", DIR, "annotators=[ann]", "taxonomy=qa_feedback", "select=uncertain"),
         "select.models=[{model}]",
@@ -101,11 +104,11 @@ READS: dict[str, tuple[str, ...]] = {
     "make_prelude_contexts": ("documents={data}", DIR),
     "make_pahf_world": NOTHING,
     "make_bios_world": NOTHING,
-    "make_disambig_docs": ("data={data}", OUT, "llm.remote.url=http://127.0.0.1:9/"),
-    "make_response_data": ("data={data}", DIR, "dialki={model}"),
-    "retrieve_evidence": ("data={data}", "index={index}", OUT),
-    "make_dpr_data": ("data={data}", "index={index}", "corpus={corpus}", OUT),
-    "make_question_dpr_data": ("data.path={data}", "index={index}", "corpus={corpus}", OUT),
+    "make_disambig_docs": ("data={data}", OUT, "llm.remote.url=http://127.0.0.1:9/", "llm.model=x"),
+    "make_response_data": ("data={dialogues}", DIR, "dialki={model}"),
+    "retrieve_evidence": ("data={inscit}", "index={index}", OUT),
+    "make_dpr_data": ("data={inscit}", "index={index}", "corpus={corpus}", OUT),
+    "make_question_dpr_data": ("data.path={questions}", "index={index}", "corpus={corpus}", OUT),
     "make_identifier_data": ("data={data}", "retrieved={data}", OUT),
     "make_reader_inputs": ("data={data}", "retrieved={data}", OUT),
     "read_reader_outputs": ("data={data}", "inputs={data}", "responses={data}", OUT),
@@ -118,14 +121,19 @@ READS: dict[str, tuple[str, ...]] = {
     "build_index": ("corpus={corpus}", DIR, "retriever=dense", "retriever.encoder.path={model}"),
     "search": ("index={index}", "input={prompts}", OUT),
     "fuse_runs": ("inputs=[{data},{data}]", OUT),
-    "label_passages": ("data.path={data}", "corpus={corpus}", "index={index}", OUT),
+    "label_passages": ("data.path={questions}", "corpus={corpus}", "index={index}", OUT),
 }
 """Every command, and how it is given what strangers made; what stands for a model is each of `MODELS` in turn."""
 MODELS = ("model/code", "model/pickled", "model/with_adapter", "model/sentences", "run")
 RUNS = ("run", "run/policy", "run/checkpoints/step_4", "run/checkpoints/step_4/policy", "model/plain")
-"""What stands for a checkpoint that is to be chosen by a reward; the last lies below a run to which it does not belong."""
-WITH_TEXTS = ("report", "show_user_memory")
-"""Commands that show what a file says."""
+"""What stands for a checkpoint where a reward chooses; the last lies below a run to which it does not belong."""
+STAND_FOR = {
+    "{model}": MODELS,
+    "checkpoint={run}": RUNS,
+    "{run}": ("run",),
+    "{index}": ("index/named", "index/pickled"),
+}
+"""What is put in turn for the first of these that a command's arguments have."""
 QUICK = (
     ("generate", "run"),
     ("evaluate", "run/checkpoints/step_4/policy"),
@@ -135,7 +143,8 @@ QUICK = (
     ("build_index", "model/sentences"),
     ("report", "run"),
     ("show_user_memory", ""),
-    ("search", ""),
+    ("search", "index/named"),
+    ("search", "index/pickled"),
 )
 NAMED = {
     ("generate", "run"): ("config.yaml", "numpy.load", "trust=numpy.load"),
@@ -144,25 +153,18 @@ NAMED = {
     ("sample_outputs", "model/code"): ("config.json", "auto_map", "marking"),
     ("train_sft", "model/pickled"): ("safetensors",),
     ("build_index", "model/sentences"): ("modules.json", "marking.Mark"),
-    ("search", ""): ("index",),
+    ("search", "index/named"): ("marking.Mark",),
+    ("search", "index/pickled"): ("index/pickled",),
 }
 """What the refusal says."""
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Every command that reads, with each stranger that stands for its model or run."""
+    """Every command that reads, with each stranger that stands for its model, run or index."""
     for command, arguments in READS.items():
         text = " ".join(arguments)
-        several = (
-            MODELS
-            if "{model}" in text
-            else RUNS
-            if "checkpoint={run}" in text
-            else ("run",)
-            if "{run}" in text
-            else ("",)
-        )
-        yield from ((command, stranger) for stranger in several if arguments)
+        several = next((those for part, those in STAND_FOR.items() if part in text), ("",) if arguments else ())
+        yield from ((command, stranger) for stranger in several)
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +177,11 @@ def opened(strangers: Strangers, command: str, stranger: str, out: Path) -> str:
     root = strangers.root
     places = {
         "data": root / ("payload.json" if command in ("evaluate_scai", "annotate_factworld") else "payload.jsonl"),
-        **{name: root / f"{name}.jsonl" for name in ("prompts", "texts", "corpus")},
-        **{name: root / name for name in ("exports", "project", "index")},
-        **{"memory": root / "memory.db", "plain": root / "model" / "plain", "out": out},
-        **{"model": root / stranger, "run": root / stranger},
+        **{name: root / f"{name}.jsonl" for name in ("prompts", "texts", "corpus", "towers", "questions", "dialogues")},
+        **{name: root / f"{name}.json" for name in ("feedback", "inscit")},
+        **{name: root / name for name in ("exports", "project")},
+        **{"memory": root / "memory.db", "plain": root / "model" / "plain", "above": root, "out": out},
+        **dict.fromkeys(("model", "run", "index"), root / stranger),
     }
     arguments = [argument.format(**places) for argument in READS[command]]
     done = run_script(
@@ -195,7 +198,15 @@ def opened(strangers: Strangers, command: str, stranger: str, out: Path) -> str:
 def test_every_command_has_its_place() -> None:
     assert set(READS) == set(NAMES)
     assert {command for command, _ in cases()} == {name for name, arguments in READS.items() if arguments}
-    assert set(QUICK) <= set(cases())
+    assert set(QUICK) <= set(cases()) and set(NAMED) <= set(QUICK)
+
+
+def test_the_page_names_every_command_that_reads() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    table = page.partition("## Every command")[2]
+    assert [name for name, arguments in READS.items() if (f"`{name}`" in table) != bool(arguments)] == [
+        "run_experiment"
+    ]
 
 
 @pytest.mark.scripts
