@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.launch.build import build
 from finegrained_rlhf.launch.checks.declared import find
 from finegrained_rlhf.launch.checks.foreign import check_foreign, classes_of_project, trusted_classes
@@ -80,6 +80,7 @@ HOSTILE = {
     "an environment variable": {"_target_": "reward_models.SegmentScorer", "path": "${oc.env:HOME}"},
     "a key that is one": {"_target_": "reward_models.SegmentScorer", "${oc.env:HOME}": 1},
     "another place": {"_target_": "reward_models.SegmentScorer", "path": "${..weights}"},
+    "a server of passages": {"_target_": "finegrained_rlhf.retrieval.OpenSearchConfig", "name": "x"},
     "a service": {"_target_": "finegrained_rlhf.runtime.RemoteConfig", "url": "https://x", "key_variable": "HOME"},
 }
 
@@ -98,6 +99,13 @@ def test_a_run_names_classes_of_the_project_alone(
     if isinstance(target, str) and target not in classes_of_project():
         assert target in message
     assert not marker.exists() and "hostile_scorers" not in sys.modules
+
+
+def test_a_file_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", {})
+    (run / "config.yaml").write_text("reward: &a\n  components: [*a]\n")
+    with pytest.raises(DataError, match="holds itself"):
+        taken(run)
 
 
 def test_what_is_admitted_by_name_passes_and_nothing_else_does(tmp_path: Path, marker: Path) -> None:
@@ -170,7 +178,7 @@ def test_every_class_that_a_run_may_name_is_one_of_ours() -> None:
 
 def test_the_rewards_of_our_own_runs_are_taken_up(tmp_path: Path) -> None:
     for component in (
-        {"_target_": "reward_models.SegmentScorer", "path": "runs/c1/model"},
+        {"_target_": "reward_models.SegmentScorer", "path": "runs/c1/model", "weights": {0: 1.0, 10: 0.5}},
         {
             "_target_": "finegrained_rlhf.rewards.WholeTextScorer",
             "scorer": {"_target_": "finegrained_rlhf.worlds.tone.ToneToxicity"},

@@ -17,7 +17,13 @@ from finegrained_rlhf.launch.commands import conf_directory
 
 TRUST = "trust"
 """The key that admits classes by name; it counts on the command line alone."""
-_REACH_OUT = frozenset({"finegrained_rlhf.runtime.RemoteConfig", "finegrained_rlhf.retrieval.SearchServerConfig"})
+_REACH_OUT = frozenset(
+    {
+        "finegrained_rlhf.runtime.RemoteConfig",
+        "finegrained_rlhf.retrieval.SearchServerConfig",
+        "finegrained_rlhf.retrieval.OpenSearchConfig",
+    }
+)
 """Classes of ours that say which server is asked, and which environment variable is sent to it as a key."""
 _NAMED = re.compile(r"""_target_["']?\s*:\s*["']?((?:finegrained_rlhf|reward_models)(?:\.\w+)+)""")
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -74,9 +80,9 @@ def _problems(value: Any, key: str, trusted: Collection[str]) -> Iterator[str]:
             if name == "_target_":
                 if (problem := _refused(item, trusted)) is not None:
                     yield f"{dotted}: {problem}"
-            elif not isinstance(name, str) or (name.startswith("_") and name.endswith("_")):
+            elif str(name).startswith("_") and str(name).endswith("_"):
                 yield f"{dotted}: {item!r}: a run's configuration has no such key"
-            elif "${" in name:
+            elif "${" in str(name):
                 yield f"{dotted}: an interpolation, which is not resolved here"
             else:
                 yield from _problems(item, dotted, trusted)

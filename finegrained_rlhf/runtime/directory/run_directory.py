@@ -242,7 +242,10 @@ class RunDirectory:
             raise DataError(f"not valid YAML ({str(error).splitlines()[0]})", file=self.config_path) from None
         if not isinstance(config, dict):
             raise DataError(f"expected a mapping, got {type(config).__name__}", file=self.config_path)
-        return dict(with_current_names(config))
+        try:
+            return dict(with_current_names(config))
+        except RecursionError:
+            raise DataError("not a configuration: it holds itself", file=self.config_path) from None
 
     def rewind(self, step: int) -> None:
         """Forget what came after `step`: later lines of the metrics, a half-written last line, later samples.
