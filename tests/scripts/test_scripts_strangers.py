@@ -24,9 +24,15 @@ READS: dict[str, tuple[str, ...]] = {
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
     "train_gedi": (
         *(DIR, "data={texts}", "validation_data=null", "policy.path={plain}", "resume={model}"),
-        "codes={{c0: good, c1: bad}}",
+        "codes={{c0: red, c1: blue}}",
     ),
-    "train_reward_model": (DIR, "data={feedback}", "validation_data=null", "model={model}", "reward_model=relevance"),
+    "train_reward_model": (
+        DIR,
+        "data={feedback}",
+        "validation_data={feedback}",
+        "model={model}",
+        "reward_model=relevance",
+    ),
     "train_ppo": (
         *(DIR, "data={prompts}", "validation_data=null", "policy.path={model}", "value.path={model}"),
         *("reward=preference", "reward.components.preference.path={model}"),
@@ -124,10 +130,11 @@ READS: dict[str, tuple[str, ...]] = {
     "label_passages": ("data.path={questions}", "corpus={corpus}", "index={index}", OUT),
 }
 """Every command, and how it is given what strangers made; what stands for a model is each of `MODELS` in turn."""
-MODELS = ("model/code", "model/pickled", "model/with_adapter", "model/sentences", "run")
+MODELS = ("model/code", "model/pickled", "model/with_adapter", "run")
 RUNS = ("run", "run/policy", "run/checkpoints/step_4", "run/checkpoints/step_4/policy", "model/plain")
 """What stands for a checkpoint where a reward chooses; the last lies below a run to which it does not belong."""
 STAND_FOR = {
+    "encoder.path={model}": ("model/sentences", *MODELS),
     "{model}": MODELS,
     "checkpoint={run}": RUNS,
     "{run}": ("run",),
