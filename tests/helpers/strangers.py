@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 from conqrr_toy import questions
-from dialki_toy import toy_examples
+from dialki_toy import save_bert, tiny_dialki, toy_examples
 from dpr_toy import dpr_rows
 from feedback_samples import record
 from inscit_toy import conversations
@@ -105,9 +105,10 @@ def _models(made: Strangers) -> None:
     plain = made.root / "model" / "plain"
     model("gpt2").save_pretrained(plain)
     tokenizer("gpt2").save_pretrained(plain)
-    for name in ("code", "pickled", "with_adapter", "sentences"):
+    for name in ("pickled", "with_adapter", "sentences"):
         shutil.copytree(plain, made.root / "model" / name)
     code = made.root / "model" / "code"
+    tiny_dialki(save_bert(made.root / "bert")).save(code)
     made.code(code, "code")
     classes = {"AutoConfig": "marking.MarkConfig", "AutoModelForCausalLM": "marking.Mark"}
     _change(code / "config.json", model_type="of_nobody", auto_map=classes)
@@ -140,7 +141,7 @@ def _run(made: Strangers) -> None:
     config["output_dir"] = config["data"] = SCRIPT
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     write_json(run / "run.json", {"step": 6, "finished": True, "reason": SCRIPT})
-    for name in ("config.yaml", "run.json"):  # a run above all that lies here
+    for name in ("config.yaml", "run.json", "metrics.jsonl"):  # a run above all that lies here
         shutil.copyfile(run / name, made.root / name)
     shutil.copytree(made.root / "model" / "code", run / "policy", dirs_exist_ok=True)
     shutil.copytree(run / "policy", run / "model")

@@ -40,7 +40,7 @@ READS: dict[str, tuple[str, ...]] = {
     "train_dpr": (DIR, "data={towers}", "validation_data=null", "query_model={model}", "passage_model={model}"),
     "train_dialki": (DIR, "data={dialogues}", "validation_data=null", "model={model}"),
     "train_conqrr": (
-        *(DIR, "data.path={questions}", "labels=null", "index=null"),
+        *(DIR, "data.path={questions}", "labels={data}", "index={model}"),
         *("policy.path={model}", "validation_data=null", "validation_labels=null"),
     ),
     "doctor": ("experiment=smoke", "prepare=null", "data={prompts}", "policy.path={model}", "value.path={model}"),
@@ -63,7 +63,7 @@ READS: dict[str, tuple[str, ...]] = {
     "generate_responses": ("checkpoint={model}", "dialki={model}", "input={dialogues}", OUT),
     "rewrite": ("checkpoint={model}", "input={questions}", OUT),
     "rewrite_few_shot": (
-        "data.path={data}",
+        "data.path={questions}",
         "demonstrations.path={questions}",
         OUT,
         "writer=policy",
