@@ -64,7 +64,10 @@ def test_what_is_given_replaces_what_the_run_had(run: Path) -> None:
         "length": {"_target_": target, "aggregation": "mean", "budget": 2.0},
         "relevance": {"_target_": target, "aggregation": "budget"},
     }
-    assert made["components"] == {**REWARD["components"], "relevance": {**REWARD["components"]["relevance"], "path": "new"}}
+    assert made["components"] == {
+        **REWARD["components"],
+        "relevance": {**REWARD["components"]["relevance"], "path": "new"},
+    }
     assert yaml.safe_load((run / "config.yaml").read_text())["reward"] == REWARD
 
 
