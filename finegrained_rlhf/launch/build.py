@@ -31,7 +31,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
             raise ConfigError(f"give a value for {keys}  (--help explains the keys)")
         container = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
+        key = f"{error.full_key}: " if error.full_key else ""
+        raise ConfigError(f"{key}{str(error).splitlines()[0]}") from None
     assert isinstance(container, dict)
     return {str(key): _without_unread(value) for key, value in container.items()}
 

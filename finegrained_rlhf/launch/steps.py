@@ -21,13 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra import compose
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.launch.app import explain_command_line
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.contents import problems_of_contents
@@ -35,6 +32,8 @@ from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.foreign import trusted_classes
 from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job, problems
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
+from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
+from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.launcher import follow
@@ -152,10 +151,13 @@ def _args(step: Mapping[str, Any]) -> list[str]:
 def _composed(script: str, args: tuple[str, ...]) -> DictConfig:
     """The configuration of a step; it is composed once, when it is checked, and taken again when it is run."""
     check_experiment(script, args)
+    line = CommandLine(tuple(hydras_words(args)))
     try:
-        return compose(script, overrides=list(args))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"{script}: {explain_command_line(error, script)}") from None
+        return compose(script, overrides=list(line.overrides))
+    except Exception as error:
+        if not is_of_configuration(error):
+            raise
+        raise ConfigError(f"{script}: {explain_command_line(error, script, line)}") from None
 
 
 def _run_job(job: Any, processes: Processes) -> None:

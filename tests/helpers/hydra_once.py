@@ -41,7 +41,12 @@ def merged_once() -> Iterator[None]:
     def load(stream: Any, Loader: Any) -> Any:
         text = stream if isinstance(stream, str) else stream.read()
         if text not in _PARSED:
-            _PARSED[text] = pickle.dumps(_parse(text, Loader))
+            try:
+                _PARSED[text] = pickle.dumps(_parse(text, Loader))
+            except yaml.YAMLError:
+                if not isinstance(stream, str):
+                    stream.seek(0)
+                return _parse(stream, Loader)  # it names the file
         return pickle.loads(_PARSED[text])
 
     def chosen(repo: Any, config_name: Any, overrides_list: Any, prepend_hydra: bool, skip_missing: bool) -> Any:

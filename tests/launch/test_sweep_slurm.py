@@ -13,7 +13,8 @@ from script_runs import ROOT, run_process
 from slurm_toy import make_slurm
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.app import explain_command_line
+from finegrained_rlhf.launch.command_line import CommandLine
+from finegrained_rlhf.launch.mistakes import explain_command_line
 
 
 def test_the_launcher_asks_for_what_the_sweep_says() -> None:
@@ -37,7 +38,7 @@ def test_the_launcher_asks_for_what_the_sweep_says() -> None:
 )
 def test_a_launcher_that_is_not_installed_is_named_with_its_extra(option: str, told: str) -> None:
     error = HydraException(f"In 'hydra/launcher/local': Could not load 'hydra/launcher/{option}'.\nAvailable options:")
-    assert told in explain_command_line(error, "sweep")
+    assert told in explain_command_line(error, "sweep", CommandLine(()))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.launch.command_line import CommandLine
 from finegrained_rlhf.launch.commands import conf_directory
 
 _ALSO = {"sweep": ("sweep", "train_ppo"), "doctor": ("train_ppo",)}
@@ -37,9 +38,16 @@ def pipelines() -> list[str]:
     return list(_names("pipeline"))
 
 
-def options(group: str, command: str) -> list[str]:
-    """What a command takes as `GROUP=…` of the project's own: of experiments its own; none for another group."""
-    return list(experiments_of(command) if group == "experiment" else _names(group))
+def options(group: str, command: str, own: str | None = None) -> list[str]:
+    """What a command takes as `GROUP=…`: of experiments the command's own; none where there is no such group.
+
+    Args:
+        group: its name.
+        command: by name.
+        own: directory of the user's configurations (`--config-dir`), whose options count as well.
+    """
+    names = list(experiments_of(command) if group == "experiment" else _names(group))
+    return names if own is None else list(dict.fromkeys([*names, *_names(group, Path(own))]))
 
 
 def group_and_option(path: str) -> tuple[str, str]:
@@ -69,9 +77,25 @@ def check_experiment(command: str, overrides: Iterable[str]) -> None:
                 raise ConfigError(f"experiment={name} belongs to {right}.py, not to {command}.py")
 
 
-def _names(group: str) -> Iterator[str]:
-    for path in sorted(_directory(group).rglob("*.yaml")):
-        yield path.relative_to(_directory(group)).with_suffix("").as_posix()
+def check_own_options(line: CommandLine) -> None:
+    """Refuse an option of the user's whose file holds nothing: it would be composed as if it were not there.
+
+    Raises:
+        ConfigError: it names the file.
+    """
+    for override in line.overrides:
+        group, _, name = override.lstrip("+").partition("=")
+        path = Path(line.config_directory or ".", group.partition("@")[0], f"{name}.yaml")
+        if line.config_directory is not None and path.is_file():
+            text = path.read_bytes()
+            if not any(row.strip() and not row.strip().startswith(b"#") for row in text.splitlines()):
+                raise ConfigError(f"file {path}: the file is empty; expected the keys of {group}={name}")
+
+
+def _names(group: str, configurations: Path | None = None) -> Iterator[str]:
+    directory = (configurations or conf_directory()) / group
+    for path in sorted(directory.rglob("*.yaml")):
+        yield path.relative_to(directory).with_suffix("").as_posix()
 
 
 def _directory(group: str) -> Path:

@@ -6,9 +6,11 @@ the comment behind it in the configuration. Nothing heavy is imported.
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,8 +18,10 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.checks.declared import declared
 from finegrained_rlhf.launch.checks.experiments import options
+from finegrained_rlhf.launch.command_line import CommandLine, quoted
 from finegrained_rlhf.launch.commands import conf_directory
 
 _WIDTH = 110
@@ -27,28 +31,28 @@ _AS_ONE = ("prepare", "steps", "settings")
 """Keys whose parts no job reads: they are named, not listed."""
 
 
-def explained(command: str, overrides: Sequence[str] = ()) -> str:
-    """The help of a command, as its configuration is with some overrides."""
+def explained(command: str, line: CommandLine) -> str:
+    """The help of a command, as its configuration is with the other arguments of a command line."""
     lines = [_written(command)["hydra"]["help"]["header"].strip(), ""]
-    taken = dict(groups(command))
+    taken = dict(groups(command, line.config_directory))
     if taken:
         lines.append("Groups (GROUP=OPTION):")
         lines += [_entry(f"  {group}", ", ".join(options), 14) for group, options in taken.items()]
         lines.append("")
     lines.append("Keys (KEY=VALUE; ??? must be given):")
     notes = {name: text for base in _bases(command) for name, text in _comments(base).items()}
-    lines += [_entry(f"  {text}", note, _COLUMN) for text, note in _keys(_composed(command, overrides), notes)]
+    lines += [_entry(f"  {text}", note, _COLUMN) for text, note in _keys(composed(command, line), notes)]
     return "\n".join(lines)
 
 
-def groups(command: str) -> Iterator[tuple[str, list[str]]]:
-    """The groups that a command takes, and the options of each; of experiments, its own."""
+def groups(command: str, own: str | None = None) -> Iterator[tuple[str, list[str]]]:
+    """The groups that a command takes, and the options of each, those in the user's directory too."""
     for base in _bases(command):
         for entry in _written(base).get("defaults", ()):
             if isinstance(entry, Mapping):
                 (group, _), *_ = entry.items()
                 if not str(group).startswith("override "):
-                    yield str(group), options(str(group), command)
+                    yield str(group), options(str(group), command, own)
 
 
 def _bases(command: str) -> Iterator[str]:
@@ -65,16 +69,31 @@ def _written(name: str) -> dict[str, Any]:
     return written
 
 
-def _composed(command: str, overrides: Sequence[str]) -> dict[str, Any]:
-    with initialize_config_dir(str(conf_directory()), version_base=None):
+def composed(command: str, line: CommandLine) -> dict[str, Any]:
+    """A command's configuration, unresolved, composed of what the run itself would read.
+
+    Where a group has to be chosen and is not, its first option stands for it.
+
+    Raises:
+        HydraException: what Hydra refuses.
+    """
+    own, name, overrides = line.config_directory, command, list(line.overrides)
+    places = [str(conf_directory()), *([os.path.abspath(own)] if own is not None else [])]
+    if own is not None and not os.path.isdir(own):
+        raise ConfigError(f"--config-dir {own}: no such directory")
+    if line.config_name is not None:
+        name = line.config_name
+        places = sorted(places, key=lambda place: not Path(place, f"{name}.yaml").is_file())
+    overrides += [f"hydra.searchpath=[{quoted(f'file://{place}')}]" for place in places[1:]]
+    with initialize_config_dir(places[0], version_base=None):
         try:
-            cfg = compose(command, overrides=list(overrides))
+            cfg = compose(name, overrides=overrides)
         except ConfigCompositionException as error:
             group = re.search(r"You must specify '([^']+)'", str(error))
             if group is None:
                 raise
-            first = dict(groups(command))[group.group(1)][0]
-            cfg = compose(command, overrides=[*overrides, f"{group.group(1)}={first}"])
+            first = dict(groups(command, own))[group.group(1)][0]
+            cfg = compose(name, overrides=[*overrides, f"{group.group(1)}={first}"])
     container = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.declared import declared, find, module_exists, source
+from finegrained_rlhf.launch.checks.nearest import keys_of, nearest
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 _HYDRAS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
@@ -65,8 +65,9 @@ def _of_class(config: Mapping[str, Any], key: str, target: str) -> Iterator[str]
     where = f"{key}: " if key else ""
     for name in config:
         if name not in declaration.fields and name not in _HYDRAS and not declaration.open:
-            near = difflib.get_close_matches(str(name), declaration.fields, n=1)
-            yield f"{where}unknown key {str(name)!r}" + (f"; did you mean {near[0]}?" if near else "")
+            known = [*declaration.fields, *keys_of(config)]
+            near = nearest(str(name), [other for other in known if other.partition(".")[0] in declaration.fields])
+            yield f"{where}unknown key {str(name)!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
     for name, field in declaration.fields.items():
         if name not in config:
             if field.required and "_args_" not in config:
