@@ -30,6 +30,17 @@ def write_all(writes: Iterable[Write]) -> Write:
 
 
 @contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Give an error of the operating system the file that was to be written: a write itself names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that replaces it when the block ends well and is removed when it does not."""
     path = Path(path)
@@ -38,9 +49,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        with naming(path):
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
@@ -52,8 +64,9 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """A temporary directory beside `path` that takes its place when the block ends well."""
     temporary = temporary_directory(path)
     try:
-        yield temporary
-        flush(temporary)
+        with naming(path):
+            yield temporary
+            flush(temporary)
         put_in_place(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -153,21 +166,32 @@ def read_json(path: str | Path) -> Any:
         raise DataError("not usable JSON: brackets are nested too deep", file=path) from None
 
 
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return False
+    return True
+
+
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """Read one JSON object a line; blank lines are skipped.
 
     Raises:
         DataError: the file is missing, or a line is not a JSON object (records count from 0).
     """
-    lines = _text(path).split("\n")
+    text = _text(path)
+    lines = text.split("\n")
     rows: list[dict[str, Any]] = []
     for line in (line for line in lines if line.strip()):
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"not valid JSON ({error.msg}); is the file truncated?", file=path, record=len(rows)
-            ) from None
+            whole = not rows and _is_json(text)
+            hint = (
+                "it is one JSON document; expected JSON lines, an object a line" if whole else "is the file truncated?"
+            )
+            raise DataError(f"not valid JSON ({error.msg}); {hint}", file=path, record=len(rows)) from None
         except RecursionError:
             raise DataError("not usable JSON: brackets are nested too deep", file=path, record=len(rows)) from None
         if not isinstance(row, dict):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from finegrained_rlhf.core.checks import require, require_text
 
@@ -140,6 +140,11 @@ class Dialogue:
         return self.passages[knowledge.passage].run(knowledge.begin, knowledge.end)
 
 
+def check_role(role: Any, field: str) -> None:
+    """Raise DataError, naming the field, for a role that nobody has."""
+    require(role in ROLES, f"unknown role {role!r}, expected 'user' or 'agent'", field)
+
+
 def check_turns(turns: Sequence[Turn], blank: bool = False) -> None:
     """Raise DataError, naming the field, unless all roles are known and the last turn is a user's.
 
@@ -148,7 +153,7 @@ def check_turns(turns: Sequence[Turn], blank: bool = False) -> None:
         blank: allow agent turns without words.
     """
     for i, turn in enumerate(turns):
-        require(turn.role in ROLES, f"unknown role {turn.role!r}, expected 'user' or 'agent'", f"turns[{i}].role")
+        check_role(turn.role, f"turns[{i}].role")
         require_text(turn.text, f"turns[{i}].text", empty=blank and turn.role == "agent")
     require(any(turn.role == "user" for turn in turns), "the dialogue has no user turn", "turns")
     last = len(turns) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import tempfile
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -109,4 +110,6 @@ def explain_os_error(error: OSError) -> str:
     """One line for what the file system refused."""
     reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error)).lower()
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    if not names and error.errno == errno.ENOSPC:
+        return f"{reason}: that of the working directory, {Path.cwd()}, or of temporary files, {tempfile.gettempdir()}"
     return f"{' -> '.join(names)}: {reason}" if names else reason

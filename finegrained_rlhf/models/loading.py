@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -191,6 +193,9 @@ def open_policy(
     directory = model_directory(path, revision=revision)
     config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    generating = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if config.is_encoder_decoder else MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) not in generating:
+        raise ModelError(f"{directory}: a {config.model_type} model, expected a policy such as T5 or Llama")
     model = load_weights(auto, directory, torch.float32)
     tokenizer = load_tokenizer(directory)
     wrapper = None
@@ -198,11 +203,11 @@ def open_policy(
         wrapper = load_adapter(model, adapter)
     elif lora is not None:
         wrapper = add_lora(model, lora)
-    policy: Policy
-    if config.is_encoder_decoder:
-        policy = Seq2SeqPolicy(model, tokenizer, wrapper)
-    else:
-        policy = CausalPolicy(model, tokenizer, wrapper)
+    kind: type[Policy] = Seq2SeqPolicy if config.is_encoder_decoder else CausalPolicy
+    try:
+        policy = kind(model, tokenizer, wrapper)
+    except ModelError as error:
+        raise ModelError(f"{directory}: {error}") from None
     policy.prompt = recorded_prompt(directory)
     return policy.eval()
 

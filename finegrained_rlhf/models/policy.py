@@ -272,7 +272,7 @@ class CausalPolicy(Policy):
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
         head = model.get_output_embeddings()
         if head is None or head is not getattr(model, "lm_head", None):
-            raise ModelError(f"expected a causal language model with one lm_head, got {type(model).__name__}")
+            raise ModelError(f"expected a policy, a causal language model with one lm_head, got {type(model).__name__}")
         self.family = causal_family(model.config)
         super().__init__(model, tokenizer, adapter)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json
+from finegrained_rlhf.core.files import naming, read_json, read_jsonl, write_json
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 _KINDS = ("jsonl", "wandb", "tensorboard")
@@ -281,7 +281,7 @@ def _quietly(call: Callable[[], Any]) -> Any:
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
     line = json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n"
-    with open(path, "ab") as stream:
+    with naming(path), open(path, "ab") as stream:
         stream.write(line.encode("utf-8"))
 
 

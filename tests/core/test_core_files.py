@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -111,6 +112,29 @@ def test_a_bad_line_is_counted_from_zero(tmp_path: Path) -> None:
     path.write_text("[1]\n")
     with pytest.raises(DataError, match="record 0: expected a JSON object, got list"):
         files.read_jsonl(path)
+
+
+def test_one_document_where_lines_are_expected_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "whole.json"
+    path.write_text(json.dumps({"a": {"b": 1}}, indent=1))
+    with pytest.raises(DataError, match="it is one JSON document; expected JSON lines"):
+        files.read_jsonl(path)
+    path.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(DataError, match="record 1: .*is the file truncated"):
+        files.read_jsonl(path)
+
+
+def test_an_error_of_writing_names_the_file(tmp_path: Path) -> None:
+    """As write() raises it, an error of a full disk has no name."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for place in (files.atomic_path, files.atomic_directory, files.naming):
+        with pytest.raises(OSError) as caught, place(tmp_path / "page.html"):
+            raise OSError(*full.args)
+        assert caught.value.filename == str(tmp_path / "page.html")
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError) as caught, files.atomic_path(tmp_path / "page.html"):
+        raise OSError(errno.ENOENT, "No such file", "another")
+    assert caught.value.filename == "another"
 
 
 def test_data_errors_are_filled_in_without_losing_what_they_know() -> None:

@@ -407,6 +407,10 @@ def test_own_format_whole_dialogues(tmp_path: Path) -> None:
     [
         ({"turn": []}, r"record mine, field turn: unknown field"),
         ({"turns": [{"role": "agent", "text": "Hi"}]}, r"record mine, field turns: the dialogue has no user turn"),
+        (
+            {"turns": [{"role": "system", "text": "Hi"}]},
+            r"field turns\[0\].role: unknown role 'system', expected 'user'",
+        ),
         ({"turns": [{"role": "user"}]}, r"field turns\[0\].text: missing field"),
         ({"passages": []}, r"record mine, field .*: (expected at least one passage|passage 0 does not exist)"),
         ({"passages": [PLAIN, {"id": "p", "text": " "}]}, r"field passages\[1\].text: expected some text"),

@@ -13,7 +13,7 @@ from hub_toy import COMMIT, put_into_cache
 from huggingface_hub import constants
 from rl_toy import CAUSAL, model, policy, prompts, responses, tokenizer
 from safetensors.torch import load_file, save_file, save_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM, LongformerConfig
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
 from finegrained_rlhf.models.loading import (
@@ -122,7 +122,10 @@ def test_an_encoder_is_no_policy(tmp_path: Path) -> None:
     config = BertConfig(vocab_size=64, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="causal language model"):
+    with pytest.raises(ModelError, match=f"{tmp_path}: expected a policy, a causal language model .*BertLMHeadModel"):
+        open_policy(tmp_path)
+    LongformerConfig(attention_window=4).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"{tmp_path}: a longformer model, expected a policy such as T5 or Llama"):
         open_policy(tmp_path)
 
 

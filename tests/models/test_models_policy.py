@@ -141,7 +141,7 @@ def test_end_and_padding_ids() -> None:
 def test_other_architectures_are_refused() -> None:
     with pytest.raises(ModelError, match="encoder-decoders of type 'gpt2' are not known here"):
         Seq2SeqPolicy(model("gpt2"), tokenizer("gpt2"))
-    with pytest.raises(ModelError, match="expected a causal language model with one lm_head, got GPT2Model"):
+    with pytest.raises(ModelError, match="expected a policy, a causal language model with one lm_head, got GPT2Model"):
         CausalPolicy(model("gpt2").transformer, tokenizer("gpt2"))
     with pytest.raises(ModelError, match="at least one prompt token"):
         policy("gpt2").encode([Prompt("p", "", ())])

@@ -26,7 +26,7 @@ from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_jsonl, write_jsonl
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
-from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
+from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn, check_role
 from finegrained_rlhf.text.segmentation import Segmenter, SpacySegmenter
 
 KEYS = frozenset("id turns passages gold also_right references response unseen no_passage source".split())
@@ -151,7 +151,9 @@ def _turns(value: Any, passages: Sequence[Passage]) -> tuple[tuple[Turn, ...], l
         item = as_object(item, field)
         found = _several(item.get("knowledge"), passages, f"{field}.knowledge")
         text = require_text(get_field(item, "text", f"{field}."), f"{field}.text")
-        turns.append(Turn(get_field(item, "role", f"{field}."), text, found[0] if found else None))
+        role = get_field(item, "role", f"{field}.")
+        check_role(role, f"{field}.role")
+        turns.append(Turn(role, text, found[0] if found else None))
         knowledge.append(found)
     require(any(turn.role == "user" for turn in turns), "the dialogue has no user turn", "turns")
     return tuple(turns), knowledge

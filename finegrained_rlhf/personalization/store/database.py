@@ -84,11 +84,13 @@ class Database:
         if self._connection is not None and self._process != os.getpid():
             self._of_parent, self._connection = self._connection, None
         if self._connection is None:
+            there = self.path.exists()
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._connection, self._process = self._connect(), os.getpid()
             except (OSError, sqlite3.Error) as error:
-                raise StoreError(f"{self.path}: expected the file of a memory, or to make one: {error}") from None
+                made = "" if there else ", or to make one"
+                raise StoreError(f"{self.path}: expected the file of a memory{made}: {error}") from None
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:

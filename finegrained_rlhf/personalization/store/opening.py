@@ -29,5 +29,6 @@ def open_memory(where: str) -> MemoryStore:
     if where.startswith(_SERVERS):
         return PostgresMemory(where)
     if not Path(where).is_file():
-        raise DataError("expected the file of a memory", file=where)
+        what = "is a directory" if Path(where).exists() else "no such file"
+        raise DataError(f"{what}; expected the file of a memory", file=where)
     return UserMemory(where)
