@@ -169,6 +169,14 @@ class TrainRewardModel(TrainingRun[Assembled]):
         if needed and not examples:
             kind = self.reward_model.kind
             raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
+        labels = {label for example in examples for label in example.labels if label is not None}
+        if needed and len(labels) == 1 and not any(example.pairs for example in examples):
+            only = "an error" if labels == {1} else "no error"
+            raise DataError(
+                f"every {self.reward_model.kind} label of the {len(records)} records is {only!r}: with one class "
+                "there is nothing to learn",
+                file=file,
+            )
         return weighted(examples, self.reward_model.annotator_weights == "agreement")
 
     def _dealt(self, examples: list[RewardExample]) -> list[RewardExample]:

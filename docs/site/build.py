@@ -21,7 +21,17 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("finegrained_rlhf", "reward_models")
-_PAGES = ("*.md", "LICENSE", "CITATION.cff", "docs/**/*.md", "docs/**/*.ipynb", "docs/images/*", "docs/results/**/*")
+_PAGES = (
+    "docs/site/*.css",
+    "docs/site/*.js",
+    "*.md",
+    "LICENSE",
+    "CITATION.cff",
+    "docs/**/*.md",
+    "docs/**/*.ipynb",
+    "docs/images/*",
+    "docs/results/**/*",
+)
 _LINKED = ("benchmarks/results/*",)
 
 
@@ -29,7 +39,7 @@ def copy_pages(to: Path) -> None:
     """Copy every page and what pages show to a directory of the same layout; the README is the first page."""
     for pattern in (*_PAGES, *_LINKED):
         for source in ROOT.glob(pattern):
-            if source.is_file() and "site" not in source.relative_to(ROOT).parts:
+            if source.is_file() and ("site" not in source.relative_to(ROOT).parts or source.suffix in (".css", ".js")):
                 target = to / source.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
@@ -47,16 +57,20 @@ def rooms() -> dict[str, list[str]]:
     return found
 
 
-def write_api(to: Path) -> list[dict[str, str]]:
-    """One page a package, with everything public in its modules. Returns the entries of the navigation."""
-    entries = []
-    for package, modules in rooms().items():
+def write_api(to: Path) -> list[dict[str, Any]]:
+    """One page a package, with everything public in its modules.
+
+    Returns the entries of the navigation: a room with the packages below it folds, the parents before the children.
+    """
+    entries: dict[str, list[dict[str, str]]] = {}
+    for package, modules in sorted(rooms().items()):
         page = to / "api" / f"{package}.md"
         page.parent.mkdir(exist_ok=True)
         text = "\n\n".join([f"# {package}", *(f"::: {module}" for module in modules)])
         page.write_text(text + "\n", encoding="utf-8")
-        entries.append({package.removeprefix("finegrained_rlhf."): f"api/{page.name}"})
-    return entries
+        name = package.removeprefix("finegrained_rlhf.")
+        entries.setdefault(name.partition(".")[0], []).append({name: f"api/{page.name}"})
+    return [below[0] if len(below) == 1 else {room: below} for room, below in entries.items()]
 
 
 def site_configuration(pages: Path, site: Path, *, whole: bool = True) -> dict[str, Any]:
@@ -68,7 +82,7 @@ def site_configuration(pages: Path, site: Path, *, whole: bool = True) -> dict[s
     config.update(docs_dir=str(pages), site_dir=str(site))
     config["nav"].append({"API": write_api(pages)})
     if not whole:
-        config["plugins"].remove("search")
+        config["plugins"] = [plugin for plugin in config["plugins"] if plugin not in ("search", "offline")]
     for plugin in config["plugins"]:
         if isinstance(plugin, dict) and "mkdocstrings" in plugin:
             handler = plugin["mkdocstrings"]["handlers"]["python"]

@@ -184,7 +184,8 @@ def _item(row: Mapping[str, Any], number: int) -> PromptInput:
         text, known = asked.text, dict(asked.metadata)
     elif talk is not None:
         text = talk.text
-        known = {"question": talk.question, "passages": (), **known}
+        given = {"passages": _passages(row["passages"])} if "passages" in row else {}
+        known = {"question": talk.question, **given, **known}
     elif row.get("text") or row.get("prompt"):
         key = "text" if row.get("text") else "prompt"
         text = _text_of(row[key], key)

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,9 @@ def user_errors() -> Iterator[None]:
         logging.getLogger(noisy).setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # the project's own messages say what happens
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    warnings.filterwarnings(
+        "ignore", message=".*is_gradient_checkpointing", category=FutureWarning
+    )  # transformers' own
     with one_line_errors(Path(sys.argv[0]).stem):
         try:
             yield

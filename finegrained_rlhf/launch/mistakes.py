@@ -42,7 +42,7 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
         return "a configuration names itself, or one that names it, among its defaults"
     if isinstance(error, ValueError) and "Config group override must be" in str(error):
         return _not_an_option(command, line)
-    if isinstance(error, GrammarParseError):
+    if isinstance(error, GrammarParseError) or isinstance(error.__cause__, GrammarParseError):
         return f"an interpolation cannot be read: {str(error).splitlines()[0]}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := re.search(r"You must specify '([^']+)'.*Available options: (.*)", " ".join(lines)):
@@ -100,7 +100,7 @@ def _not_an_option(command: str, line: CommandLine) -> str:
     """The argument that gives a group a number or a truth value where it takes an option's name."""
     for word in line.overrides:
         group, _, value = word.lstrip("+").partition("=")
-        known = options(group, command, line.config_directory)
+        known = options(group, command, line.config_directory) if group else []
         if known and re.fullmatch(r"null|true|false|[-+\d.e_]*\d[-+\d.e_]*", value.lower()):
             return f"{group}={value} does not exist; expected one of {', '.join(known)}"
     return "a group takes the name of an option (--help lists them)"

@@ -174,6 +174,8 @@ def run_pipeline(cfg: DictConfig) -> None:
         if found := types.problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
             raise ConfigError(found)
     seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
+    if not seeds:
+        raise ConfigError("seeds: expected one or more, or null, got []")
     experiments = [_of_seed(cfg, seed) for seed in seeds]
     collect = None if cfg.collect is None else resolved(cfg)["collect"]
     if collect is not None:

@@ -96,6 +96,8 @@ class Search:
     def __post_init__(self) -> None:
         if self.queries and self.input is not None:
             raise ConfigError("input: expected either input or queries")
+        if not all(text.strip() for text in self.queries):
+            raise ConfigError(f"queries: expected texts with words, got {list(self.queries)}")
         for name in ("k", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")

@@ -49,7 +49,7 @@ def write_step_samples(path: Path, experience: Experience, rows: int, processes:
 
 
 def sample_rows(experience: Experience) -> list[dict[str, Any]]:
-    """The lines of the file (`runtime.samples`), one a response; the numbers of tokens are rounded to six digits."""
+    """The lines of the file, one a response; the numbers of tokens are rounded to six digits."""
     return [sample.row() for sample in kept_samples(experience)]
 
 

@@ -34,6 +34,16 @@ def rewriter(files: Path, **config: Any) -> QueryRewriter:
     return QueryRewriter(open_policy(files / "t5"), Processes(), RewritingConfig(max_new_tokens=8, **config))
 
 
+def test_a_policy_that_was_trained_for_something_else_is_warned_of(
+    files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    QueryRewriter.load(str(files / "t5"), Processes(), RewritingConfig())
+    assert f"checkpoint: {files}/t5 was not trained as a query rewriter" in caplog.text
+    caplog.clear()
+    QueryRewriter.load(str(files / "t5"), Processes(), RewritingConfig(template="{dialogue}"))
+    assert caplog.text == ""
+
+
 def test_greedy_rewrites_are_those_of_generate(files: Path) -> None:
     ours = rewriter(files, batch_size=5)
     counts: list[int] = []

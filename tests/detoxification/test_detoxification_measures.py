@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.detoxification import EvaluateDetox
 from finegrained_rlhf.detoxification.evaluation.diversity import (
     distinct_by_ngrams,
     distinct_by_words,
@@ -73,3 +75,9 @@ def test_what_nobody_measured_is_absent() -> None:
     found = summarise_continuations([MeasuredPrompt("p", "x", [MeasuredText("a b")])])
     assert not any(name.startswith("perplexity") or name.endswith("_se") for name in found)
     assert {"tokens", "eos_rate"}.isdisjoint(found) and found["words"] == 2
+
+
+def test_an_evaluation_that_measures_neither_toxicity_nor_fluency_is_refused() -> None:
+    with pytest.raises(ConfigError, match="scorers: expected at least one, or a judge_model or an oracle"):
+        EvaluateDetox(data="prompts.jsonl", output="out.json", checkpoint="run")
+    EvaluateDetox(data="prompts.jsonl", output="out.json", checkpoint="run", judge_model="gpt2")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
+from browser import Opened, launched
+from playwright.sync_api import Browser
 
 ROOT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").is_file())
 
@@ -21,6 +26,11 @@ def load(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from launched()
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +98,47 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, capfd: pytest.
     assert build.run_mkdocs(tmp_path / "mkdocs.yml") == 1
     said = capfd.readouterr().out
     assert "nowhere.md" in said and "#nothing" in said
+
+
+def navigated(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        ((name, below),) = entry.items()
+        yield from navigated(below) if isinstance(below, list) else [name]
+
+
+def test_the_api_folds_and_parents_come_before_children(tmp_path: Path) -> None:
+    entries = load("build").write_api(tmp_path)
+    names = list(navigated(entries))
+    assert len(names) == len(load("build").rooms())
+    for name in names:
+        assert not [below for below in names[: names.index(name)] if below.startswith(f"{name}.")]
+    assert names.index("conqrr") < names.index("conqrr.evaluation")
+    assert len(entries) < 40 and any(isinstance(next(iter(entry.values())), list) for entry in entries)
+
+
+@pytest.mark.scripts
+def test_the_search_works_from_disk(tmp_path: Path, browser: Browser) -> None:
+    """In a browser, of a site with the project's own theme and search, at the width of a desk and of a phone."""
+    build = load("build")
+    config = yaml.safe_load((ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8"))
+    config["plugins"] = [plugin for plugin in config["plugins"] if isinstance(plugin, str)]
+    config |= {"docs_dir": "pages", "site_dir": "site", "nav": ["index.md", "other.md"], "extra_css": []}
+    (tmp_path / "pages/docs/site").mkdir(parents=True)
+    (worker,) = config["extra"]["polyfills"]
+    shutil.copyfile(ROOT / worker, tmp_path / "pages" / worker)
+    (tmp_path / "pages/index.md").write_text("# First\n\nNothing.\n", encoding="utf-8")
+    (tmp_path / "pages/other.md").write_text("# Second\n\nA marmalade is here.\n", encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert build.run_mkdocs(tmp_path / "mkdocs.yml") == 0
+    for width in (1400, 390):
+        with Opened(browser, tmp_path / "site/index.html", viewport={"width": width, "height": 800}) as opened:
+            if width < 500:
+                opened.page.locator("label[for=__search].md-icon").first.click()
+            opened.page.locator(".md-search__input").press_sequentially("marmalade")
+            result = opened.page.locator(".md-search-result__item a").first
+            result.wait_for(state="visible")
+            assert result.get_attribute("href").split("?")[0].endswith("other.html")
+            assert opened.complaints == [] and all(url.startswith("file:") for url in opened.requests)
 
 
 @pytest.mark.scripts

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from script_runs import ROOT
+
+from finegrained_rlhf.launch.checks.nearest import keys_of
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
@@ -16,6 +22,18 @@ _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
 _BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
 _OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|docs"
 _DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
+_PACKAGES = ("finegrained_rlhf", "reward_models")
+_OTHERS_FILES = (
+    "utils.py",
+    "doc2dial.py",
+    "seq2seq_utils.py",
+    "train_dense_encoder.py",
+    "fgrlhf/value.py",
+    "fgrlhf/ppo.py",
+)
+"""Files of other projects, which docstrings cite."""
+_OTHERS_NAMES = {"model.forward"}
+_DATA = (".html", ".json", ".jsonl", ".md", ".yaml")
 _READERS_OWN = {"my_rewards.py", "my_scorers.py", "scripts/NAME.py", "NAME.py"}
 """What a reader is told to write, and placeholders."""
 _READERS_EXPERIMENTS = {"factual", "careful", "null"}
@@ -73,6 +91,93 @@ def test_every_experiment_that_a_page_names_exists(page: Path) -> None:
         place = ROOT / "conf" / group
         pattern = re.sub(r"[$]\w+", "*", name)  # of a loop in a shell
         assert list(place.glob(f"{pattern}.yaml")), f"{page.name}: {group}={name}"
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Every docstring of the packages, with the module that it is in."""
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                if text := ast.get_docstring(node):
+                    yield path.relative_to(ROOT).as_posix(), text
+
+
+@cache
+def modules() -> list[Path]:
+    return [path for package in _PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+@cache
+def keys() -> set[str]:
+    """Every dotted key of a command's configuration."""
+    files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "conf").glob("*.yaml"))
+    return {key for config in files for key in keys_of(config)}
+
+
+@cache
+def rooms() -> set[str]:
+    """Names of all folders of the packages."""
+    return {path.parent.name for path in modules()}
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The source of each module by its dotted name, and by every end of that name."""
+    named: dict[str, str] = {}
+    for path in modules():
+        parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
+        for start in range(len(parts)):
+            name = ".".join(parts[start:])
+            named[name] = named.get(name, "") + path.read_text(encoding="utf-8")
+    return named
+
+
+def names_nothing(word: str, files: set[str]) -> bool:
+    """Whether a word in backticks has the form of a file or of a dotted name of ours, and there is none."""
+    if word.endswith(".py"):
+        below = [ROOT, *(ROOT / package for package in _PACKAGES), *(path for path in (ROOT / _PACKAGES[0]).iterdir())]
+        inside = "/" in word and not any((place / word).is_file() for place in below)
+        return not word.endswith(_OTHERS_FILES) and (inside or word.rpartition("/")[2] not in files)
+    first, _, rest = word.partition(".")
+    if word in _OTHERS_NAMES or word in keys():
+        return False
+    if not rest or first not in rooms() or not re.fullmatch(r"[a-z_]+(\.\w+)+", word) or word.endswith(_DATA):
+        return False
+    parts = word.split(".")
+    end = next(end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in sources())
+    known = sources()[".".join(parts[:end])]
+    return end < len(parts) and not all(re.search(rf"\b{part}\b", known) for part in parts[end:])
+
+
+def test_every_file_and_dotted_name_in_a_docstring_exists() -> None:
+    files = code_files()
+    wrong = [
+        f"{module}: `{word}`"
+        for module, text in docstrings()
+        for word in re.findall(r"`([\w./]+)`", text)
+        if names_nothing(word, files)
+    ]
+    assert sorted(set(wrong)) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "wrong"),
+    [
+        ("rollout/mixers/stepper.py", False),
+        ("rollout/mixed.py", True),
+        ("train_sft.py", False),
+        ("doctor_machine.py", True),
+        ("models.families.t5.rows_are_shared", False),
+        ("models.t5.rows_are_shared", True),
+        ("training.measure.ResponseMonitor", True),
+        ("conqrr.label_files", True),
+        ("finegrained_rlhf.launch.nothing", True),
+        ("rollout", False),
+        ("metrics.jsonl", False),
+    ],
+)
+def test_a_name_that_names_nothing_is_noticed(word: str, wrong: bool) -> None:
+    assert names_nothing(word, code_files()) is wrong
 
 
 def test_the_changelog_says_where_every_experiment_of_version_0_1_is() -> None:

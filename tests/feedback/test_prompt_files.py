@@ -34,14 +34,14 @@ READ = [
     PromptInput(
         "talk",
         "who ran\nthe dog\nwho sat",
-        {"question": "who sat", "passages": (), "references": ("the cat",)},
+        {"question": "who sat", "references": ("the cat",)},
         (Message("user", "who ran"), Message("assistant", "the dog"), Message("user", "who sat")),
     ),
-    PromptInput("open", "who ran", {"question": "who ran", "passages": ()}, (Message("user", "who ran"),)),
+    PromptInput("open", "who ran", {"question": "who ran"}, (Message("user", "who ran"),)),
     PromptInput(
         "both",
         "who ran",
-        {"question": "who ran", "passages": (), "references": ("the dog", "a dog")},
+        {"question": "who ran", "references": ("the dog", "a dog")},
         (Message("user", "who ran"),),
     ),
 ]
@@ -62,6 +62,14 @@ def test_texts_and_conversations_in_json(tmp_path: Path, name: str, write: Calla
     write(tmp_path / name, ROWS)
     assert read_prompt_file(tmp_path / name) == READ
     assert PromptSource(str(tmp_path / name)).files == {"path": tmp_path / name}
+
+
+def test_passages_beside_messages_are_read_and_none_are_made_up(tmp_path: Path) -> None:
+    rows = [{"messages": talk("who ran"), "passages": given} for given in ([["Dog", "The dog ran."]], [])]
+    write_jsonl(tmp_path / "rows.jsonl", [*rows, {"messages": talk("who ran")}])
+    shown, none, unknown = (item.metadata for item in read_prompt_file(tmp_path / "rows.jsonl"))
+    assert [passage.title for passage in shown["passages"]] == ["Dog"]
+    assert none["passages"] == () and "passages" not in unknown
 
 
 def test_prompts_as_real_toxicity_prompts_has_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.launch.build import with_class_of_reward
 from finegrained_rlhf.launch.checks.nearest import nearest, suggestion
 from finegrained_rlhf.launch.command_line import hydras_words, read_command_line
 
@@ -149,3 +150,24 @@ def test_the_key_that_was_meant(unknown: str, said: str) -> None:
 
 def test_several_keys_are_as_near() -> None:
     assert nearest("lr", ["policy.lr", "value.lr", "deep.er.lr"]) == ["policy.lr", "value.lr"]
+
+
+REWARD = {"components": {"length": {"_target_": "my.WordLimit"}}, "weights": {"length": 1.0}}
+
+
+def test_a_reward_of_components_and_weights_alone_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    """What an experiment sets for components of another reward is left out, and said."""
+    paths = {name: {"path": f"models/{name}"} for name in ("relevance", "factuality")}
+    given = {**REWARD, "components": {**REWARD["components"], **paths}}
+    ppo = {"_target_": "finegrained_rlhf.training.ppo.TrainPPO", "reward": given}
+    whole = {"_target_": "finegrained_rlhf.rewards.RewardConfig", **REWARD}
+    assert with_class_of_reward(ppo)["reward"] == whole
+    assert "reward.components.relevance.path is not read" in caplog.text
+    weighed = {**given, "weights": {"length": 1.0, "relevance": 0.3, "factuality": 0.5}}
+    assert with_class_of_reward({**ppo, "reward": weighed})["reward"]["components"].keys() >= paths.keys()
+    for left in (
+        {**ppo, "reward": {**given, "_target_": "my.Reward"}},
+        {"_target_": "finegrained_rlhf.inference.Evaluate", "reward": given},
+        {"_target_": "finegrained_rlhf.training.ppo.TrainPPO", "reward": None},
+    ):
+        assert with_class_of_reward(left) == left

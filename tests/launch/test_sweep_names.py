@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from script_runs import run_script
 
-from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_overrides, point_name  # noqa: E402
+from finegrained_rlhf.launch.sweeps.points import SharedKeys, first_point, own_overrides, point_name, swept_keys
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,19 @@ def test_jobs_are_told_which_keys_are_not_swept(
     SharedKeys().on_multirun_start(config)
     keys = ",".join(f"'{key}'" for key in shared)
     assert list(config.hydra.overrides.hydra) == [f"hydra.job.config.override_dirname.exclude_keys=[{keys}]"]
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "keys"),
+    [
+        (["seed=3", "lr=[1,2]"], None, set()),
+        (["seed=3,4"], {"preset": "a,b"}, {"seed", "preset"}),
+        (["+a=range(1,3)"], None, {"a"}),
+    ],
+)
+def test_keys_of_several_values(task: list[str], params: dict[str, str] | None, keys: set[str]) -> None:
+    config = OmegaConf.create({"hydra": {"overrides": {"task": task}, "sweeper": {"params": params}}})
+    assert swept_keys(config) == keys
 
 
 def test_the_first_point() -> None:

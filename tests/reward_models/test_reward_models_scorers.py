@@ -291,6 +291,20 @@ def test_settings_and_prompts_are_checked(models: dict[str, str]) -> None:
     assert SegmentScorer(models["relevance"]).score([prompt(passages=None)], ["It is."]).values[0]
 
 
+def test_a_prompt_without_passages_is_refused_by_models_that_read_them(models: dict[str, str]) -> None:
+    """As a conversation has none; an empty list says that there are none."""
+    asked = Prompt("talk", "Who?", (5,), {"question": "Who?"})
+    for kind, make in (("factuality", SegmentScorer), ("completeness", SequenceScorer), ("relevance", SegmentScorer)):
+        scorer = make(models[kind])
+        scorer.setup()
+        scorer.check_prompts([replace(asked, metadata={"question": "Who?", "passages": ()})])
+        if kind == "relevance":
+            scorer.check_prompts([asked])
+            continue
+        with pytest.raises(DataError, match="talk, field metadata.passages: this reward model reads the passages"):
+            scorer.check_prompts([asked])
+
+
 @pytest.mark.parametrize("kind", ["factuality", "relevance", "completeness", "preference"])
 @pytest.mark.parametrize("too_long", ["truncate", "refuse"])
 def test_a_question_that_leaves_no_room_is_refused_before_the_run(

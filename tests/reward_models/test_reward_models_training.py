@@ -267,6 +267,17 @@ def test_nothing_to_train_on_is_one_clear_error(folder: Path, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+def test_labels_of_one_class_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Without one error, and with nothing but errors."""
+    text = "It is cold and wide here."
+    for errors, only in (([], "no error"), ([(text, "Irrelevant")], "an error")):
+        write_feedback(tmp_path / "alike.json", [record(text, errors, name=f"r{i}") for i in range(12)])
+        one = replace(job(folder, tmp_path / "run", "relevance"), data=str(tmp_path / "alike.json"))
+        with pytest.raises(DataError, match=rf"alike\.json: every relevance label .* is '{only}': with one class"):
+            one.run()
+        assert not (tmp_path / "run").exists()
+
+
 def test_training_without_a_labelled_validation_example_exports_the_last(folder: Path, tmp_path: Path) -> None:
     write_feedback(tmp_path / "ties.json", [record("It is cold.", preferences=(0,) * 6)])
     one = job(folder, tmp_path / "run", "preference", steps=3, validation_data=str(tmp_path / "ties.json"))

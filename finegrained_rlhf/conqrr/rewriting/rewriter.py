@@ -5,6 +5,7 @@ Knows policies and how dialogues become inputs. Does not know files or retriever
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS, rewrite_prompts
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, template_for_rewriting
+from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template, template_for_rewriting
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.inference.generator import PolicyGenerator
@@ -21,6 +22,8 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import token_ends
+
+logger = logging.getLogger(__name__)
 
 _LOWEST, _HIGHEST, _HALVINGS = -4.0, 8.0, 40
 
@@ -88,12 +91,19 @@ class QueryRewriter:
 
     @classmethod
     def load(cls, checkpoint: str, processes: Processes, config: RewritingConfig | None = None) -> QueryRewriter:
-        """The policy of a run, a checkpoint or a model directory.
+        """The policy of a run, a checkpoint or a model directory; one that was trained for something else is warned of.
 
         Raises:
             ModelError: there is no model, or it cannot be read.
         """
-        return cls(PolicyConfig(checkpoint).load(processes.device), processes, config)
+        policy = PolicyConfig(checkpoint).load(processes.device)
+        if (config is None or config.template is None) and stored_template(policy) is None:
+            logger.warning(
+                "checkpoint: %s was not trained as a query rewriter (train_conqrr.py); rewriting.template says what "
+                "stands around the dialogue in the input of another policy",
+                checkpoint,
+            )
+        return cls(policy, processes, config)
 
     def rewrite(self, examples: Sequence[RewriteExample], done: Callable[[int], object] | None = None) -> list[str]:
         """The text of a rewrite of each question. Arguments as in `write`."""

@@ -103,6 +103,11 @@ class EvaluateDetox:
         for name, scorer in self.scorers.items():
             if not isinstance(scorer, TextScorer):
                 raise ConfigError(f"scorers.{name}: {type(scorer).__name__} is no scorer of texts (score_texts)")
+        if not self.scorers and self.judge_model is None and self.oracle is None:
+            raise ConfigError(
+                "scorers: expected at least one, or a judge_model or an oracle: without them neither toxicity nor "
+                "fluency is measured (+text_scorer@scorers.NAME=OPTION adds a scorer)"
+            )
         if (self.best_of > 1) != (self.chosen_by is not None):
             raise ConfigError("best_of and chosen_by belong together: chosen_by=NAME of scorers, best_of above 1")
         if self.chosen_by is not None and self.chosen_by not in self.scorers:

@@ -165,7 +165,7 @@ class KnowledgeFinder(Finder[DialkiModel]):
             options: `batch_size` and `group_size`.
 
         Raises:
-            ModelError: there is no DIALKI; `baselines.load_finder` opens BERTQA as well.
+            ModelError: there is no DIALKI; `dialki.training.systems.load_finder` opens BERTQA as well.
         """
         return KnowledgeFinder(load_dialki(path), processes, **options)
 

@@ -103,7 +103,7 @@ def _on_hub(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[tuple[st
     """Dotted keys and values that have the form of a Hub name, where the class takes one; with what they name."""
     for name, value, where, holder in texts(config, key):
         kind = _HUB_KEYS.get(annotation(holder, name))
-        found = named_on_hub(holder, name, value) if kind is not None else None
+        found = named_on_hub(holder, name, value) if kind is not None and not _exists(where, value) else None
         if found is not None and found[0] == kind:
             yield (where, value), found
 

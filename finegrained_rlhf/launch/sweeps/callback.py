@@ -35,12 +35,20 @@ from finegrained_rlhf.launch.checks.paths import check_writable
 from finegrained_rlhf.launch.steps import checked, expanded
 from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
-from finegrained_rlhf.launch.sweeps.points import first_point, point_name, swept_overrides, use_own_directory
+from finegrained_rlhf.launch.sweeps.points import (
+    first_point,
+    point_name,
+    swept_keys,
+    swept_overrides,
+    use_own_directory,
+)
 from finegrained_rlhf.launch.sweeps.settings import SweepSettings
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
 STARTED = "started.json"
 """In the sweep's directory: which start its points belong to."""
+_OTHER_MODES = set("--multirun -m --run -r --cfg -c --info -i --shell-completion -sc --hydra-help --version".split())
+"""Options that say themselves what is to be done with the configuration."""
 _LINES = 5
 """Of a failed point's log, on the console."""
 
@@ -54,6 +62,8 @@ class SweepCallback(Callback):
             root = _root(config)
             RunDirectory(root).refuse_run("the sweep")
             _check_first(compose(config.hydra.job.config_name, overrides=first_point(config)), root)
+            if not swept_keys(config):
+                print("no key has several values (KEY=A,B): the sweep has one point", flush=True)
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
                 print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
@@ -164,7 +174,7 @@ def _root(config: DictConfig) -> Path:
 
 def as_multirun(arguments: Sequence[str]) -> list[str]:
     """The command line with `--multirun`, as the configuration has it: no mistake is then taken for its lack."""
-    return list(arguments) if any(word.startswith("-") for word in arguments) else [*arguments, "--multirun"]
+    return list(arguments) if _OTHER_MODES & set(arguments) else [*arguments, "--multirun"]
 
 
 def _command() -> str:

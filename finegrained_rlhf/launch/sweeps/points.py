@@ -80,14 +80,20 @@ def first_point(config: DictConfig) -> list[str]:
     return list(first.values())
 
 
+def swept_keys(config: DictConfig) -> set[str]:
+    """The keys and groups to which the command line or the configuration of a multirun gives several values."""
+    overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+    declared = OmegaConf.select(config, "hydra.sweeper.params") or {}
+    return {override.key_or_group for override in overrides if override.is_sweep_override()} | set(declared)
+
+
 class SharedKeys(Callback):
     """Tells every job of a multirun which keys are not swept, by Hydra's own setting for names of directories."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Find the keys of the command line that have one value, and hand them to the jobs."""
         overrides = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
-        declared = OmegaConf.select(config, "hydra.sweeper.params") or {}
-        swept = {override.key_or_group for override in overrides if override.is_sweep_override()} | set(declared)
+        swept = swept_keys(config)
         shared = {override.key_or_group for override in overrides} - swept
         if swept:
             keys = ",".join(f"'{key}'" for key in sorted(shared | {"output_dir"}))

@@ -15,6 +15,7 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
+from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
 from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
 from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
@@ -98,7 +99,7 @@ def make_tiny_models(
         "bert": (build_bert(of_dialogues, bert, seed), of_dialogues),
     }
     for name, (model, its_tokenizer) in built.items():
-        with atomic_directory(output_dir / name) as directory:
+        with atomic_directory(output_dir / name) as directory, quiet_transformers():
             model.save_pretrained(directory)
             its_tokenizer.save_pretrained(directory)
     return {name: output_dir / name for name in built}

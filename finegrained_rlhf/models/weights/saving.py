@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.models.lora import adapter_weights, merged_state
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.sharding.shards import is_shard, whole
 from finegrained_rlhf.text.chat import record_prompt
 
@@ -98,7 +99,12 @@ def pretrained_to_save(model: Any, state: Mapping[str, Tensor]) -> Write:
         shell: Any = type(model)(copy.deepcopy(model.config))
     shell.load_state_dict(dict(state), assign=True)
     shell.generation_config = copy.deepcopy(model.generation_config)
-    return lambda directory: shell.save_pretrained(directory)
+
+    def write(directory: Path) -> None:
+        with quiet_transformers():
+            shell.save_pretrained(directory)
+
+    return write
 
 
 def module_to_save(module: nn.Module, file: str, main: bool = True) -> Write:

@@ -38,7 +38,7 @@ class Measure:
         first: at the first validation; None where it was not measured.
         after: at the validation of the exported policy.
         better: `up`, `down`, or None where neither is better by itself.
-        noise: a change up to this may be chance (`report.noise`); None where nothing is known of the spread.
+        noise: a change up to this may be chance (`report.runs.noise`); None where nothing is known of the spread.
     """
 
     name: str

@@ -123,7 +123,7 @@ def trained_rows(
 ) -> Iterator[TrainedRows]:
     """The rows of each prompt, put together with those of prompts that have equally many.
 
-    Equal numbers let a prompt's work be shared among its rows (`models.t5.rows_are_shared`).
+    Equal numbers let a prompt's work be shared among its rows (`models.families.t5.rows_are_shared`).
 
     Args:
         rows: of each prompt, by a number that stands for it; prompts without rows are left out.
