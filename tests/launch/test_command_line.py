@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.build import with_class_of_reward
+from finegrained_rlhf.launch.checks.help import explained
 from finegrained_rlhf.launch.checks.nearest import nearest, suggestion
 from finegrained_rlhf.launch.command_line import hydras_words, read_command_line
 
@@ -171,3 +173,12 @@ def test_a_reward_of_components_and_weights_alone_is_one(caplog: pytest.LogCaptu
         {"_target_": "finegrained_rlhf.training.ppo.TrainPPO", "reward": None},
     ):
         assert with_class_of_reward(left) == left
+
+
+def test_help_reads_what_the_run_reads(tmp_path: Path) -> None:
+    (tmp_path / "my conf/taxonomy").mkdir(parents=True)
+    text = "_target_: finegrained_rlhf.feedback.Taxonomy\nname: support\ncategories: {}\n"
+    (tmp_path / "my conf/taxonomy/support_mails.yaml").write_text(text, encoding="utf-8")
+    line = read_command_line(["--config-dir", str(tmp_path / "my conf"), "taxonomy=support_mails", "data=ä", "--help"])
+    shown = explained("inspect_feedback", line)
+    assert "taxonomy.name: support" in shown and "qa_feedback, ragtruth, support_mails" in shown and "data: ä" in shown
