@@ -81,9 +81,7 @@ def _explain_yaml(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:  # a letter that YAML does not allow
         return f"file {getattr(error, 'name', '?')}: not valid YAML ({getattr(error, 'reason', error)})"
-    return (
-        f"file {mark.name}, line {mark.line + 1}: not valid YAML ({getattr(error, 'problem', None) or error.context})"
-    )
+    return f"file {mark.name}, line {mark.line + 1}: not valid YAML ({getattr(error, 'problem', None) or getattr(error, 'context', error)})"
 
 
 def _not_utf_8(line: CommandLine) -> str:
