@@ -81,7 +81,8 @@ def _explain_yaml(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:  # a letter that YAML does not allow
         return f"file {getattr(error, 'name', '?')}: not valid YAML ({getattr(error, 'reason', error)})"
-    return f"file {mark.name}, line {mark.line + 1}: not valid YAML ({getattr(error, 'problem', None) or getattr(error, 'context', error)})"
+    problem = getattr(error, "problem", None) or getattr(error, "context", error)
+    return f"file {mark.name}, line {mark.line + 1}: not valid YAML ({problem})"
 
 
 def _not_utf_8(line: CommandLine) -> str:
