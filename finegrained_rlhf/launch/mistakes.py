@@ -43,7 +43,7 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
     if isinstance(error, ValueError) and "Config group override must be" in str(error):
         return _not_an_option(command, line)
     if isinstance(error, GrammarParseError) or isinstance(error.__cause__, GrammarParseError):
-        return f"an interpolation cannot be read: {str(error).splitlines()[0]}"
+        return f"an interpolation cannot be read: {(str(error) or str(error.__cause__)).splitlines()[0]}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := re.search(r"You must specify '([^']+)'.*Available options: (.*)", " ".join(lines)):
         return f"give {match.group(1)}=…; expected one of {', '.join(match.group(2).split())}"
