@@ -81,6 +81,11 @@ class Sample:
         """Responses a prompt."""
         return self.n
 
+    @property
+    def plain(self) -> bool:
+        """Whether tokens are drawn from the softmax of the logits as they are."""
+        return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0
+
 
 Decoding = Greedy | Sample
 

@@ -111,8 +111,11 @@ def compare_returns(
 
     The place of token t in response i is, with `segment`, the number of segments that ended before t: the baseline is
     the mean of what the responses earned from their segment of that number on, 0 for those that had fewer. With
-    `share` it is t/|y_i|: another response of length |y_j| counts with its token ⌊t·|y_j| / |y_i|⌋. Neither depends on
-    what is written from t on, so that leaving the response itself out gives an unbiased baseline.
+    `share` it is t/|y_i|: another response of length |y_j| counts with its token ⌊t·|y_j| / |y_i|⌋.
+
+    Leaving the response itself out gives an unbiased baseline with `segment`, as far as the tokens before t decide which
+    segments ended before t. With `share` it is not quite unbiased: |y_i| depends on whether token t ends the response.
+    Nor are Σ_{t'≥t} r_{t'} all that token t decides, where it settles how a segment before it ended or was paid.
 
     Args:
         rewards: fp [R, T]; with `segment` zero where no segment ends.

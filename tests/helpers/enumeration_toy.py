@@ -1,4 +1,4 @@
-"""A policy whose responses can all be enumerated."""
+"""Policies whose responses can all be enumerated: a T5 of five tokens, and a table of logits."""
 
 from __future__ import annotations
 
@@ -43,3 +43,31 @@ def padded(responses: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
     ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in responses])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in responses])
     return ids, mask
+
+
+class TablePolicy:
+    """Three tokens, 0, 1 and the end of sequence 2: logits by place and by the token before.
+
+    Attributes:
+        logits: fp64 [longest, 3, 4]; the last column is of the first place, which has no token before it.
+        responses: all that can be drawn: up to the end of sequence, or `longest` tokens.
+    """
+
+    end = 2
+
+    def __init__(self, longest: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.logits = torch.randn(longest, 3, 4, generator=generator, dtype=torch.float64)
+        self.responses = self._all(longest)
+
+    def _all(self, longest: int, begun: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+        if begun and (begun[-1] == self.end or len(begun) == longest):
+            return [begun]
+        return [whole for token in range(3) for whole in self._all(longest, (*begun, token))]
+
+    def logprobs(self, response: tuple[int, ...], logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """fp64 [T], of each token of a response under the softmax of `logits`, divided by the temperature."""
+        before = (3, *response[:-1])
+        rows = torch.stack([logits[place, :, token] for place, token in enumerate(before)])
+        chosen = torch.tensor(response)
+        return (rows / temperature).log_softmax(dim=1)[torch.arange(len(response)), chosen]

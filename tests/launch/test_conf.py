@@ -435,6 +435,38 @@ def test_algorithms_take_what_their_grid_chose() -> None:
     assert {name: {"lr": run["optimizer.lr"], "beta": run["ppo.kl.beta"]} for name, run in runs.items()} == chosen
 
 
+SCORING = ("rollout.temperature", "rollout.top_k", "rollout.top_p", "ppo.score_sampling_distribution", "ppo.kl.limit")
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gdpo", "reinforce"])
+def test_presets_without_a_value_model_score_what_they_sample_and_do_not_stop_early(name: str) -> None:
+    preset = flat(resolved(compose("train_ppo", overrides=[f"algorithm={name}", *NEEDED["train_ppo"]])))
+    assert [preset[key] for key in SCORING] == [1.0, 0, 1.0, True, None]
+    given = ["experiment=qa_feedback/fine_grained", f"algorithm={name}", "rollout.top_p=0.9"]
+    experiment = flat(resolved(compose("train_ppo", overrides=given)))
+    assert [experiment[key] for key in SCORING] == [0.7, 20, 0.9, True, None]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "runs", "drawn"),
+    [
+        ("factworld/algorithms", 9, [0.7, 20, 1.0]),
+        ("factworld/algorithms_grid", 54, [0.7, 20, 1.0]),
+        ("detox/tone_world", 5, [1.0, 0, 0.9]),
+        ("detox/smollm2", 3, [1.0, 0, 0.9]),
+        ("personalization/style_training", 5, [1.0, 0, 1.0]),
+    ],
+)
+def test_committed_tables_of_several_algorithms_keep_what_they_were_made_with(
+    pipeline: str, runs: int, drawn: list[float]
+) -> None:
+    """The presets of groups took PPO's sampling, its plain softmax and its early stop when the tables were made."""
+    steps = ppo_steps(pipeline)
+    assert len(steps) == runs
+    for step in steps.values():
+        assert [step[key] for key in SCORING] == [*drawn, False, 10.0]
+
+
 def test_a_step_of_a_pipeline_waits_for_what_reward_model_training_writes_last() -> None:
     steps = yaml.safe_load((CONF / "pipeline/factworld/models.yaml").read_text(encoding="utf-8"))["steps"]
     assert Path(steps["reward_models"]["unless"]).name == RunDirectory("run").trust.name

@@ -93,7 +93,7 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
     validation = min(-(-len(data.validation) // number), sampling.prompts_per_step * batch.samples // number // drawn)
     at_once = sampling.prompts_per_batch
     scored: Literal["plain", "top_k", "top_p"] = "plain"
-    if job.ppo.score_sampling_distribution:
+    if job.ppo.score_sampling_distribution and not sampling.decoding().plain:
         scored = "top_p" if sampling.top_p < 1 else "top_k"
     head = value if isinstance(value, SharedTrunkValueModel) else None
     trunk = policy if head is None else nn.ModuleList([policy, head])

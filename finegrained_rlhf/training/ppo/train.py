@@ -153,8 +153,9 @@ class TrainPPO(TrainingRun[PPOTrainer]):
     def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
         """Load data, models and scorers."""
         policy = self.policy.load(processes.loading_device)
-        if self.ppo.score_sampling_distribution:
-            policy.scored = self.rollout.decoding()
+        decoding = self.rollout.decoding()
+        if self.ppo.score_sampling_distribution and not decoding.plain:
+            policy.scored = decoding
         engine = make_engine(policy, self.rollout.engine)
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)
@@ -175,7 +176,7 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             seed=self.seed,
             samples=samples,
             algorithm=self.algorithm,
-            validation=Greedy() if self.validation_decoding == "greedy" else self.rollout.decoding(),
+            validation=Greedy() if self.validation_decoding == "greedy" else decoding,
         )
 
     def read_data(self, policy: Policy) -> PPOData:
