@@ -23,7 +23,7 @@ from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
-from finegrained_rlhf.models.families.packed import causal_states
+from finegrained_rlhf.models.families.packed import causal_states, pass_tokens
 from finegrained_rlhf.models.families.pieces import encode_in_pieces
 from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
 from finegrained_rlhf.runtime.sharding.shards import computed
@@ -50,6 +50,11 @@ class PromptMemory:
     def longest(self) -> int:
         """Tokens of the longest prompt."""
         return max((len(prompt.input_ids) for prompt in self.prompts), default=0)
+
+
+def encoded_once(counts: Sequence[int], prompt_tokens: int, response_tokens: int) -> int:
+    """Tokens of prompts that are read once each, with so many responses, padding included."""
+    return len(counts) * prompt_tokens + sum(counts) * response_tokens
 
 
 class Policy(nn.Module, ABC):
@@ -147,6 +152,16 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> Tensor | None:
         """Encoder output [P, L, D], or None."""
+
+    def pass_tokens(self, counts: Sequence[int], prompt_tokens: int, response_tokens: int) -> int:
+        """Tokens that a pass over a micro-batch computes, padding included.
+
+        Args:
+            counts: responses to each of the P prompts.
+            prompt_tokens: of the longest prompt.
+            response_tokens: of the longest response.
+        """
+        return encoded_once(counts, prompt_tokens, response_tokens)
 
     @abstractmethod
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
@@ -284,6 +299,11 @@ class CausalPolicy(Policy):
 
     def _encode(self, prompts: Sequence[Prompt], ids: Tensor, mask: Tensor) -> None:
         return None
+
+    def pass_tokens(self, counts: Sequence[int], prompt_tokens: int, response_tokens: int) -> int:
+        """See `Policy.pass_tokens`: a prompt counts once for each row that it is computed in."""
+        backbone, device = self.model.base_model, self.device.type
+        return pass_tokens(backbone, device, counts, prompt_tokens, response_tokens)
 
     def hidden(self, memory: PromptMemory, prompt_index: Tensor, response_ids: Tensor) -> Tensor:
         """States [R, T, D]; see `Policy.hidden`."""

@@ -14,12 +14,17 @@ from torch import Tensor
 
 from finegrained_rlhf.core.batching import batch_overhead, length_groups
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.policy import encoded_once
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.processes import Processes
 
 _ALIGNED = {"cuda": 8}
 """Micro-batches are cut to a multiple of so many tokens, where the rollout is that long: fused attention copies masks
 of other lengths."""
+
+
+PassTokens = Callable[[Sequence[int], int, int], int]
+"""Of responses to each prompt, tokens of the longest prompt and of the longest response: the tokens of a pass."""
 
 
 class ResponseRows(Protocol):
@@ -68,7 +73,9 @@ class MicroBatch:
         return tensor[self.rows][:, : self.ids.shape[1]]
 
 
-def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None) -> list[MicroBatch]:
+def micro_batches(
+    rollout: ResponseRows, prompts: int, tokens: int | None = None, count: PassTokens = encoded_once
+) -> list[MicroBatch]:
     """Cut a rollout into groups of prompts of similar lengths.
 
     Args:
@@ -76,6 +83,7 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
         prompts: at most so many prompts a group.
         tokens: at most so many tokens a group, prompts and responses with their padding; one prompt alone may have
             more. None sets no limit.
+        count: the tokens of a group, as a policy computes it (`Policy.pass_tokens`).
     """
     widths = [1] * len(rollout.prompts)
     rows: list[list[int]] = [[] for _ in rollout.prompts]
@@ -85,7 +93,7 @@ def micro_batches(rollout: ResponseRows, prompts: int, tokens: int | None = None
         rows[owner].append(row)
         widths[owner] = max(widths[owner], length)
     lengths = [len(prompt.input_ids) for prompt in rollout.prompts]
-    cost = _Cost(lengths, widths, [len(mine) for mine in rows])
+    cost = _Cost(lengths, widths, [len(mine) for mine in rows], count)
     # Neighbours in length of prompt or in length of response, whichever gives fewer groups or less padding.
     orders = (sorted(range(len(rows)), key=key) for key in (lambda i: (lengths[i], i), lambda i: (widths[i], i)))
     cuts = [_cut(order, cost, prompts, tokens) for order in orders]
@@ -123,10 +131,11 @@ class _Cost:
     lengths: Sequence[int]
     widths: Sequence[int]
     rows: Sequence[int]
+    count: PassTokens
 
     def __call__(self, group: Sequence[int]) -> int:
-        responses = sum(self.rows[i] for i in group) * max(self.widths[i] for i in group)
-        return len(group) * max(self.lengths[i] for i in group) + responses
+        longest, widest = max(self.lengths[i] for i in group), max(self.widths[i] for i in group)
+        return self.count([self.rows[i] for i in group], longest, widest)
 
 
 def _cut(order: Sequence[int], cost: _Cost, prompts: int, tokens: int | None) -> list[list[int]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.integrations import flex_attention as transformers_flex
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
+from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.families import packed
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import FLEX_OR_SDPA, PackedRows, pack_rows, visible_columns
@@ -22,7 +23,14 @@ from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 
 PACKED = tuple(family for family in FAMILIES if CAUSAL_FAMILIES[family].packed)
+PASS_COST = packed.pass_cost
 Result = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs wherever that saves a token, as with FlexAttention: these models are too small for a mask to be worth it."""
+    monkeypatch.setattr(packed, "pass_cost", lambda *of: packed.PassCost())
 
 
 @pytest.fixture
@@ -161,13 +169,58 @@ def test_dropout_and_single_rows_go_the_plain_way() -> None:
 
 
 def test_rows_by_hand() -> None:
-    assert pack_rows([0, 0, 1, 1], 2, 10, 5) == PackedRows(2, 2, [0, 1, 2, 3])
+    assert pack_rows([0, 0, 1, 1], 2, 10, 5) == PackedRows([0, 1], 2, [0, 1, 2, 3])
     assert pack_rows([0, 0, 1, 1], 2, 10, 5).in_order
-    assert pack_rows([1, 0, 1, 1], 2, 10, 5) == PackedRows(2, 3, [3, 0, 4, 5])  # 2 · (10 + 3 · 4) < 4 · 15
+    assert pack_rows([1, 0, 1, 1], 2, 10, 5) == PackedRows([0, 1], 3, [3, 0, 4, 5])  # 2 · (10 + 3 · 4) < 4 · 15
     assert not pack_rows([1, 0, 1, 1], 2, 10, 5).in_order
     assert pack_rows([0, 1], 2, 10, 5) is None  # nothing to share
     assert pack_rows([0, 0, 1, 2, 3], 4, 1, 9) is None  # 4 · (1 + 2 · 8) > 5 · 10: empty slots would cost more
     assert pack_rows([], 0, 0, 0) is None
+
+
+def test_how_many_share_a_row_by_hand() -> None:
+    """Two prompts of 4 tokens with four responses of 3 each: in a row all, two or one; a column 10, a pair 1."""
+    counts, cost = [4, 4], packed.PassCost(10.0, 1.0)
+    assert cost.packed(2, 12) == 2 * 12 * (10 + 12) == 528
+    assert cost.packed(4, 8) == 4 * 8 * (10 + 8) == 576
+    assert cost.plain(8, 7) == 8 * 7 * (10 + 7) == 952
+    assert packed.packed_slots(counts, 4, 3, cost) == 4
+    wide = packed.PassCost(2.0, 1.0)  # 2 · 12 · 14 = 336, 4 · 8 · 10 = 320, and 8 · 7 · 9 = 504
+    assert packed.packed_slots(counts, 4, 3, wide) == 2
+    assert pack_rows([0, 1, 0, 1, 0, 1, 0, 1], 2, 4, 3, wide) == PackedRows([0, 0, 1, 1], 2, [0, 4, 1, 5, 2, 6, 3, 7])
+    assert pack_rows([0] * 4 + [1] * 3, 2, 4, 3, wide) == PackedRows([0, 0, 1, 1], 2, [0, 1, 2, 3, 4, 5, 6])
+    assert packed.packed_slots([3, 1], 4, 3, packed.PassCost(0.0, 1.0, causal_skips=True)) is None
+    assert packed.columns_of(counts, 4, 3, 2) == 4 * 10 and packed.columns_of(counts, 4, 3, None) == 8 * 7
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_short_prompts_with_many_responses_share_rows_only_as_far_as_it_pays(
+    family: str, plainly: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 responses of 24 tokens behind 8: not all in one row of 376 columns; and the function is the same for any."""
+    monkeypatch.setattr(packed, "pass_cost", PASS_COST)
+    ours = family_policy(family)
+    asked, ids = [Prompt("p", "", (5, 6, 7, 8) * 2)], torch.arange(16 * 24).reshape(16, 24) % 20 + 3
+    places, mask = torch.zeros(16, dtype=torch.long), torch.ones_like(ids)
+    shapes = lengths_read(ours.model.base_model)
+
+    def result() -> tuple[Tensor, Tensor]:
+        found = ours.logprobs(ours.encode(asked), places, ids, mask).logprobs
+        (found**2).mean().backward()
+        embeddings = ours.model.get_input_embeddings().weight
+        gradient, embeddings.grad = embeddings.grad, None
+        ours.zero_grad()
+        return found.detach(), gradient
+
+    plain = plainly(result)
+    chosen = result()
+    assert shapes == [(16, 32), (16, 32)] and ours.pass_tokens([16], 8, 24) == 16 * 32
+    for share, columns in ((packed.PassCost(1.0), 376), (packed.PassCost(40.0, 1.0), 8 + 2 * 23)):
+        monkeypatch.setattr(packed, "pass_cost", lambda *of, share=share: share)
+        for one, other in zip(result(), plain, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        assert shapes[-1] == (1 if columns == 376 else 8, columns)
+    torch.testing.assert_close(chosen[0], plain[0], atol=0, rtol=0)
 
 
 def test_what_a_column_sees_by_hand() -> None:

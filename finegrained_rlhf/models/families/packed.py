@@ -5,22 +5,26 @@ prompt's last one. The model's own backbone runs, under a mask of ours: `scaled_
 [P, 1, S, S], and on CUDA FlexAttention, which skips the blocks that nobody sees. P rows of S = L + N·(T − 1) columns
 stand for P·N rows of L + T.
 
+A mask hides pairs of columns but does not save them: S² of them are computed. So where no FlexAttention serves, as many
+responses share a row as are cheapest by a count of multiplications (`PassCost`): all, a few, or each its own.
+
 Knows how transformers takes prepared masks. Knows no head, no value and no loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.flex_attention import BlockMask, flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.records import on_device
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_columns, position_rows
@@ -56,7 +60,8 @@ def causal_states(
     """
     if takes_packed(backbone):
         prompts, width = prompt_ids.shape
-        rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1])
+        cost = pass_cost(backbone, backbone.config, prompt_ids.device.type)
+        rows = pack_rows(prompt_index.tolist(), prompts, width, response_ids.shape[1], cost)
         if rows is not None:
             return packed_states(backbone, prompt_ids, prompt_mask, rows, response_ids, pad)
     check_columns(backbone.config, prompt_ids.shape[1] + response_ids.shape[1])
@@ -73,44 +78,135 @@ def causal_states(
 
 
 @dataclass(frozen=True)
+class PassCost:
+    """Multiply-adds of one layer, forward, as far as they depend on how rows are packed.
+
+    Attributes:
+        column: of a token: its products with the layer's weights.
+        pair: of a query with a key, in all heads, where all S² pairs of a row are computed; 0 where a kernel skips those
+            that the mask hides.
+        causal_skips: whether rows without a mask of ours are spared the pairs that look ahead.
+    """
+
+    column: float = 1.0
+    pair: float = 0.0
+    causal_skips: bool = False
+
+    def packed(self, rows: int, columns: int) -> float:
+        """Of rows under a mask of ours."""
+        return rows * columns * (self.column + columns * self.pair)
+
+    def plain(self, rows: int, columns: int) -> float:
+        """Of rows under the model's own causal mask."""
+        return rows * columns * (self.column + columns * self.pair * (0.5 if self.causal_skips else 1.0))
+
+
+_SCORE = {"sdpa": 16.0, "eager": 256.0}
+"""What a score costs a head beside its products with query and value, in multiply-adds: the softmax in a kernel, and
+written out as tensors (with a soft cap in Gemma 2). As a pass on the CPU took; on a GPU it would be more, not less."""
+_WORTH = 0.9
+"""Rows are packed where they then cost at most so much of what they cost one by one."""
+
+
+def pass_cost(module: nn.Module, config: Any, device: str) -> PassCost:
+    """What packing changes for a decoder-only model on a device.
+
+    Args:
+        module: the backbone, or a model around it.
+        config: of the backbone.
+        device: the type of the device: `cpu` or `cuda`.
+    """
+    backbone = next(part for part in module.modules() if isinstance(part, PreTrainedModel))
+    layer = next(part for part in backbone.modules() if isinstance(part, GradientCheckpointingLayer))
+    column = float(sum(parameter.numel() for parameter in layer.parameters()))
+    if takes_flex(backbone, config, device):
+        return PassCost(column)
+    heads: int = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    eager = config._attn_implementation == "eager"
+    return PassCost(column, heads * (2.0 * width + _SCORE["eager" if eager else "sdpa"]), causal_skips=not eager)
+
+
+@dataclass(frozen=True)
 class PackedRows:
     """Where each response lies in a packed batch.
 
     Attributes:
-        prompts: P.
-        slots: N, responses behind each prompt; a prompt with fewer has empty slots.
-        places: for each of the R rows, prompt · N + slot.
+        owners: the prompt of each of the packed rows; a prompt may have several.
+        slots: responses behind the prompt of a row, at most; the last row of a prompt may have empty slots.
+        places: for each of the R responses, packed row · slots + slot.
     """
 
-    prompts: int
+    owners: list[int]
     slots: int
     places: list[int]
 
     @property
     def in_order(self) -> bool:
-        """Whether the rows fill the slots one after the other."""
-        return self.places == list(range(self.prompts * self.slots))
+        """Whether the responses fill the slots one after the other."""
+        return self.places == list(range(len(self.owners) * self.slots))
 
 
-def pack_rows(owners: list[int], prompts: int, prompt_tokens: int, response_tokens: int) -> PackedRows | None:
-    """The packing of rows, in whatever order they come; None where it would not save a token.
+def packed_slots(counts: Sequence[int], prompt_tokens: int, response_tokens: int, cost: PassCost) -> int | None:
+    """How many responses share a row, so that a batch costs least; None where each has its own.
+
+    Args:
+        counts: responses to each of the P prompts.
+        prompt_tokens: L, the longest prompt.
+        response_tokens: T, the longest response.
+        cost: of a pass.
+    """
+    best, least = None, cost.plain(sum(counts), prompt_tokens + response_tokens)
+    if cost.pair:
+        least *= _WORTH
+    for slots in range(max(counts, default=0), 1, -1):
+        rows = sum(-(-count // slots) for count in counts)
+        packed = cost.packed(rows, prompt_tokens + slots * (response_tokens - 1))
+        if response_tokens and packed < least:
+            best, least = slots, packed
+    return best
+
+
+def pack_rows(
+    owners: list[int], prompts: int, prompt_tokens: int, response_tokens: int, cost: PassCost | None = None
+) -> PackedRows | None:
+    """The packing of rows, in whatever order they come; None where it would save nothing.
 
     Args:
         owners: the prompt of each of the R rows.
         prompts: P.
         prompt_tokens: L, the longest prompt.
         response_tokens: T, the longest response.
+        cost: of a pass; None counts columns alone.
     """
-    taken = [0] * prompts
-    slots = []
+    counts = [0] * prompts
     for owner in owners:
-        slots.append(taken[owner])
-        taken[owner] += 1
-    most = max(taken, default=0)
-    packed = prompts * (prompt_tokens + most * (response_tokens - 1))
-    if most < 2 or response_tokens < 1 or packed >= len(owners) * (prompt_tokens + response_tokens):
+        counts[owner] += 1
+    slots = packed_slots(counts, prompt_tokens, response_tokens, cost or PassCost())
+    if slots is None:
         return None
-    return PackedRows(prompts, most, [owner * most + slot for owner, slot in zip(owners, slots, strict=True)])
+    rows = [-(-count // slots) for count in counts]
+    first = [sum(rows[:prompt]) * slots for prompt in range(prompts)]
+    places, taken = [], [0] * prompts
+    for owner in owners:
+        places.append(first[owner] + taken[owner])
+        taken[owner] += 1
+    return PackedRows([prompt for prompt, count in enumerate(rows) for _ in range(count)], slots, places)
+
+
+def pass_tokens(backbone: Any, device: str, counts: Sequence[int], prompt_tokens: int, response_tokens: int) -> int:
+    """Columns that a pass over prompts with so many responses each computes, padding included."""
+    slots = None
+    if takes_packed(backbone):
+        slots = packed_slots(counts, prompt_tokens, response_tokens, pass_cost(backbone, backbone.config, device))
+    return columns_of(counts, prompt_tokens, response_tokens, slots)
+
+
+def columns_of(counts: Sequence[int], prompt_tokens: int, response_tokens: int, slots: int | None) -> int:
+    """Columns of rows that `slots` responses share; None: each response has its own."""
+    if slots is None:
+        return sum(counts) * (prompt_tokens + response_tokens)
+    return sum(-(-count // slots) for count in counts) * (prompt_tokens + slots * response_tokens)
 
 
 def takes_packed(backbone: Any) -> bool:
@@ -126,7 +222,7 @@ def takes_packed(backbone: Any) -> bool:
 def packed_states(
     backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, rows: PackedRows, response_ids: Tensor, pad: int
 ) -> Tensor:
-    """Hidden states [R, T, D] that predict each response token, every prompt computed once.
+    """Hidden states [R, T, D] that predict each response token, every prompt computed once for each of its packed rows.
 
     Args:
         backbone: the causal model without its head.
@@ -136,6 +232,9 @@ def packed_states(
         response_ids: int64 [R, T], right-padded. The last column is predicted, never read.
         pad: id of the padding token.
     """
+    if rows.owners != list(range(len(prompt_ids))):
+        owners = on_device(torch.tensor(rows.owners), prompt_ids.device)
+        prompt_ids, prompt_mask = prompt_ids[owners], prompt_mask[owners]
     (prompts, length), slots, device = prompt_ids.shape, rows.slots, prompt_ids.device
     read = response_ids.shape[1] - 1
     places = None if rows.in_order else on_device(torch.tensor(rows.places), device)
@@ -222,6 +321,12 @@ def _added(visible: Visible, real: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)
 
 
+def takes_flex(backbone: Any, config: Any, device: str) -> bool:
+    """Whether FlexAttention skips what nobody sees, on this type of device."""
+    ours = config._attn_implementation == FLEX_OR_SDPA
+    return device == "cuda" and (ours or (config._attn_implementation == "sdpa" and backbone._supports_flex_attn))
+
+
 def _prefer_flex(backbone: Any, device: torch.device) -> None:
     """On CUDA let a backbone of ordinary attention take FlexAttention's masks too; the only place where it is chosen.
 
@@ -229,9 +334,8 @@ def _prefer_flex(backbone: Any, device: torch.device) -> None:
     mask is SDPA as before. GPT-2 and GPT-Neo have no FlexAttention in transformers, Gemma 2 no SDPA to go back to; they
     keep their own attention, under the whole mask.
     """
-    config = backbone.config
-    if device.type == "cuda" and config._attn_implementation == "sdpa" and backbone._supports_flex_attn:
-        config._attn_implementation = FLEX_OR_SDPA
+    if takes_flex(backbone, backbone.config, device.type):
+        backbone.config._attn_implementation = FLEX_OR_SDPA
 
 
 def flex_or_sdpa(

@@ -152,7 +152,8 @@ def start(case: Case) -> Iterator[Finding]:
     assert case.trainer is not None and case.rollout is not None
     trainer, processes = case.trainer, case.processes
     ppo = trainer.config
-    batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens)
+    counted = trainer.models.policy.pass_tokens
+    batches = micro_batches(case.rollout, ppo.micro_batch_prompts, ppo.micro_batch_tokens, counted)
     scored = RolloutScorer(trainer.models, processes, trainer.rollout_config.logprobs).score(case.rollout, batches)
     allowed = trainer.tolerance(scored.rollout)
     kl, ratio = largest_kl(scored.rollout, scored.reference), 0.0

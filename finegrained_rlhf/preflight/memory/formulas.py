@@ -225,12 +225,13 @@ def reading_bytes(plan: Plan, shape: ModelShape) -> int:
 def causal_bytes(plan: Plan, shape: ModelShape, prompts: int, samples: int) -> int:
     """A pass of a causal model without gradients over so many prompts with so many responses each.
 
-    R·(L + T) tokens; packed, P·S with S = L + N·T, and the mask, P·S²·b and one byte for what it is made from.
+    R·(L + T) tokens; with n responses in a row, rows of S = L + n·T, and the mask, S²·b a row and one byte for what it is
+    made from.
     """
-    length, own, b = plan.prompt_tokens, samples * plan.response_tokens, plan.value_bytes
-    if not shape.packed or samples == 1:
-        return pass_bytes(shape, prompts * (samples * length + own), b)
-    return pass_bytes(shape, prompts * (length + own), b) + prompts * (length + own) ** 2 * (b + 1)
+    length, own, b = plan.prompt_tokens, plan.response_tokens, plan.value_bytes
+    slots = shape.slots(samples, length, own)
+    columns = prompts * shape.columns(samples, length, own)
+    return pass_bytes(shape, columns, b) + (0 if slots is None else columns * (length + slots * own) * (b + 1))
 
 
 def reward_bytes(plan: Plan) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from finegrained_rlhf.models.families.packed import PassCost, columns_of, packed_slots
+from finegrained_rlhf.models.policy import encoded_once
 from finegrained_rlhf.runtime.processes import SHARDING
 
 
@@ -45,7 +47,8 @@ class ModelShape:
         feed_forward_copies: tensors of width F that exist together in a forward pass: 2, 3 with a gate, 4 where the
             activation is computed in several steps (transformers' `gelu_new`).
         vocabulary: V.
-        packed: whether the responses to a prompt are packed behind it in one row (causal models).
+        packed: whether responses to a prompt may be packed behind it in one row (causal models).
+        cost: what a pass costs by how many are.
         gated: whether a feed-forward layer has two inner projections.
         blocks: what of it lies in matrices of transformer blocks.
         largest_tensor: numbers in the largest trained tensor.
@@ -64,6 +67,7 @@ class ModelShape:
     feed_forward_copies: int
     vocabulary: int
     packed: bool = False
+    cost: PassCost = PassCost()
     gated: bool = False
     blocks: Blocks = Blocks()
     largest_tensor: int = 0
@@ -73,6 +77,15 @@ class ModelShape:
     def causal(self) -> bool:
         """True where prompt and response are one sequence."""
         return self.encoder_layers == 0
+
+    def slots(self, samples: int, prompt_tokens: int, response_tokens: int) -> int | None:
+        """Responses that share a row of a causal model's pass; None: each has its own."""
+        return packed_slots([samples], prompt_tokens, response_tokens, self.cost) if self.packed else None
+
+    def columns(self, samples: int, prompt_tokens: int, response_tokens: int) -> int:
+        """Tokens that a pass over one prompt with its responses computes."""
+        counted = [samples], prompt_tokens, response_tokens
+        return columns_of(*counted, self.slots(samples, *counted[1:])) if self.causal else encoded_once(*counted)
 
 
 @dataclass(frozen=True)
@@ -199,7 +212,8 @@ class Plan:
         most = min(self.micro_batch_prompts, self.prompts)
         if self.micro_batch_tokens is None:
             return most
-        return max(1, min(most, self.micro_batch_tokens // (self.prompt_tokens + self.samples * self.response_tokens)))
+        each = self.policy.columns(self.samples, self.prompt_tokens, self.response_tokens)
+        return max(1, min(most, self.micro_batch_tokens // each))
 
     @property
     def decoded(self) -> int:

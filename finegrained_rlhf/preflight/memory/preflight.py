@@ -97,15 +97,17 @@ def plan_of(job: TrainPPO, processes: Processes, data: PPOData | None = None, ma
         scored = "top_p" if sampling.top_p < 1 else "top_k"
     head = value if isinstance(value, SharedTrunkValueModel) else None
     trunk = policy if head is None else nn.ModuleList([policy, head])
+    cuda = machine is not None or processes.device.type == "cuda"
+    device = "cuda" if cuda else "cpu"
     return Plan(
-        policy=shape_of(trunk, policy.model.config),
+        policy=shape_of(trunk, policy.model.config, device),
         policy_activations=policy_activations(policy, job.policy, head is not None, batch, processes),
-        value=shape_of(value, value.backbone.config) if isinstance(value, SeparateValueModel) else None,
+        value=shape_of(value, value.backbone.config, device) if isinstance(value, SeparateValueModel) else None,
         value_activations=value_activations(policy, job.value, batch, processes) if own else None,
         rewards=tuple(_reward_models(job, prompts * batch.samples, longest + batch.response_tokens)),
         reference_copy=policy.adapter is None,
         bf16=processes.precision == "bf16",
-        cuda=machine is not None or processes.device.type == "cuda",
+        cuda=cuda,
         fast=_fast(job, policy),
         processes=number,
         prompts=prompts,

@@ -20,6 +20,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
+from finegrained_rlhf.models.families.packed import PassCost, pass_cost, pass_tokens
 from finegrained_rlhf.models.families.seq2seq import seq2seq_family
 from finegrained_rlhf.models.from_disk import open_adapter_config, open_generation_config
 from finegrained_rlhf.models.loading import (
@@ -124,12 +125,13 @@ def value_shell(config: ValueConfig, policy: Policy, layers: Layers | None = Non
         return SeparateValueModel(backbone, policy, heads).eval()
 
 
-def shape_of(module: nn.Module, config: Any) -> ModelShape:
+def shape_of(module: nn.Module, config: Any, device: str = "cpu") -> ModelShape:
     """Sizes of a policy's model or a value model.
 
     Args:
         module: on any device.
         config: of its language model.
+        device: the type of the device that it will run on.
     """
     causal = not config.is_encoder_decoder
     decoder = module if causal else next(m for name, m in module.named_modules() if name.split(".")[-1] == "decoder")
@@ -151,6 +153,7 @@ def shape_of(module: nn.Module, config: Any) -> ModelShape:
         feed_forward_copies=feed_forward_copies(module, config),
         vocabulary=config.vocab_size,
         packed=_packed(config),
+        cost=pass_cost(module, config, device) if _packed(config) else PassCost(),
         gated=_gated(module),
         blocks=blocks_of(module),
         largest_tensor=largest_trained(module),
@@ -232,7 +235,7 @@ def policy_activations(
 
         return _saved(modules, run, policy.model.config, processes)
 
-    return _activations(kept, policy.model.config, batch)
+    return _activations(kept, policy.model, batch, processes)
 
 
 def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, processes: Processes) -> Activations:
@@ -250,7 +253,9 @@ def value_activations(policy: Policy, config: ValueConfig, batch: ProbeBatch, pr
         memory = PromptMemory([prompt], *rows, None)
         return _saved(model, lambda: model(memory, index, ids), whole, processes)
 
-    return _activations(kept, whole, batch)
+    shell = value_shell(config, policy)
+    assert shell is not None
+    return _activations(kept, shell.backbone, batch, processes)
 
 
 def _inputs(token: int, batch: ProbeBatch, device: torch.device) -> tuple[Prompt, Tensor, Tensor]:
@@ -267,17 +272,21 @@ def _saved(module: nn.Module, run: Callable[[], object], config: Any, processes:
     return total - (2 * count(layer_parameters(module, config)) if processes.precision == "bf16" else 0)
 
 
-def _activations(kept: Callable[[Layers], int], config: Any, batch: ProbeBatch) -> Activations:
+def _activations(kept: Callable[[Layers], int], model: Any, batch: ProbeBatch, processes: Processes) -> Activations:
+    config = model.config
     one = kept(Layers(1, 1))
     encoder = kept(Layers(2, 1)) - one if config.is_encoder_decoder else 0
     decoder = kept(Layers(1, 2)) - one
     width, rows = 4 * decoder_config(config).hidden_size, batch.samples
     encoder_width = 4 * seq2seq_family(config).stacks(config).encoder.hidden_size if config.is_encoder_decoder else 0
-    causal_tokens = (1 if _packed(config) else rows) * batch.prompt_tokens
+    tokens = rows * batch.response_tokens
+    if not config.is_encoder_decoder:
+        counted = [rows], batch.prompt_tokens, batch.response_tokens
+        tokens = pass_tokens(model.base_model, processes.device.type, *counted)
     return Activations(
         outside=max(0, one - encoder - decoder),
         encoder_layer=encoder,
         decoder_layer=decoder,
         encoder_input=encoder_width * batch.prompt_tokens,
-        decoder_input=width * (rows * batch.response_tokens + (0 if config.is_encoder_decoder else causal_tokens)),
+        decoder_input=width * tokens,
     )

@@ -138,7 +138,8 @@ class PPOTrainer:
             return self.composer.score(rollout.row_prompts(), rollout.texts)
 
     def _micro_batches(self, rollout: Rollout) -> list[MicroBatch]:
-        return micro_batches(rollout, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+        config, policy = self.config, self.models.policy
+        return micro_batches(rollout, config.micro_batch_prompts, config.micro_batch_tokens, policy.pass_tokens)
 
     def _experience(self, scored: ScoredRollout, trace: RewardTrace) -> Experience:
         return make_experience(

@@ -191,10 +191,11 @@ class SelfCriticalTrainer(PolicyTrainer):
         measured = None if self.config.importance_cap is None else ImportanceMetrics(metrics)
         sums = dict.fromkeys(_LOSSES, torch.zeros((), dtype=torch.float64, device=self.policy.device))
         prompts = {number: e.prompt for number, e in enumerate(mine)}
+        limits = self.config.micro_batch_prompts, self.config.micro_batch_tokens
         batches = [
             (group, batch)
             for group in trained_rows(rows, prompts, self.policy.pad_id, self.policy.device)
-            for batch in micro_batches(group, self.config.micro_batch_prompts, self.config.micro_batch_tokens)
+            for batch in micro_batches(group, *limits, self.policy.pass_tokens)
         ]
         for group, batch in first_measured(batches):
             found = self._backward(group, batch, measured)
