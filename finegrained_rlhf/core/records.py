@@ -265,6 +265,8 @@ class Experience:
             advantages were made.
         heads: values and targets of several value heads; None where there is one or none.
         importance: weights of the policy loss where another policy drew than is trained; None weighs every token alike.
+        kl: fp32 [R, T] KL from the reference over the vocabulary at each token's state; None where nobody asked for it.
+        reference_states: float [R, T, D], the reference's states that predict each token; as `kl`.
     """
 
     rollout: Rollout
@@ -277,6 +279,8 @@ class Experience:
     shares: Mapping[str, Tensor] = field(default_factory=dict)
     heads: ValueHeads | None = None
     importance: ImportanceWeights | None = None
+    kl: Tensor | None = None
+    reference_states: Tensor | None = None
 
 
 def pad_rows(

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.models.distribution import warp_logits
 from finegrained_rlhf.models.families.heads import Head
+from finegrained_rlhf.rl.kl import kl_over_vocabulary
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,25 @@ class TokenLogprobs:
         logprobs: fp32 [R, T], 0 at padding.
         entropy: fp32 [R, T] of the distribution at each token in nats, detached, 0 at padding; all 0 where it was not
             asked for.
+        kl: fp32 [R, T] KL over the vocabulary from an `Anchor`, nats, 0 at padding; None where none was given.
     """
 
     logprobs: Tensor
     entropy: Tensor
+    kl: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A frozen policy that another is compared with over the whole vocabulary.
+
+    Attributes:
+        states: float [R, T, D], its states that predict each token; no gradient.
+        head: maps [n, D] of them to its logits [n, V].
+    """
+
+    states: Tensor
+    head: Head
 
 
 def chosen_logprobs(logits: Tensor, tokens: Tensor, scored: Sample | None = None) -> Tensor:
@@ -53,8 +69,14 @@ def _chosen(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _chunk(
-    hidden: Tensor, tokens: Tensor, head: Head, scored: Sample | None, with_entropy: bool
-) -> tuple[Tensor, Tensor]:
+    hidden: Tensor,
+    tokens: Tensor,
+    head: Head,
+    scored: Sample | None,
+    with_entropy: bool,
+    anchored: Tensor | None = None,
+    anchor_head: Head | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     logits = _scored(head(hidden), tokens, scored)
     normaliser = logits.logsumexp(dim=-1)
     entropy = torch.zeros_like(normaliser)
@@ -63,7 +85,15 @@ def _chunk(
             log_p = logits - normaliser.unsqueeze(-1)
             p = log_p.exp()
             entropy = -p.mul_(log_p.clamp_(min=torch.finfo(log_p.dtype).min)).sum(dim=-1)  # 0 · −inf is 0 here
-    return _chosen(logits, tokens) - normaliser, entropy
+    kl = torch.zeros_like(entropy)
+    if anchored is not None and anchor_head is not None:
+        with torch.no_grad():
+            reference = anchor_head(anchored).float()
+            if scored is not None:  # the same temperature, and only what this policy can draw: else the KL is infinite
+                reference = (reference / scored.temperature).masked_fill_(logits == -torch.inf, -torch.inf)
+            reference = reference.log_softmax(dim=-1)
+        kl = kl_over_vocabulary(logits - normaliser.unsqueeze(-1), reference)
+    return _chosen(logits, tokens) - normaliser, entropy, kl
 
 
 def token_logprobs(
@@ -76,6 +106,7 @@ def token_logprobs(
     entropy: bool = True,
     chunk_tokens: int = 512,
     places: Tensor | None = None,
+    anchor: Anchor | None = None,
 ) -> TokenLogprobs:
     """Log p(token | state) = logit[token] − logsumexp(logits), in fp32, over real tokens only.
 
@@ -90,25 +121,34 @@ def token_logprobs(
         chunk_tokens: how many tokens have their logits in memory at once.
         places: int64 [n], where the mask's ones are among its R·T entries; None reads the mask, which waits for the
             device.
+        anchor: also the KL over the vocabulary from this policy, at the temperature that is scored and over what the
+            scored distribution can draw; takes four more tensors of the size of a chunk's logits.
 
     Returns:
-        Log-probabilities and entropy.
+        Log-probabilities, entropy and KL.
     """
     if hidden.shape[:2] != tokens.shape or tokens.shape != mask.shape:
         raise ValueError(f"hidden {tuple(hidden.shape)}, tokens {tuple(tokens.shape)}, mask {tuple(mask.shape)} differ")
     if places is None:
         places = mask.flatten().nonzero().squeeze(1)
     states, chosen = hidden.flatten(0, 1).index_select(0, places), tokens.flatten().index_select(0, places)
-    pieces: list[tuple[Tensor, Tensor]] = []
+    anchored = None if anchor is None else anchor.states.flatten(0, 1).index_select(0, places)
+    pieces: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
-        arguments = (states[start : start + chunk_tokens], chosen[start : start + chunk_tokens], head, scored, entropy)
+        part = slice(start, start + chunk_tokens)
+        arguments = (states[part], chosen[part], head, scored, entropy)
+        if anchor is not None and anchored is not None:
+            arguments += (anchored[part], anchor.head)  # type: ignore[assignment]
         # A single chunk may keep its logits until the backward pass, which begins with it.
         if torch.is_grad_enabled() and states.requires_grad and states.shape[0] > chunk_tokens:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))
         else:
             pieces.append(_chunk(*arguments))
-    logprobs, entropies = hidden.new_zeros((2, tokens.numel()), dtype=torch.float32)
-    if pieces:
-        logprobs = logprobs.index_copy(0, places, torch.cat([piece[0] for piece in pieces]))
-        entropies = entropies.index_copy(0, places, torch.cat([piece[1] for piece in pieces]))
-    return TokenLogprobs(logprobs=logprobs.view(tokens.shape), entropy=entropies.view(tokens.shape))
+    laid_out = [_laid_out([piece[number] for piece in pieces], places, tokens) for number in range(3)]
+    return TokenLogprobs(laid_out[0], laid_out[1], None if anchor is None else laid_out[2])
+
+
+def _laid_out(pieces: list[Tensor], places: Tensor, tokens: Tensor) -> Tensor:
+    """fp32 of the shape of `tokens`, from its parts at `places`; 0 elsewhere."""
+    whole = torch.zeros(tokens.numel(), dtype=torch.float32, device=tokens.device)
+    return (whole.index_copy(0, places, torch.cat(pieces)) if pieces else whole).view(tokens.shape)

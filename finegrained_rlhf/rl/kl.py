@@ -13,8 +13,10 @@ from finegrained_rlhf.rl.checks import check_token_tensors
 
 
 def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """Log π(a_t|s_t) − log π_ref(a_t|s_t): the one-sample estimate of KL(π‖π_ref) that eq. 6.1 of the thesis uses.
+    """Log π(a_t|s_t) − log π_ref(a_t|s_t), which eq. 6.1 of the thesis takes for KL(π‖π_ref).
 
+    Its mean is that KL where the tokens were drawn from π, the distribution that is scored. Drawn from another one (as the
+    paper's PPO does: temperature 0.7 and top-k 20, scored by the plain softmax) it is no KL, and its mean may be below 0.
     It is a penalty inside the reward and carries no gradient.
 
     Args:
@@ -37,7 +39,7 @@ def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, est
 
     With d = log π − log π_ref: k1 = d,   k2 = d² / 2,   k3 = exp(−d) − 1 + d.
 
-    Under samples of π the means of k1 and k3 are the KL; k3 is never negative and varies less. k2 is biased, but the
+    Under samples of π, as it is scored, the means of k1 and k3 are the KL (under other samples they are not); k3 is never negative and varies less. k2 is biased, but the
     mean of its *gradient* is that of the KL, while that of k1's gradient is 0: inside a loss k1 does nothing on
     average. Source: Schulman (2020), "Approximating KL divergence"; k3 in a loss is GRPO's (Shao et al., 2024, eq. 4).
 
@@ -59,6 +61,26 @@ def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, est
     if estimator == "k3":
         return torch.expm1(-difference) + difference
     raise ValueError(f"estimator must be k1, k2 or k3, got {estimator!r}")
+
+
+def kl_over_vocabulary(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p‖q) = Σ_v p_v (log p_v − log q_v) of each row, differentiable in both; what p excludes adds 0.
+
+    Args:
+        log_p: fp32 [n, V], normalised; −inf where p cannot draw.
+        log_q: fp32 [n, V], normalised; finite where p is.
+
+    Returns:
+        fp32 [n], nats.
+
+    Raises:
+        ValueError: shapes that differ.
+    """
+    if log_p.dim() != 2 or log_p.shape != log_q.shape:
+        raise ValueError(f"need log-probabilities [n, V] twice, got {tuple(log_p.shape)} and {tuple(log_q.shape)}")
+    drawn = log_p > -torch.inf
+    difference = torch.where(drawn, log_p, 0.0) - torch.where(drawn, log_q, 0.0)
+    return (log_p.exp() * difference).sum(dim=1)
 
 
 class KLController(Protocol):

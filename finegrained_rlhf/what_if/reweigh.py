@@ -202,14 +202,21 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
 
     Raises:
         DataError: it has none, or they are those of another version.
+        ConfigError: its KL penalty was not kept.
     """
     parts = {"kl": KLConfig, "compat": CompatConfig}
     try:
         given = _without_target(config["ppo"])
         made = {name: parts[name](**_without_target(given.pop(name))) for name in parts if name in given}
-        return PPOConfig(**given, **made)
+        found = PPOConfig(**given, **made)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
+    if (found.kl.place, found.kl.estimator) == ("reward", "exact"):
+        raise ConfigError(
+            f"{run.config_path}: ppo.kl.estimator=exact took a penalty from the rewards that samples do not keep: such a "
+            "run cannot be weighed anew"
+        )
+    return found
 
 
 def algorithm_of_run(config: Mapping[str, Any], run: RunDirectory) -> AdvantageEstimator:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.lora import reference_adapter
+from finegrained_rlhf.models.families.heads import Head
+from finegrained_rlhf.models.lora import ADAPTER, reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.models.weights.sharded import shard_layers
@@ -64,6 +65,29 @@ class ReferencePolicy:
             return _logprobs(self.own, prompts, index, ids, mask, places)
         with reference_adapter(self._policy.adapter):
             return _logprobs(self._policy, prompts, index, ids, mask, places)
+
+
+    @torch.no_grad()
+    def states(self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor) -> Tensor:
+        """The states that predict each response token, float [R, T, D]; arguments as in `logprobs`."""
+        if self.own is not None:
+            return self.own.hidden(self.own.encode(prompts), index, ids)
+        with reference_adapter(self._policy.adapter):
+            return self._policy.hidden(self._policy.encode(prompts), index, ids)
+
+    def head_of_pass(self) -> Head:
+        """Its logits [n, V] of such states [n, D]; see `Policy.head_of_pass`."""
+        if self.own is not None:
+            return self.own.head_of_pass()
+        policy, head = self._policy, self._policy.head_of_pass()
+        if not any(ADAPTER in name for name, _ in policy.model.lm_head.named_parameters()):
+            return head
+
+        def without_training(hidden: Tensor) -> Tensor:
+            with reference_adapter(policy.adapter):
+                return head(hidden)
+
+        return without_training
 
 
 def _logprobs(

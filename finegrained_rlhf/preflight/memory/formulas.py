@@ -31,6 +31,9 @@ backward pass (or the entropy), by the distribution that is scored. Plain: logit
 backward pass also the gradients of both terms of logit − logsumexp and their sum. Truncation adds masks; top-p also
 sorting, with sums in fp64 (on a CPU less, where the vocabulary is large)."""
 
+EXACT_KL_COPIES = 4.0
+"""More of them where the KL is taken over the vocabulary: the reference's logits, both log-probabilities, their difference."""
+
 SAMPLING_BYTES = 28
 """Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
 cumulative sum in fp64, and what lies between."""
@@ -82,8 +85,15 @@ def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
     n·V·4·copies + 2·R·T·D·4: the last states, and those of real tokens alone.
     """
     tokens = prompts * plan.samples * plan.response_tokens
-    logits = 4 * min(CHUNK_TOKENS, tokens) * plan.policy.vocabulary * LOGIT_COPIES[plan.scored][backward]
+    copies = LOGIT_COPIES[plan.scored][backward] + (EXACT_KL_COPIES if plan.exact_kl else 0.0)
+    logits = 4 * min(CHUNK_TOKENS, tokens) * plan.policy.vocabulary * copies
     return round(logits) + 8 * tokens * plan.policy.width
+
+
+def reference_state_bytes(plan: Plan) -> int:
+    """The reference's states of a whole rollout, R·T·D·4, which the KL over the vocabulary keeps until the update ends."""
+    tokens = plan.prompts * plan.samples * plan.response_tokens
+    return 4 * tokens * plan.policy.width if plan.exact_kl else 0
 
 
 def cast_bytes(plan: Plan, shape: ModelShape, head: bool) -> int:
@@ -204,7 +214,7 @@ def scoring_bytes(plan: Plan) -> int:
     if plan.value is not None:
         casts += cached_bytes(plan, plan.value, head=False) + sharding.gathered_bytes(plan, plan.value)
         needed = max(needed, casts + reading_bytes(plan, plan.value))
-    return needed
+    return needed + reference_state_bytes(plan)
 
 
 def reading_bytes(plan: Plan, shape: ModelShape) -> int:
@@ -297,4 +307,4 @@ def update_bytes(plan: Plan) -> int:
     tokens = plan.group * plan.samples * plan.response_tokens
     logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
     backward = (before or value_gradients) + moving + policy + again
-    return sharding.block_bytes(plan) + max(before + policy + logits + value, backward, gradients + summing)
+    return reference_state_bytes(plan) + sharding.block_bytes(plan) + max(before + policy + logits + value, backward, gradients + summing)

@@ -162,6 +162,7 @@ class Plan:
         micro_batch_tokens: tokens in one, at most (a single prompt may have more); None for no limit.
         checkpointing: gradient checkpointing of the policy.
         scored: the distribution that the update scores: the softmax, or it tempered and truncated.
+        exact_kl: whether the KL from the reference is taken over the vocabulary.
         stored_in_bf16: numbers of frozen linear layers that `policy.frozen_dtype` stores in 2 bytes instead of 4.
         sharding: what the processes split (`processes.sharding`).
         validation_samples: responses to a prompt of a validation.
@@ -188,6 +189,7 @@ class Plan:
     micro_batch_tokens: int | None
     checkpointing: bool
     scored: Literal["plain", "top_k", "top_p"]
+    exact_kl: bool = False
     stored_in_bf16: int = 0
     validation_samples: int = 1
     sharding: str = "none"

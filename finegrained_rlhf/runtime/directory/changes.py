@@ -67,6 +67,7 @@ _SINCE_0_1 = {
     r"algorithm\.per_component": False,
     r"ppo\.kl\.place": "reward",
     r"ppo\.kl\.estimator": "k1",
+    r"ppo\.kl\.measure": "sampled",
     r"reward\.schedule\.[^.]+\._target_": "finegrained_rlhf.rewards.WeightSchedule",
     r"reward\.schedule\.[^.]+\.interpolation": "linear",
     r"reward\.gates\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardGate",

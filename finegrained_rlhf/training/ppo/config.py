@@ -16,34 +16,45 @@ class KLConfig:
     Attributes:
         place: `reward` takes β·KL of each token from its reward; `loss` adds it to its loss, where the gradient goes
             through it.
-        estimator: of the KL of a token: `k1` log π − log π_ref, `k2` half its square, `k3` π_ref/π − 1 − log(π_ref/π).
+        estimator: of the KL of a token: `k1` log π − log π_ref, `k2` half its square, `k3` π_ref/π − 1 − log(π_ref/π);
+            `exact` is the KL over the vocabulary at the state that the token was drawn in.
         beta: coefficient β (starting value for the adaptive controller); 0.3 fine-grained, 0.2 preference.
         controller: `fixed` or `adaptive`.
         target: KL in nats an episode that the adaptive controller aims at.
         horizon: episodes over which it acts.
         limit: a step whose mean KL (nats an episode) exceeds this is counted; None counts none.
         patience: training stops after this many counted steps in all, not in a row.
+        measure: what the metric `kl`, the controller and `limit` read: `sampled`, log π − log π_ref of the drawn tokens,
+            a KL only where what is drawn is what is scored; or `exact`, as with `estimator=exact` in any case.
     """
 
     place: Literal["reward", "loss"] = "reward"
-    estimator: KLEstimator = "k1"
+    estimator: KLEstimator | Literal["exact"] = "k1"
     beta: float = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: float = 6.0
     horizon: float = 10_000.0
     limit: float | None = 10.0
     patience: int = 5
+    measure: Literal["sampled", "exact"] = "sampled"
 
     def __post_init__(self) -> None:
         if self.place not in ("reward", "loss"):
             raise ConfigError(f"ppo.kl.place must be reward or loss, got {self.place!r}")
-        if self.estimator not in ("k1", "k2", "k3"):
-            raise ConfigError(f"ppo.kl.estimator must be k1, k2 or k3, got {self.estimator!r}")
+        if self.estimator not in ("k1", "k2", "k3", "exact"):
+            raise ConfigError(f"ppo.kl.estimator must be k1, k2, k3 or exact, got {self.estimator!r}")
+        if self.measure not in ("sampled", "exact"):
+            raise ConfigError(f"ppo.kl.measure must be sampled or exact, got {self.measure!r}")
         if self.controller not in ("fixed", "adaptive"):
             raise ConfigError(f"ppo.kl.controller must be fixed or adaptive, got {self.controller!r}")
         if self.patience < 1 or (self.limit is not None and self.limit <= 0):
             raise ConfigError("ppo.kl needs patience >= 1 and limit > 0 (or null)")
         self.build()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the KL over the vocabulary is needed."""
+        return "exact" in (self.estimator, self.measure)
 
     def build(self) -> KLController:
         """A controller at its starting β."""

@@ -39,6 +39,8 @@ def make_experience(
     reduce: Reduce,
     algorithm: AdvantageEstimator | None = None,
     importance: ImportanceWeights | None = None,
+    kl: Tensor | None = None,
+    reference_states: Tensor | None = None,
 ) -> Experience:
     """Rewards r_t = Σ_k weighted_k,t − β·KL_t, or without the KL where it is part of the loss; what the algorithm makes
     of them.
@@ -53,12 +55,19 @@ def make_experience(
         reduce: sums a small tensor over all processes.
         algorithm: makes advantages; GAE where None.
         importance: weights of the policy loss; None where there are none.
+        kl: fp32 [R, T] over the vocabulary; needed by `ppo.kl.estimator=exact` in the reward.
+        reference_states: float [R, T, D]; needed by it in the loss.
     """
     check_components_add_up(trace)
     penalty = None
     if config.kl.place == "reward":
         estimator = config.kl.estimator
-        penalty = beta * kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator).detach()
+        if estimator == "exact":
+            assert kl is not None
+            penalty = beta * kl
+        else:
+            estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator)
+            penalty = beta * estimates.detach()
     given = RewardedRollout(rollout, trace, penalty, values)
     made = (algorithm or GAE()).estimate(given, config, reduce)
     return Experience(
@@ -72,6 +81,8 @@ def make_experience(
         made.shares,
         made.heads,
         importance,
+        kl,
+        reference_states,
     )
 
 

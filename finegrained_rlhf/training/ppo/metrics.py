@@ -66,8 +66,10 @@ def step_metrics(
     """
     rollout, mask = experience.rollout, experience.rollout.response_mask
     episodes, tokens = mask.shape[0], mask.sum()
-    kl = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
-    metrics.add("kl", kl.sum(), episodes)
+    log_ratio = log_ratio_kl(rollout.logprobs, experience.reference_logprobs, mask)
+    metrics.add("kl", (log_ratio if experience.kl is None else experience.kl).sum(), episodes)
+    if experience.kl is not None:
+        metrics.add("log_ratio", log_ratio.sum(), episodes)
     if experience.values is not None and experience.returns is not None:
         metrics.add("return", experience.returns.sum(), tokens)
         metrics.add("value", experience.values.sum(), tokens)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Rollout
+from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rollout.engine import LogprobSource
@@ -35,11 +36,15 @@ class ScoredRollout:
             engine's stand beside them.
         reference: fp32 [R, T] log-probabilities under the frozen reference.
         values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
+        kl: fp32 [R, T] from the reference over the vocabulary, nats, 0 at padding; None where it is not asked for.
+        reference_states: float [R, T, D] of the reference; as `kl`.
     """
 
     rollout: Rollout
     reference: Tensor
     values: Tensor | None
+    kl: Tensor | None = None
+    reference_states: Tensor | None = None
 
 
 class RolloutScorer:
@@ -53,13 +58,17 @@ class RolloutScorer:
         models: policy, value model and reference.
         processes: of the run.
         source: `auto`, `decode` or `update`.
+        exact_kl: whether the KL over the vocabulary is measured. The policy's pass is then always made, and the
+            reference's states, R·T·D numbers in the dtype of the models' states, are kept until the update is over.
 
     Attributes:
         from_decode: the decision; None while it is open. A checkpoint keeps it.
     """
 
-    def __init__(self, models: PPOModels, processes: Processes, source: LogprobSource) -> None:
-        self._models, self._processes = models, processes
+    def __init__(
+        self, models: PPOModels, processes: Processes, source: LogprobSource, exact_kl: bool = False
+    ) -> None:
+        self._models, self._processes, self._exact = models, processes, exact_kl
         shared = isinstance(models.value, SharedTrunkValueModel)
         self.from_decode: bool | None = source == "decode"
         if source == "auto" and processes.precision == "fp32" and not shared:
@@ -86,13 +95,18 @@ class RolloutScorer:
             values = behaviour.new_zeros(behaviour.shape if heads == 1 else (*behaviour.shape, heads))
         models = self._models
         separate = models.value if isinstance(models.value, SeparateValueModel) else None
-        if not from_decode:
+        reference, states = self._compare_with(rollout, batches)
+        kl = None if states is None else torch.zeros_like(behaviour)
+        if not from_decode or kl is not None:
             with whole_weights(models.policy.model):
                 for batch in batches:
+                    anchor = None if states is None else Anchor(batch.cut(states), models.reference.head_of_pass())
                     with self._processes.autocast():
-                        now = token_statistics(models.policy, None if separate else models.value, batch)
+                        now = token_statistics(models.policy, None if separate else models.value, batch, anchor=anchor)
                     rows, width = batch.rows, batch.ids.shape[1]
                     behaviour[rows, :width] = now.logprobs
+                    if kl is not None and now.kl is not None:
+                        kl[rows, :width] = now.kl
                     if values is not None and now.values is not None:
                         values[rows, :width] = now.values
         if values is not None and separate is not None:
@@ -101,17 +115,36 @@ class RolloutScorer:
                     with self._processes.autocast():
                         values[batch.rows, : batch.ids.shape[1]] = models.values(batch)
         scored = rollout if from_decode else replace(rollout, logprobs=behaviour)
-        return ScoredRollout(scored, self.reference(rollout, batches), values)
+        return ScoredRollout(scored, reference, values, kl, states)
 
-    @torch.no_grad()
     def reference(self, rollout: Rollout, batches: list[MicroBatch]) -> Tensor:
         """fp32 [R, T], log-probabilities of a rollout's tokens under the frozen reference; 0 at padding."""
-        found = torch.zeros_like(rollout.logprobs)
-        with whole_weights(self._models.reference_model):
+        return self._compare_with(rollout, batches, keep=False)[0]
+
+    @torch.no_grad()
+    def _compare_with(
+        self, rollout: Rollout, batches: list[MicroBatch], keep: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """The reference's log-probabilities [R, T], and its states [R, T, D] where the exact KL needs them."""
+        found, models = torch.zeros_like(rollout.logprobs), self._models
+        exact = self._exact and keep
+        states = found.new_zeros((*found.shape, 0)) if exact else None
+        with whole_weights(models.reference_model):
             for batch in batches:
+                rows, width = batch.rows, batch.ids.shape[1]
                 with self._processes.autocast():
-                    found[batch.rows, : batch.ids.shape[1]] = self._models.reference_logprobs(batch)
-        return found
+                    if not exact:
+                        found[rows, :width] = models.reference_logprobs(batch)
+                        continue
+                    own = models.reference.states(batch.prompts, batch.index, batch.ids)
+                    head, scored = models.reference.head_of_pass(), models.policy.scored
+                    found[rows, :width] = token_logprobs(
+                        own, batch.ids, batch.mask, head, scored=scored, entropy=False, places=batch.places
+                    ).logprobs
+                if states is None or not states.shape[2]:
+                    states = own.new_zeros((*found.shape, own.shape[2]))
+                states[rows, :width] = own
+        return found, states
 
     def _decide(self, rollout: Rollout, behaviour: Tensor) -> None:
         gap = (rollout.logprobs - behaviour).abs().nan_to_num(nan=torch.inf)

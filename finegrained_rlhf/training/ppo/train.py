@@ -156,6 +156,12 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         decoding = self.rollout.decoding()
         if self.ppo.score_sampling_distribution and not decoding.plain:
             policy.scored = decoding
+        elif not decoding.plain and not self.ppo.kl.exact and processes.is_main:
+            say = logger.warning if self.ppo.kl.controller == "adaptive" else logger.info
+            say(
+                "tokens are drawn by rollout.temperature, top_k and top_p, and scored by the plain softmax: `kl` is then "
+                "log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; ppo.kl.measure=exact is"
+            )
         engine = make_engine(policy, self.rollout.engine)
         data = self.read_data(policy)
         check_forward(policy, data.train, processes)

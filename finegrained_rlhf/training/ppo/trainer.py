@@ -84,9 +84,15 @@ class PPOTrainer:
         self.fresh = True
         self._hacking = HackingWatch(self.run, self.processes)
         self._suppression = SuppressionWatch(self.processes)
-        self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs)
+        self._scorer = RolloutScorer(self.models, self.processes, rollout.logprobs, config.kl.exact)
         self._update = PPOUpdate(
-            self.models.policy, self.models.value, self.optimizer, self.processes, config, rollout.max_new_tokens
+            self.models.policy,
+            self.models.value,
+            self.optimizer,
+            self.processes,
+            config,
+            rollout.max_new_tokens,
+            self.models.reference,
         )
 
     # One training step -----------------------------------------------------------------------------------------
@@ -152,6 +158,8 @@ class PPOTrainer:
             reduce=self.processes.sum_,
             algorithm=self.algorithm,
             importance=self.rollout_config.importance(scored.rollout),
+            kl=scored.kl,
+            reference_states=scored.reference_states,
         )
 
     # Checks ------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from finegrained_rlhf.core.records import Experience
 from finegrained_rlhf.inference.measure import StepMetrics
-from finegrained_rlhf.models.logprobs import token_logprobs
+from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SharedTrunkValueModel, ValueModel
+from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.loop.forecast import first_measured
@@ -45,11 +46,13 @@ class TokenStatistics:
         logprobs: fp32 [R, T].
         entropy: fp32 [R, T], nats.
         values: fp32 [R, T], or [R, T, K] of K value heads; None without a value model.
+        kl: fp32 [R, T] from an anchor over the vocabulary, nats; None without one.
     """
 
     logprobs: Tensor
     entropy: Tensor
     values: Tensor | None
+    kl: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,12 @@ class GlobalCounts:
 
 
 def token_statistics(
-    policy: Policy, value_model: ValueModel | None, batch: MicroBatch, *, entropy: bool = False
+    policy: Policy,
+    value_model: ValueModel | None,
+    batch: MicroBatch,
+    *,
+    entropy: bool = False,
+    anchor: Anchor | None = None,
 ) -> TokenStatistics:
     """Run policy and value model, if any, over a micro-batch, encoding each prompt once. Tensors [r, t].
 
@@ -74,20 +82,21 @@ def token_statistics(
         value_model: separate, on the policy's trunk, or None.
         batch: prompts with their responses.
         entropy: compute the entropy too; else it is 0.
+        anchor: compute the KL from it too.
     """
     memory = policy.encode(batch.prompts)
     hidden = policy.hidden(memory, batch.index, batch.ids)
     head = policy.head_of_pass()
     scored = token_logprobs(
-        hidden, batch.ids, batch.mask, head, scored=policy.scored, entropy=entropy, places=batch.places
+        hidden, batch.ids, batch.mask, head, scored=policy.scored, entropy=entropy, places=batch.places, anchor=anchor
     )
     if value_model is None:
-        return TokenStatistics(scored.logprobs, scored.entropy, None)
+        return TokenStatistics(scored.logprobs, scored.entropy, None, scored.kl)
     if isinstance(value_model, SharedTrunkValueModel):
         values = value_model.from_hidden(hidden)
     else:
         values = value_model(memory, batch.index, batch.ids)
-    return TokenStatistics(scored.logprobs, scored.entropy, masked_values(values, batch.mask))
+    return TokenStatistics(scored.logprobs, scored.entropy, masked_values(values, batch.mask), scored.kl)
 
 
 class PPOUpdate:
@@ -103,6 +112,7 @@ class PPOUpdate:
         processes: of the run.
         config: PPO settings.
         longest: tokens of the longest response that can be; read by `loss_average=constant`.
+        reference: read by `kl.estimator=exact` inside the loss.
     """
 
     def __init__(
@@ -113,11 +123,13 @@ class PPOUpdate:
         processes: Processes,
         config: PPOConfig,
         longest: int = 1,
+        reference: ReferencePolicy | None = None,
     ) -> None:
         self.policy, self.value_model = policy, value_model
         self._optimizer, self._processes, self._config = optimizer, processes, config
         self._longest = longest
         self._kl_loss = config.kl.place == "loss"
+        self._reference = reference if self._kl_loss and config.kl.estimator == "exact" else None
 
     def run(
         self,
@@ -188,7 +200,8 @@ class PPOUpdate:
         """
         config, mask, cut = self._config, batch.mask, batch.cut
         with self._processes.autocast():
-            now = token_statistics(self.policy, self.value_model, batch, entropy=first)
+            anchor = self._anchor(experience, batch)
+            now = token_statistics(self.policy, self.value_model, batch, entropy=first, anchor=anchor)
         if config.compat.micro_batch_sums:
             counts = counts.times(len(mask) * self._processes.count / counts.responses)
         weights = None
@@ -220,7 +233,10 @@ class PPOUpdate:
             metrics.add("loss/value", value_loss.loss.detach(), items)
             metrics.add("clip_fraction/value", value_loss.clipped, tokens)
         if self._kl_loss:
-            kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), mask, config.kl.estimator)
+            kl = now.kl
+            if config.kl.estimator != "exact":
+                kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), mask, config.kl.estimator)
+            assert kl is not None
             penalty = (kl if weights is None else kl * weights).sum()
             loss = loss + beta * penalty
             metrics.add("loss/kl", penalty.detach(), items)
@@ -231,6 +247,13 @@ class PPOUpdate:
             metrics.add("entropy", now.entropy.sum(), tokens)
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
+
+    def _anchor(self, experience: Experience, batch: MicroBatch) -> Anchor | None:
+        """What the KL over the vocabulary inside the loss is taken from."""
+        if self._reference is None:
+            return None
+        assert experience.reference_states is not None
+        return Anchor(batch.cut(experience.reference_states), self._reference.head_of_pass())
 
     def _backward_of_nothing(self) -> None:
         """Take part in a micro-batch of other processes, which need this one's shards; the gradient is zero."""
