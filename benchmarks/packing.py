@@ -4,8 +4,8 @@ Examples:
     python benchmarks/packing.py out=packing.json
     python benchmarks/packing.py rounds=1 small=true
 
-One forward and backward pass over the log-probabilities of N responses of T tokens to one prompt of L, on one thread, the
-three ways in turn; the fastest of several rounds. See docs/benchmarks.md.
+One forward and backward pass over the log-probabilities of N responses of T tokens to one prompt of L, on one thread,
+the three ways in turn; the fastest of several rounds. See docs/benchmarks.md.
 """
 
 from __future__ import annotations

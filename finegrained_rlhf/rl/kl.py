@@ -15,8 +15,9 @@ from finegrained_rlhf.rl.checks import check_token_tensors
 def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
     """Log π(a_t|s_t) − log π_ref(a_t|s_t), which eq. 6.1 of the thesis takes for KL(π‖π_ref).
 
-    Its mean is that KL where the tokens were drawn from π, the distribution that is scored. Drawn from another one (as the
-    paper's PPO does: temperature 0.7 and top-k 20, scored by the plain softmax) it is no KL, and its mean may be below 0.
+    Its mean is that KL where the tokens were drawn from π, the distribution that is scored. Drawn from another one (as
+    the paper's PPO does: temperature 0.7 and top-k 20, scored by the plain softmax) it is no KL, and its mean may be
+    below 0.
     It is a penalty inside the reward and carries no gradient.
 
     Args:
@@ -39,7 +40,8 @@ def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, est
 
     With d = log π − log π_ref: k1 = d,   k2 = d² / 2,   k3 = exp(−d) − 1 + d.
 
-    Under samples of π, as it is scored, the means of k1 and k3 are the KL (under other samples they are not); k3 is never negative and varies less. k2 is biased, but the
+    Under samples of π, as it is scored, the means of k1 and k3 are the KL (under other samples they are not); k3 is
+    never negative and varies less. k2 is biased, but the
     mean of its *gradient* is that of the KL, while that of k1's gradient is 0: inside a loss k1 does nothing on
     average. Source: Schulman (2020), "Approximating KL divergence"; k3 in a loss is GRPO's (Shao et al., 2024, eq. 4).
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
-from finegrained_rlhf.models.logprobs import TokenLogprobs, token_logprobs
+from finegrained_rlhf.models.logprobs import Anchor, TokenLogprobs, token_logprobs
 
 VOCABULARY, WIDTH = 11, 5
 
@@ -170,3 +170,26 @@ def test_a_token_that_fell_out_of_the_truncation_keeps_a_finite_logprob_and_grad
     torch.testing.assert_close(result.logprobs, expected)
     result.logprobs.sum().backward()
     assert torch.isfinite(hidden.grad).all() and hidden.grad[mask.bool()].abs().sum() > 0
+
+
+@pytest.mark.parametrize("chunk_tokens", [3, 100])
+@pytest.mark.parametrize("scored", [None, Sample(1, temperature=0.7), Sample(1, temperature=0.7, top_k=4)])
+def test_divergence_from_an_anchor(scored: Sample | None, chunk_tokens: int) -> None:
+    """Against torch.distributions, gradients too: at the temperature that is scored, over what can be drawn."""
+    hidden, tokens, mask, head = batch()
+    hidden.requires_grad_()
+    other, states = nn.Linear(WIDTH, VOCABULARY, bias=False), torch.randn(4, 6, WIDTH)
+    temperature = 1.0 if scored is None else scored.temperature
+    logits, anchored = head(hidden) / temperature, other(states).detach() / temperature
+    if scored is not None and scored.top_k:
+        cut = (logits < logits.topk(scored.top_k).values[..., -1:]).scatter(-1, tokens.unsqueeze(-1), False)
+        logits, anchored = logits.masked_fill(cut, -1e9), anchored.masked_fill(cut, -1e9)
+    policy, reference = (torch.distributions.Categorical(logits=of) for of in (logits, anchored))
+    expected = torch.distributions.kl_divergence(policy, reference) * mask
+    (wanted,) = torch.autograd.grad((expected**2).sum(), hidden)
+    anchor = Anchor(states, other)
+    result = token_logprobs(hidden, tokens, mask, head, scored=scored, chunk_tokens=chunk_tokens, anchor=anchor)
+    torch.testing.assert_close(result.kl, expected, atol=1e-5, rtol=1e-5)
+    (found,) = torch.autograd.grad((result.kl**2).sum(), hidden)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert token_logprobs(hidden, tokens, mask, head).kl is None

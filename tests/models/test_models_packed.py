@@ -29,7 +29,7 @@ Result = tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs wherever that saves a token, as with FlexAttention: these models are too small for a mask to be worth it."""
+    """Packs wherever that saves a token, as with FlexAttention: these models are too small for it to pay otherwise."""
     monkeypatch.setattr(packed, "pass_cost", lambda *of: packed.PassCost())
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLEstimator, kl_estimates, log_ratio_kl
+from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLEstimator, kl_estimates, kl_over_vocabulary, log_ratio_kl
 
 
 def test_log_ratio_by_hand() -> None:
@@ -66,6 +66,33 @@ def test_its_mean_over_samples_is_the_divergence() -> None:
     other_way = torch.distributions.kl_divergence(reference, policy)
     assert abs(float(exact - other_way)) > 0.08  # the two directions differ here
     assert float(estimate) == pytest.approx(float(exact), abs=0.02)
+
+
+def test_the_divergence_over_a_vocabulary_by_hand() -> None:
+    """KL of (1/2, 1/2, 0) from (1/4, 1/2, 1/4) is ln 2 / 2; its gradient in log p_v is p_v (log p_v/q_v + 1)."""
+    log_p = torch.tensor([[math.log(0.5), math.log(0.5), -math.inf]], requires_grad=True)
+    log_q = torch.tensor([[math.log(0.25), math.log(0.5), math.log(0.25)]])
+    found = kl_over_vocabulary(log_p, log_q)
+    assert found.tolist() == pytest.approx([math.log(2) / 2])
+    found.sum().backward()
+    assert log_p.grad is not None
+    assert log_p.grad.tolist()[0] == pytest.approx([0.5 * (math.log(2) + 1), 0.5, 0.0])
+    assert kl_over_vocabulary(log_p.detach(), log_p.detach()).tolist() == [0.0]
+    with pytest.raises(ValueError, match="twice"):
+        kl_over_vocabulary(log_q, log_q[:, :2])
+
+
+def test_only_the_divergence_itself_is_right_whatever_was_drawn() -> None:
+    """A policy flatter than its reference, drawn at temperature 0.7 from the top 20: the mean log-ratio is below 0."""
+    reference = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    log_p, log_q = (0.7 * reference).log_softmax(0)[None], reference.log_softmax(0)[None]
+    logits = reference  # the policy's logits over 0.7
+    drawn = logits.masked_fill(logits < logits.topk(20).values[-1], -torch.inf).softmax(0)
+    each = log_ratio_kl(log_p.T, log_q.T, torch.ones(50, 1, dtype=torch.long))[:, 0]
+    assert float((drawn * each).sum()) < -0.1
+    expected = torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=x) for x in (log_p, log_q)))
+    torch.testing.assert_close(kl_over_vocabulary(log_p, log_q), expected)
+    assert float(expected) > 0.1
 
 
 def test_a_padded_nan_stays_out() -> None:

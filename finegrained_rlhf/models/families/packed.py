@@ -83,8 +83,8 @@ class PassCost:
 
     Attributes:
         column: of a token: its products with the layer's weights.
-        pair: of a query with a key, in all heads, where all S² pairs of a row are computed; 0 where a kernel skips those
-            that the mask hides.
+        pair: of a query with a key, in all heads, where all S² pairs of a row are computed; 0 where a kernel skips
+            those that the mask hides.
         causal_skips: whether rows without a mask of ours are spared the pairs that look ahead.
     """
 

@@ -66,7 +66,6 @@ class ReferencePolicy:
         with reference_adapter(self._policy.adapter):
             return _logprobs(self._policy, prompts, index, ids, mask, places)
 
-
     @torch.no_grad()
     def states(self, prompts: Sequence[Prompt], index: Tensor, ids: Tensor) -> Tensor:
         """The states that predict each response token, float [R, T, D]; arguments as in `logprobs`."""
@@ -80,7 +79,7 @@ class ReferencePolicy:
         if self.own is not None:
             return self.own.head_of_pass()
         policy, head = self._policy, self._policy.head_of_pass()
-        if not any(ADAPTER in name for name, _ in policy.model.lm_head.named_parameters()):
+        if not any(ADAPTER in f".{name}" for name, _ in policy.model.lm_head.named_parameters()):
             return head
 
         def without_training(hidden: Tensor) -> Tensor:

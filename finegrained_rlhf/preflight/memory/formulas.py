@@ -32,7 +32,7 @@ backward pass also the gradients of both terms of logit − logsumexp and their 
 sorting, with sums in fp64 (on a CPU less, where the vocabulary is large)."""
 
 EXACT_KL_COPIES = 4.0
-"""More of them where the KL is taken over the vocabulary: the reference's logits, both log-probabilities, their difference."""
+"""More of them where the KL is taken over the vocabulary: the reference's logits, log-probabilities, a difference."""
 
 SAMPLING_BYTES = 28
 """Bytes for each logit of a decoding step without top-k: fp32 logits and their tempered copy, its softmax and
@@ -91,7 +91,7 @@ def head_bytes(plan: Plan, prompts: int, backward: bool = False) -> int:
 
 
 def reference_state_bytes(plan: Plan) -> int:
-    """The reference's states of a whole rollout, R·T·D·4, which the KL over the vocabulary keeps until the update ends."""
+    """The reference's states of a whole rollout, R·T·D·4, which the KL over the vocabulary keeps through the update."""
     tokens = plan.prompts * plan.samples * plan.response_tokens
     return 4 * tokens * plan.policy.width if plan.exact_kl else 0
 
@@ -235,8 +235,8 @@ def reading_bytes(plan: Plan, shape: ModelShape) -> int:
 def causal_bytes(plan: Plan, shape: ModelShape, prompts: int, samples: int) -> int:
     """A pass of a causal model without gradients over so many prompts with so many responses each.
 
-    R·(L + T) tokens; with n responses in a row, rows of S = L + n·T, and the mask, S²·b a row and one byte for what it is
-    made from.
+    R·(L + T) tokens; with n responses in a row, rows of S = L + n·T, and the mask, S²·b a row and one byte for what it
+    is made from.
     """
     length, own, b = plan.prompt_tokens, plan.response_tokens, plan.value_bytes
     slots = shape.slots(samples, length, own)
@@ -307,4 +307,8 @@ def update_bytes(plan: Plan) -> int:
     tokens = plan.group * plan.samples * plan.response_tokens
     logits = 4 * tokens * plan.policy.vocabulary if tokens <= CHUNK_TOKENS else 0
     backward = (before or value_gradients) + moving + policy + again
-    return reference_state_bytes(plan) + sharding.block_bytes(plan) + max(before + policy + logits + value, backward, gradients + summing)
+    return (
+        reference_state_bytes(plan)
+        + sharding.block_bytes(plan)
+        + max(before + policy + logits + value, backward, gradients + summing)
+    )

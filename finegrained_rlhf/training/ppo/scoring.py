@@ -65,9 +65,7 @@ class RolloutScorer:
         from_decode: the decision; None while it is open. A checkpoint keeps it.
     """
 
-    def __init__(
-        self, models: PPOModels, processes: Processes, source: LogprobSource, exact_kl: bool = False
-    ) -> None:
+    def __init__(self, models: PPOModels, processes: Processes, source: LogprobSource, exact_kl: bool = False) -> None:
         self._models, self._processes, self._exact = models, processes, exact_kl
         shared = isinstance(models.value, SharedTrunkValueModel)
         self.from_decode: bool | None = source == "decode"

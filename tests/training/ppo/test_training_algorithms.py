@@ -42,6 +42,11 @@ CASES: dict[str, tuple[AdvantageEstimator, dict[str, Any]]] = {
     "reinforce": (GroupAdvantages("batch_mean", whiten=True), {}),
     "reinforce_returns": (GroupAdvantages("batch_mean", credit="returns"), {}),
     "heads": (GAE(per_component=True), {}),
+    "ppo_exact_kl": (GAE(), {"kl": KLConfig(estimator="exact", controller="adaptive", beta=0.1, horizon=100.0)}),
+    "grpo_exact_kl": (
+        GroupAdvantages("group_mean", "std"),
+        {"kl": KLConfig(place="loss", estimator="exact", beta=0.1)},
+    ),
     "ppo_loss_kl": (GAE(), {"kl": KLConfig(place="loss", estimator="k2", beta=0.1)}),
 }
 
@@ -131,7 +136,13 @@ def test_dense_credit_reaches_the_rewarded_token_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lora"), [("rloo_returns", True), ("gdpo", False), pytest.param("heads", False, marks=pytest.mark.slow)]
+    ("name", "lora"),
+    [
+        ("rloo_returns", True),
+        ("gdpo", False),
+        ("grpo_exact_kl", True),
+        pytest.param("heads", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora: bool) -> None:
     save_policy(policy("t5"), tmp_path / "start")
@@ -154,7 +165,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, name: str, lora:
     assert all(torch.equal(weights(resumed)[n], weight) for n, weight in weights(whole).items())
 
 
-@pytest.mark.parametrize("name", ["grpo_process", "gdpo_returns", "heads"])
+@pytest.mark.parametrize("name", ["grpo_process", "gdpo_returns", "grpo_exact_kl", "heads"])
 def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     """Two prompts on three processes: one has none."""
 
@@ -175,7 +186,7 @@ def test_processes_do_what_one_does(tmp_path: Path, name: str) -> None:
     assert_alike(one, run_together(3, work))
 
 
-@pytest.mark.parametrize("name", ["gdpo_returns", "dr_grpo", "heads"])
+@pytest.mark.parametrize("name", ["gdpo_returns", "dr_grpo", "ppo_exact_kl", "heads"])
 def test_micro_batches_do_not_change_the_step(tmp_path: Path, name: str) -> None:
     found = []
     for size in (1, 3):
