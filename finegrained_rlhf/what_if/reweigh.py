@@ -213,8 +213,8 @@ def ppo_config_of_run(config: Mapping[str, Any], run: RunDirectory) -> PPOConfig
         raise DataError(f"expected the settings of PPO ({error})", file=run.config_path, field="ppo") from None
     if (found.kl.place, found.kl.estimator) == ("reward", "exact"):
         raise ConfigError(
-            f"{run.config_path}: ppo.kl.estimator=exact took a penalty from the rewards that samples do not keep: such a "
-            "run cannot be weighed anew"
+            f"{run.config_path}: ppo.kl.estimator=exact took a penalty from the rewards that samples do not keep: "
+            "such a run cannot be weighed anew"
         )
     return found
 

@@ -24,8 +24,8 @@ class KLConfig:
         horizon: episodes over which it acts.
         limit: a step whose mean KL (nats an episode) exceeds this is counted; None counts none.
         patience: training stops after this many counted steps in all, not in a row.
-        measure: what the metric `kl`, the controller and `limit` read: `sampled`, log π − log π_ref of the drawn tokens,
-            a KL only where what is drawn is what is scored; or `exact`, as with `estimator=exact` in any case.
+        measure: what the metric `kl`, the controller and `limit` read: `sampled`, log π − log π_ref of the drawn
+            tokens, a KL only where what is drawn is what is scored; or `exact`, as with `estimator=exact` in any case.
     """
 
     place: Literal["reward", "loss"] = "reward"
