@@ -27,7 +27,7 @@ def identity(tensor: Tensor) -> Tensor:
 
 
 def a_step() -> Experience:
-    """Two responses to a prompt, of five tokens (one ends) and of three; one number a response: 2 and −1, weight 1/2."""
+    """Two responses to a prompt, of five tokens (one ends) and of three; one reward each: 2 and −1, weight 1/2."""
     index = torch.zeros(2, dtype=torch.long)
     logprobs = torch.tensor([[-1.0, -1.0, -1.0, -2.0, -1.0], [-2.0, -2.0, -1.0, 9.0, 9.0]])
     reference = torch.tensor([[-1.5, -1.0, -0.5, -2.0, -1.0], [-3.0, -2.5, -1.0, -9.0, 0.0]])
