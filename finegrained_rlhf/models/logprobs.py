@@ -133,12 +133,12 @@ def token_logprobs(
         places = mask.flatten().nonzero().squeeze(1)
     states, chosen = hidden.flatten(0, 1).index_select(0, places), tokens.flatten().index_select(0, places)
     anchored = None if anchor is None else anchor.states.flatten(0, 1).index_select(0, places)
+    anchor_head = None if anchor is None else anchor.head
     pieces: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, states.shape[0], chunk_tokens):
         part = slice(start, start + chunk_tokens)
-        arguments = (states[part], chosen[part], head, scored, entropy)
-        if anchor is not None and anchored is not None:
-            arguments += (anchored[part], anchor.head)  # type: ignore[assignment]
+        compared = None if anchored is None else anchored[part]
+        arguments = (states[part], chosen[part], head, scored, entropy, compared, anchor_head)
         # A single chunk may keep its logits until the backward pass, which begins with it.
         if torch.is_grad_enabled() and states.requires_grad and states.shape[0] > chunk_tokens:
             pieces.append(checkpoint(_chunk, *arguments, use_reentrant=False))

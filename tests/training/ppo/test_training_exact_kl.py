@@ -29,9 +29,12 @@ def experience_of(
     """What a training step learns from, and its metrics."""
     seen: list[Experience] = []
     run = trainer._update.run
-    monkeypatch.setattr(
-        trainer._update, "run", lambda step, experience, *rest: seen.append(experience) or run(step, experience, *rest)
-    )
+
+    def watched(step: int, experience: Experience, *rest: Any) -> None:
+        seen.append(experience)
+        run(step, experience, *rest)
+
+    monkeypatch.setattr(trainer._update, "run", watched)
     metrics = trainer.train_step(step)
     return seen[0], metrics
 
