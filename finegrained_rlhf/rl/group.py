@@ -115,7 +115,8 @@ def compare_returns(
 
     Leaving the response itself out gives an unbiased baseline with `segment`, as far as the tokens before t decide
     which segments ended before t. With `share` it is not quite unbiased: |y_i| depends on whether token t ends the
-    response. Nor are Σ_{t'≥t} r_{t'} all that token t decides, where it settles how a segment before it ended or was paid.
+    response. Nor are Σ_{t'≥t} r_{t'} all that token t decides, where it settles how a segment before it ended or was
+    paid.
 
     Args:
         rewards: fp [R, T]; with `segment` zero where no segment ends.

@@ -440,10 +440,10 @@ SCORING = ("rollout.temperature", "rollout.top_k", "rollout.top_p", "ppo.score_s
 
 @pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gdpo", "reinforce"])
 def test_presets_without_a_value_model_score_what_they_sample_and_do_not_stop_early(name: str) -> None:
-    preset = flat(resolved(compose("train_ppo", overrides=[f"algorithm={name}", "output_dir=x", "data=x"])))
+    preset = flat(resolved(filled(compose("train_ppo", overrides=[f"algorithm={name}"]))))
     assert [preset[key] for key in SCORING] == [1.0, 0, 1.0, True, None]
     given = ["experiment=qa_feedback/fine_grained", f"algorithm={name}", "rollout.top_p=0.9"]
-    experiment = flat(resolved(compose("train_ppo", overrides=given)))
+    experiment = flat(resolved(filled(compose("train_ppo", overrides=given))))
     assert [experiment[key] for key in SCORING] == [0.7, 20, 0.9, True, None]
 
 

@@ -160,7 +160,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
             say = logger.warning if self.ppo.kl.controller == "adaptive" else logger.info
             say(
                 "tokens are drawn by rollout.temperature, top_k and top_p, and scored by the plain softmax: `kl` is "
-                "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; ppo.kl.measure=exact is"
+                "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
+                "ppo.kl.measure=exact measures it"
             )
         engine = make_engine(policy, self.rollout.engine)
         data = self.read_data(policy)
