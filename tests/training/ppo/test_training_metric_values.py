@@ -40,8 +40,8 @@ def a_step() -> Experience:
     scores = SegmentScores([((0, 0),), ((0, 0),)], [(2.0,), (-1.0,)], whole_response=True)
     component = ComponentTrace(scores, 0.5, raw, raw, 0.5 * raw, [(2.0,), (-1.0,)], [(4,), (2,)])
     trace = RewardTrace({"words": component}, component.weighted)
-    values = torch.tensor([[1.0, 2.0, 3.0, 0.0, 0.0], [0.0, 1.0, 1.0, 99.0, -99.0]])
-    returns = torch.tensor([[2.0, 2.0, 4.0, 0.0, 1.0], [1.0, -1.0, -1.0, 50.0, 50.0]])
+    values = torch.tensor([[1.0, 2.0, 3.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0, 0.0]])
+    returns = torch.tensor([[2.0, 2.0, 4.0, 0.0, 1.0], [1.0, -1.0, -1.0, 0.0, 0.0]])
     return Experience(rollout, trace, reference, values, 0.5 * raw, torch.zeros(2, 5), returns)
 
 
