@@ -215,7 +215,7 @@ def test_short_prompts_with_many_responses_share_rows_only_as_far_as_it_pays(
     plain = plainly(result)
     chosen = result()
     assert shapes == [(16, 32), (16, 32)] and ours.pass_tokens([16], 8, 24) == 16 * 32
-    for share, columns in ((packed.PassCost(1.0), 376), (packed.PassCost(40.0, 1.0), 8 + 2 * 23)):
+    for share, columns in ((packed.PassCost(1.0), 376), (packed.PassCost(400.0, 1.0), 8 + 2 * 23)):
         monkeypatch.setattr(packed, "pass_cost", lambda *of, share=share: share)
         for one, other in zip(result(), plain, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
