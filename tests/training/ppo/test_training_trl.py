@@ -180,7 +180,9 @@ def updated(
 ) -> dict[str, float]:
     """Metrics of one update in which the policy's log-probabilities are these, whose gradient it leaves."""
 
-    def statistics(policy: Any, value: Any, batch: MicroBatch, entropy: bool = False) -> update.TokenStatistics:
+    def statistics(
+        policy: Any, value: Any, batch: MicroBatch, entropy: bool = False, anchor: Any = None
+    ) -> update.TokenStatistics:
         here = batch.cut(logps)
         return update.TokenStatistics(here, torch.zeros_like(here), None)
 
