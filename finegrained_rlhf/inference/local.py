@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.generation.protocol import Generation
+from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, text_ids
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
@@ -40,7 +41,7 @@ class LocalGenerator:
         self._policy, self._device = policy, device
         self._max_new_tokens, self._max_prompt_tokens = max_new_tokens, max_prompt_tokens
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The policy's answer. One that the limit of tokens cuts off is given as far as it goes.
 
         Raises:

@@ -243,9 +243,9 @@ def test_no_text_closes_the_fence_or_fills_a_placeholder(name: str) -> None:
 def test_replies_are_read_strictly() -> None:
     assert reply_field('Sure! {"preference": " short "} Done.', "preference", 10) == "short"
     assert reply_field('{"preference": ""}', "preference", 10) == ""
+    assert reply_field('{"preference": null}', "preference", 10) == ""
     for reply in (
         "short",
-        '{"preference": null}',
         '{"text": "x"}',
         '["preference"]',
         '{"preference": "x"',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,11 +121,11 @@ def test_a_killed_run_goes_on_without_asking_again(world: Path, tmp_path: Path) 
         identity = "served"
         asked = 0
 
-        def generate(self, prompt: str) -> Generation:
+        def generate(self, prompt: str, schema: Any = None) -> Generation:
             Served.asked += 1
             if Served.asked == 30:
                 raise KeyboardInterrupt
-            return super().generate(prompt)
+            return super().generate(prompt, schema)
 
     keys = {"agents": ["cipher_1"], "answers": str(tmp_path / "answers.sqlite"), "llm": Served()}
     with pytest.raises(KeyboardInterrupt):

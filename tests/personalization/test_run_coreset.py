@@ -103,14 +103,14 @@ def test_no_agent_is_told_the_truth(world: Path, tmp_path: Path) -> None:
     truth = {"facts", "holding", "attribute", "value", "relevant"}
 
     class Watched(BioScript):
-        def generate(self, prompt: str) -> Any:
+        def generate(self, prompt: str, schema: Any = None) -> Any:
             def keys(value: Any) -> set[str]:
                 parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
                 own = set(value) if isinstance(value, dict) else set()
                 return own.union(*(keys(part) for part in parts))
 
             assert not keys(fenced_data(prompt)) & truth
-            return super().generate(prompt)
+            return super().generate(prompt, schema)
 
     run(world, tmp_path, llm=Watched(), scenarios=["change"])
 

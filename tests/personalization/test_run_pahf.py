@@ -143,9 +143,9 @@ def test_acting_in_a_test_leaves_every_byte(world: Path, tmp_path: Path) -> None
 
 def test_the_agents_model_and_the_users_are_apart(world: Path, tmp_path: Path) -> None:
     class Watched(ChoiceScript):
-        def generate(self, prompt: str) -> Any:
+        def generate(self, prompt: str, schema: Any = None) -> Any:
             assert "intent" not in prompt and '"persona"' not in prompt
-            return super().generate(prompt)
+            return super().generate(prompt, schema)
 
     pahf_run(world, tmp_path, llm=Watched(), iterations=1).run()
 

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from finegrained_rlhf.core.generation.schema import ReplySchema
+
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -30,11 +32,17 @@ class Generation:
 class TextGenerator(Protocol):
     """Generates a text for a prompt. Implementations decode greedily unless they say otherwise."""
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The text for a prompt.
 
+        Args:
+            prompt: that says in words what is wanted.
+            schema: what the text will be read as. A generator that can hold the model to it does; the text may differ
+                all the same, and whoever asks reads it (`core.generation.asking`).
+
         Raises:
-            FineGrainedError: there is none; one error after a bounded number of tries.
+            ReplyError: there is none for this prompt: refused, cut off, or the service failed at it.
+            FineGrainedError: there is no model or service; one error after a bounded number of tries.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.owners import AnswerOwner, answer_owner
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
+from finegrained_rlhf.core.generation.schema import ReplySchema
 
 
 class ScriptedGenerator:
@@ -30,7 +31,7 @@ class ScriptedGenerator:
         self._answers = answers
         self.prompts: list[str] = []
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The script's text.
 
         Raises:
@@ -74,9 +75,9 @@ class MeteredGenerator:
         self._generator = generator
         self.expense = Expense()
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The other generator's text."""
-        made = self._generator.generate(prompt)
+        made = self._generator.generate(prompt, schema)
         so_far = self.expense
         self.expense = Expense(so_far.calls + 1, so_far.tokens_in + made.tokens_in, so_far.tokens_out + made.tokens_out)
         return made
@@ -95,6 +96,10 @@ class KeptAnswers(Protocol):
 
     def put(self, question: str, answer: Any, owner: AnswerOwner | None = None) -> None:
         """Keep an answer, a JSON value, unless its owner's answers were dropped after the owner's epoch."""
+        ...
+
+    def drop(self, question: str) -> None:
+        """Drop the answer to a question, if one is kept."""
         ...
 
     def clear(self, owner: AnswerOwner | None = None) -> None:
@@ -134,6 +139,11 @@ class MemoryAnswers:
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
 
+    def drop(self, question: str) -> None:
+        """Drop the answer to a question, if one is kept."""
+        with self._lock:
+            self._kept.pop(question, None)
+
     def clear(self, owner: AnswerOwner | None = None) -> None:
         """Drop answers, as `KeptAnswers.clear` says."""
         with self._lock:
@@ -162,14 +172,18 @@ class CachedGenerator:
         self._generator = generator
         self._answers = MemoryAnswers() if answers is None else answers
 
-    def generate(self, prompt: str) -> Generation:
-        """The kept text of this prompt, or a new one."""
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
+        """The kept text of this prompt, or a new one. A text that the schema cannot read is neither kept nor taken."""
         kept = self._answers.get([prompt])
         if prompt in kept:
-            return Generation(**kept[prompt])
-        made = self._generator.generate(prompt)
-        answer = {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out}
-        self._answers.put(prompt, answer, answer_owner())
+            made = Generation(**kept[prompt])
+            if schema is None or schema.reads(made.text):
+                return made
+            self._answers.drop(prompt)
+        made = self._generator.generate(prompt, schema)
+        if schema is None or schema.reads(made.text):
+            answer = {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out}
+            self._answers.put(prompt, answer, answer_owner())
         return made
 
     def clear(self, owner: AnswerOwner | None = None) -> None:

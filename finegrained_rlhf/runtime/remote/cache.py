@@ -120,6 +120,19 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise DataError(f"an answer cannot be kept: {error}", file=self.path) from None
 
+    def drop(self, question: str) -> None:
+        """Drop the answer to a question, if one is kept.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        try:
+            self._file.execute(
+                "DELETE FROM answers WHERE source = ? AND question = ?", (self._source, _digest(question))
+            )
+        except sqlite3.Error as error:
+            raise DataError(f"an answer cannot be dropped: {error}", file=self.path) from None
+
     def clear(self, owner: AnswerOwner | None = None) -> None:
         """Drop answers, and leave nothing of them in the file or its log.
 

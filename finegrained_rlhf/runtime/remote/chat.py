@@ -12,6 +12,7 @@ from typing import Any
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig, RemoteError
 
@@ -50,7 +51,7 @@ class EndpointGenerator:
         self._client = RemoteClient(remote, lambda key: {"Authorization": f"Bearer {key}"})
         self.identity = f"chat {json.dumps({'url': remote.url, **self._settings}, ensure_ascii=False)}"
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The endpoint's answer to a prompt; asked again while it is busy, within `RemoteConfig.budget_s`.
 
         Raises:

@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.fence import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.generation.wrappers import MemoryAnswers
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.bios.lexicon import StatedFact, asked_for, facts_of, stated_in, statement
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -83,7 +84,7 @@ class BioScript:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """A JSON object, as each template of CORESET's agents asks for. Tokens are words and marks.
 
         Raises:

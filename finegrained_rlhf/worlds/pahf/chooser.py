@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.fence import fenced_data
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.personalization.prompts.templates import fenced_data
 from finegrained_rlhf.worlds.pahf.lexicon import KINDS, has_value, matter_of, note_of
 
 
@@ -37,7 +38,7 @@ class ChoiceScript:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """A JSON object, as each template of PAHF asks for. Tokens are words and marks.
 
         Raises:
