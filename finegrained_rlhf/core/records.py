@@ -6,7 +6,7 @@ L = padded prompt length, T = padded response length, all in tokens. Masks are 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,11 +159,16 @@ class SegmentScores:
             whole responses gives one span (0, len(text)).
         values: R tuples of floats, one value a span, unweighted and in the component's own unit.
         whole_response: True when the value belongs to the whole response and goes on its last real token.
+        unscored: numbers of the responses of which nothing is known: they have no span, and nothing is learnt from
+            them. A response that was looked at and has no segment is none of these.
+        counts: what the component counted while it scored, by name; summed over responses and processes.
     """
 
     spans: Sequence[tuple[tuple[int, int], ...]]
     values: Sequence[tuple[float, ...]]
     whole_response: bool = False
+    unscored: frozenset[int] = frozenset()
+    counts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.spans) != len(self.values):
@@ -171,6 +176,17 @@ class SegmentScores:
         for row, (spans, values) in enumerate(zip(self.spans, self.values, strict=True)):
             if len(spans) != len(values):
                 raise ValueError(f"response {row} has {len(spans)} spans and {len(values)} values")
+        if any(not 0 <= row < len(self.spans) or self.spans[row] for row in self.unscored):
+            raise ValueError(f"responses without a score have no spans, got {sorted(self.unscored)}")
+
+    def known(self) -> list[tuple[float, ...]]:
+        """The values of the responses that have a score, in order."""
+        return [values for row, values in enumerate(self.values) if row not in self.unscored]
+
+
+def unscored_rows(scores: Iterable[SegmentScores]) -> frozenset[int]:
+    """The numbers of the responses that some component has no score of: their reward is not known."""
+    return frozenset[int]().union(*(one.unscored for one in scores))
 
 
 @dataclass(frozen=True)
@@ -216,6 +232,16 @@ class RewardTrace:
     components: Mapping[str, ComponentTrace]
     total: Tensor
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> Tensor | None:
+        """Bool [R], whether every component has a score of a response; None where all have."""
+        unscored = unscored_rows(component.scores for component in self.components.values())
+        if not unscored:
+            return None
+        scored = torch.ones(len(self.total), dtype=torch.bool)
+        scored[sorted(unscored)] = False
+        return scored.to(self.total.device)
 
 
 @dataclass(frozen=True)
@@ -267,6 +293,9 @@ class Experience:
         importance: weights of the policy loss where another policy drew than is trained; None weighs every token alike.
         kl: fp32 [R, T] KL from the reference over the vocabulary at each token's state; None where nobody asked for it.
         reference_states: float [R, T, D], the reference's states that predict each token; as `kl`.
+        learnt: bool [R], the responses that are learnt from; None: all. One whose reward is not known, or that has no
+            other to be compared with, has no part in advantages, their statistics, losses and what these are divided
+            by. A KL penalty that is part of the loss needs no reward and is over all responses.
     """
 
     rollout: Rollout
@@ -281,6 +310,17 @@ class Experience:
     importance: ImportanceWeights | None = None
     kl: Tensor | None = None
     reference_states: Tensor | None = None
+    learnt: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """int64 [R, T]: 1 at the real tokens of responses that are learnt from."""
+        return learnt_tokens(self.rollout.response_mask, self.learnt)
+
+
+def learnt_tokens(mask: Tensor, learnt: Tensor | None) -> Tensor:
+    """The mask [R, T] of tokens, 0 throughout the rows that are not learnt from, bool [R]; as it is where all are."""
+    return mask if learnt is None else mask * learnt[:, None].to(mask.dtype)
 
 
 def pad_rows(

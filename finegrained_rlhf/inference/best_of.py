@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, SegmentScores
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, SegmentScores, unscored_rows
 from finegrained_rlhf.inference.generator import DecodingConfig, Response
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -53,29 +53,34 @@ class Choice:
     Attributes:
         sample: its number among them, from 0.
         response: the response.
-        totals: the total reward of each sample, in order; what PPO would give them, KL aside.
+        totals: the total reward of each sample, in order; what PPO would give them, KL aside. None of a sample that a
+            component has no score of; it is chosen only where no sample has one.
         segments: what the chosen response's total is made of, component by component.
     """
 
     sample: int
     response: Response
-    totals: tuple[float, ...]
+    totals: tuple[float | None, ...]
     segments: tuple[RewardedSegment, ...]
 
     @property
-    def total(self) -> float:
-        """The total reward of the chosen response."""
+    def total(self) -> float | None:
+        """The total reward of the chosen response; None where it is not known."""
         return self.totals[self.sample]
 
 
-def best_sample(totals: Sequence[float]) -> int:
-    """The number of the highest total; of equal ones (`TIE`) the first.
+def best_sample(totals: Sequence[float | None]) -> int:
+    """The number of the highest total; of equal ones (`TIE`) the first, and of totals that are all unknown.
 
     Raises:
         ValueError: there is none.
     """
-    highest = max(totals)
-    return next(i for i, total in enumerate(totals) if total >= highest - TIE)
+    if not totals:
+        raise ValueError("there is no sample to choose")
+    highest = max((total for total in totals if total is not None), default=None)
+    if highest is None:
+        return 0
+    return next(i for i, total in enumerate(totals) if total is not None and total >= highest - TIE)
 
 
 def sampling(decoding: DecodingConfig, n: int) -> Decoding:
@@ -151,12 +156,15 @@ class BestOf:
         with self._processes.autocast():
             scores = self.composer.score([prompts[number] for number, _ in row_of], [text for _, text in row_of])
         totals, used = self.composer.totals(scores), self.composer.used_values(scores)
+        unscored = unscored_rows(scores.values())
         choices = []
         for number, group in enumerate(groups):
             rows = [row_of[number, response.text] for response in group]
             form = self._form(group)
             taken = self.composer.totals(form) if form else [0.0] * len(group)
-            found = tuple(totals[row] + penalty for row, penalty in zip(rows, taken, strict=True))
+            found = tuple(
+                None if row in unscored else totals[row] + penalty for row, penalty in zip(rows, taken, strict=True)
+            )
             best = best_sample(found)
             segments = self._segments(rows[best], scores, used)
             segments += self._segments(best, form, {name: counted.values for name, counted in form.items()})

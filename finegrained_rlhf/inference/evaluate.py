@@ -192,7 +192,8 @@ def question_rows(responses: Sequence[EvaluatedResponse], composer: RewardCompos
 
     Returns:
         Rows with `id`, `words`, and where they are known `tokens`, `finished`, `rouge_lsum`; `rewards`: by component
-        the `sum` of its values, the number of `segments` and, of one that judges segments, how many are `error_free`;
+        the `sum` of its values, the number of `segments` and, of one that judges segments, how many are `error_free`
+        (a component without a score of the answer is left out);
         `oracle`: by rate (found, of how many).
     """
     rows = []
@@ -200,6 +201,8 @@ def question_rows(responses: Sequence[EvaluatedResponse], composer: RewardCompos
         known = {"tokens": row.tokens, "finished": row.finished, "rouge_lsum": row.rouge_lsum}
         rewards = {}
         for name, found in row.components.items():
+            if not found.scored:
+                continue
             rewards[name] = {"sum": sum(found.values), "segments": len(found.values)}
             if composer is not None and not found.whole_response:
                 flags = error_free_flags(found, error_free_from(composer.config.components[name]))

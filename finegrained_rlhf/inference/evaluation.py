@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from finegrained_rlhf.core.records import Prompt, SegmentScores
+from finegrained_rlhf.core.records import Prompt, SegmentScores, unscored_rows
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.generate import Answering, respond
 from finegrained_rlhf.inference.generator import PolicyGenerator, Response
@@ -35,11 +35,13 @@ class ComponentScores:
         spans: (start, end) character offsets, end exclusive.
         values: one a span, unweighted.
         whole_response: the value belongs to the response as a whole.
+        scored: False where the component has no score of the response.
     """
 
     spans: tuple[tuple[int, int], ...]
     values: tuple[float, ...]
     whole_response: bool
+    scored: bool = True
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,9 @@ def _measure_batch(
     rows = []
     for i, (prompt, (text, tokens, finished)) in enumerate(zip(prompts, answers, strict=True)):
         components = {
-            name: ComponentScores(tuple(found.spans[i]), tuple(found.values[i]), found.whole_response)
+            name: ComponentScores(
+                tuple(found.spans[i]), tuple(found.values[i]), found.whole_response, i not in found.unscored
+            )
             for name, found in scores.items()
         }
         counts = {} if oracle is None else dict(oracle.counts([prompt], [text]))
@@ -239,8 +243,10 @@ def summarise(rows: Sequence[EvaluatedResponse], composer: RewardComposer | None
     - for every reward component of segments `reward/NAME/error_free_share`, the share of segments whose value the
       component declares to be free of errors (`error_free_from`, 0 by default), each segment counting once, and
       `reward/NAME/segments`, their number; for every component of whole responses `reward/NAME/mean_score`; for both
-      `reward/NAME/raw`, the mean over responses of the sum of the values;
-    - `reward/total`, the mean weighted sum, where no component is normalised during training;
+      `reward/NAME/raw`, the mean over responses of the sum of the values; where a component has no score of some
+      responses, these are in none of its means, and `reward/NAME/unscored` is their number;
+    - `reward/total`, the mean weighted sum over responses that every component has a score of, where no component is
+      normalised during training;
     - the oracle's rates under their own names; 0 where there is nothing to count.
     """
     from finegrained_rlhf.metrics import finite_mean
@@ -267,10 +273,16 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
     metrics: dict[str, float] = {}
     everything: dict[str, SegmentScores] = {}
     for name in composer.config.weights:
-        found = [row.components[name] for row in rows]
+        every = [row.components[name] for row in rows]
+        unscored = frozenset(number for number, scores in enumerate(every) if not scores.scored)
         everything[name] = SegmentScores(
-            [scores.spans for scores in found], [scores.values for scores in found], found[0].whole_response
+            [scores.spans for scores in every], [scores.values for scores in every], every[0].whole_response, unscored
         )
+        found = [scores for scores in every if scores.scored]
+        if unscored:
+            metrics[f"reward/{name}/unscored"] = len(unscored)
+        if not found:
+            continue
         metrics[f"reward/{name}/raw"] = finite_mean([sum(scores.values) for scores in found])
         if found[0].whole_response:
             values = [value for scores in found for value in scores.values]
@@ -281,7 +293,9 @@ def _reward_metrics(rows: Sequence[EvaluatedResponse], composer: RewardComposer 
             result = ErrorFreeShare().compute(predictions=flags)
             metrics |= {f"reward/{name}/{key}": value for key, value in result.items()}
     if all(setting.normalisation == "none" for setting in composer.config.settings.values()):
-        metrics["reward/total"] = finite_mean(composer.totals(everything))
+        without = unscored_rows(everything.values())
+        totals = [total for row, total in enumerate(composer.totals(everything)) if row not in without]
+        metrics |= {"reward/total": finite_mean(totals)} if totals else {}
     return metrics
 
 

@@ -19,6 +19,7 @@ class StepMetrics:
 
     def __init__(self) -> None:
         self._added: dict[str, list[Tensor | float]] = {}
+        self._counts: set[str] = set()
 
     def add(self, name: str, total: Tensor | float, count: Tensor | float) -> None:
         """Add `total`, a sum over `count` items, to the mean called `name`; tensors have one element, [].
@@ -28,8 +29,13 @@ class StepMetrics:
         pair = (value.detach() if isinstance(value, Tensor) else value for value in (total, count))
         self._added.setdefault(name, []).extend(pair)
 
+    def count(self, name: str, number: float) -> None:
+        """Add a number to the sum called `name`."""
+        self._counts.add(name)
+        self.add(name, number, 1)
+
     def reduce(self, processes: Processes) -> dict[str, float]:
-        """Means over all processes, in order of first use; 0 where nothing was counted."""
+        """Means and sums over all processes, in order of first use; 0 where nothing was counted."""
         if not self._added:
             return {}
         numbers = iter(_read_once([value for values in self._added.values() for value in values]))
@@ -38,7 +44,8 @@ class StepMetrics:
             mine = [next(numbers) for _ in values]
             sums.append((sum(mine[::2]), sum(mine[1::2])))
         pairs = processes.sum_(torch.tensor(sums, dtype=torch.float64))
-        return {name: float(s / c) if c else 0.0 for name, (s, c) in zip(self._added, pairs.tolist(), strict=True)}
+        found = dict(zip(self._added, pairs.tolist(), strict=True))
+        return {name: s if name in self._counts else float(s / c) if c else 0.0 for name, (s, c) in found.items()}
 
 
 def _read_once(values: Sequence[Tensor | float]) -> list[float]:

@@ -10,7 +10,7 @@ __getattr__, __dir__ = lazy_exports(
         "ComponentConfig": "config",
         "OverlongPenalty": "penalties",
         "Judge": "remote.judge",
-        "JudgeScorer": "remote.judge",
+        "JudgeScorer": "remote.judged",
         "PerspectiveScorer": "remote.perspective",
         "PrefixDifferenceScorer": "texts.prefixes",
         "RecordedScorer": "remote.scorer",

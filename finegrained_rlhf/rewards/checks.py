@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.generation.outcomes import FailureBudgetError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.aggregation import ResponseValue
 from finegrained_rlhf.rewards.protocol import Scorer
@@ -77,6 +78,8 @@ def naming(name: str, scorer: Scorer, prompts: Sequence[Prompt], responses: Sequ
     """
     try:
         yield
+    except FailureBudgetError as error:
+        raise FailureBudgetError(f"reward.components.{name}.{error}") from None
     except (FineGrainedError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:

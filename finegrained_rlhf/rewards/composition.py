@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,7 +64,10 @@ class RewardComposer:
                 the error names it, the prompt and the response.
         """
         if not responses:
-            return {name: SegmentScores((), ()) for name in self.config.components}
+            return {
+                name: SegmentScores((), (), counts=dict.fromkeys(getattr(scorer, "counted", ()), 0.0))
+                for name, scorer in self.config.components.items()
+            }
         given = {name: (name, scorer, prompts, responses) for name, scorer in self.config.components.items()}
         started: dict[str, Callable[[], SegmentScores]] = {}
         for name, scorer in self.config.components.items():
@@ -86,10 +90,13 @@ class RewardComposer:
         value = self.settings(name).empty
         if value == 0.0 or scores.whole_response:
             return scores
-        fill = [not spans and not text.strip() for spans, text in zip(scores.spans, responses, strict=True)]
+        fill = [
+            not spans and not text.strip() and row not in scores.unscored
+            for row, (spans, text) in enumerate(zip(scores.spans, responses, strict=True))
+        ]
         spans = tuple(((0, 0),) if empty else tuple(row) for empty, row in zip(fill, scores.spans, strict=True))
         values = tuple((value,) if empty else tuple(row) for empty, row in zip(fill, scores.values, strict=True))
-        return SegmentScores(spans, values)
+        return replace(scores, spans=spans, values=values)
 
     def compose(
         self,
@@ -178,6 +185,8 @@ class RewardComposer:
 
     def totals(self, scores: Mapping[str, SegmentScores]) -> list[float]:
         """The sum of all components that are given by the configured weights and gates, one number a response.
+
+        Of a response that a component has no score of (`unscored_rows`), it is the sum of the others.
 
         Raises:
             ConfigError: a component is normalised by what a training run has seen, which is not known here.

@@ -76,6 +76,9 @@ def kept_samples(experience: Experience) -> list[SampleRecord]:
                 for name, component in experience.trace.components.items()
                 for segment in _segments(name, component, row)
             ],
+            unscored=[
+                name for name, component in experience.trace.components.items() if row in component.scores.unscored
+            ],
             tokens=SampleTokens(
                 list(rollout.token_ends[row]),
                 {name: table[row][: lengths[row]] for name, table in numbers.items()},

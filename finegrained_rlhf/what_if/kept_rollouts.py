@@ -172,7 +172,8 @@ def _scores(name: str, rows: Sequence[SampleRecord], key: Literal["raw", "normal
     return SegmentScores(
         [tuple((segment.start, segment.end) for segment in segments) for segments in by_row],
         [tuple(float(getattr(segment, key)) for segment in segments) for segments in by_row],
-        all(_is_whole(row, segments) for row, segments in zip(rows, by_row, strict=True)),
+        all(_is_whole(row, s) or name in row.unscored for row, s in zip(rows, by_row, strict=True)),
+        frozenset(number for number, row in enumerate(rows) if name in row.unscored),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConsistencyError
-from finegrained_rlhf.core.records import Experience, RewardTrace
+from finegrained_rlhf.core.records import Experience, RewardTrace, unscored_rows
 from finegrained_rlhf.inference.best_of import TIE, best_sample
 from finegrained_rlhf.metrics.ranking import correlation, covariance, kendall_tau_b
 from finegrained_rlhf.rewards.aggregation import aggregated
@@ -162,7 +162,8 @@ def compare(kept: KeptStep, before: Experience, now: Experience) -> tuple[StepCh
     totals_before, totals_now = _totals(before), _totals(now)
     taus: list[float] = []
     changed: list[NewBest] = []
-    groups = [rows for rows in _rows_by_prompt(kept).values() if len(rows) > 1]
+    known = _known(kept)
+    groups = [rows for rows in _rows_by_prompt(kept, known).values() if len(rows) > 1]
     for rows in groups:
         old, new = [totals_before[row] for row in rows], [totals_now[row] for row in rows]
         tau = kendall_tau_b(old, new, TIE)
@@ -178,8 +179,8 @@ def compare(kept: KeptStep, before: Experience, now: Experience) -> tuple[StepCh
         responses=len(totals_now),
         complete=kept.complete,
         prompts=len(groups),
-        total_before=fmean(totals_before),
-        total_now=fmean(totals_now),
+        total_before=fmean([totals_before[row] for row in known] or [0.0]),
+        total_now=fmean([totals_now[row] for row in known] or [0.0]),
         tau=fmean(taus) if taus else None,
         best_changes=len(changed) / len(groups) if groups else None,
         advantage_correlation=correlation(a.tolist(), b.tolist()),
@@ -192,7 +193,11 @@ def compare(kept: KeptStep, before: Experience, now: Experience) -> tuple[StepCh
 
 def variance_shares(experience: Experience) -> dict[str, float]:
     """By component Cov(its weighted reward of a response, the total) / Var(total); empty where totals do not vary."""
-    parts = {name: part.weighted.double().sum(dim=1).tolist() for name, part in experience.trace.components.items()}
+    scored = experience.trace.scored
+    rows = slice(None) if scored is None else scored
+    parts = {
+        name: part.weighted[rows].double().sum(dim=1).tolist() for name, part in experience.trace.components.items()
+    }
     totals = [sum(column) for column in zip(*parts.values(), strict=True)]
     variance = covariance(totals, totals)
     if variance <= TIE**2:
@@ -205,10 +210,17 @@ def _totals(experience: Experience) -> list[float]:
     return totals
 
 
-def _rows_by_prompt(kept: KeptStep) -> dict[str, list[int]]:
+def _known(kept: KeptStep) -> list[int]:
+    """The responses that every component has a score of."""
+    unscored = unscored_rows(kept.raw.values())
+    return [row for row in range(len(kept.rollout.texts)) if row not in unscored]
+
+
+def _rows_by_prompt(kept: KeptStep, known: Sequence[int]) -> dict[str, list[int]]:
+    prompts = kept.rollout.row_prompts()
     rows: dict[str, list[int]] = {}
-    for row, prompt in enumerate(kept.rollout.row_prompts()):
-        rows.setdefault(prompt.id, []).append(row)
+    for row in known:
+        rows.setdefault(prompts[row].id, []).append(row)
     return rows
 
 

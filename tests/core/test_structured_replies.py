@@ -198,7 +198,7 @@ def test_fields_are_checked_together() -> None:
 def test_several_items_are_asked_again_together_and_given_as_they_come() -> None:
     rounds: list[list[str]] = []
 
-    def each(prompts, take) -> None:  # type: ignore[no-untyped-def]
+    def each(prompts, schema, take) -> None:  # type: ignore[no-untyped-def]
         rounds.append(list(prompts))
         for number, prompt in reversed(list(enumerate(prompts))):
             odd = "never" in prompt or ("once" in prompt and len(rounds) == 1)
@@ -235,7 +235,7 @@ def test_the_budget_grants_chance_and_ends_what_fails() -> None:
     counts = OutcomeCounts(0.2, name="reward.components.a.failures")
     counts.add([bad, Outcome.REFUSED, bad])
     with pytest.raises(
-        FineGrainedError, match=r"3 of the latest 3 .*1 refused, 2 unreadable.*components\.a\.failures=0\.2"
+        FineGrainedError, match=r"components\.a\.failures=0\.2: .*3 of the latest 3 .*1 refused, 2 unreadable"
     ):
         counts.check("judge")
     noise = random.Random(0)

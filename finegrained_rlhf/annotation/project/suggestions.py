@@ -6,6 +6,7 @@ Knows items, taxonomies and the judge's quotes. Which items get suggestions is `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -51,20 +52,20 @@ class SuggestByJudge:
     version: str = "1"
 
     def suggest(self, items: Sequence[AnnotationItem], taxonomy: Taxonomy) -> list[tuple[Suggestion, ...]]:
-        """Spans of each item's marked answer, from left to right; prints how many quotes were left out.
+        """Spans of each item's marked answer, from left to right; prints how many quotes and items were left out.
 
         Raises:
             ConfigError: the taxonomy has no types, or the key is not there.
-            FineGrainedError: the endpoint gives no answer that can be read.
+            FineGrainedError: the endpoint gives no answer at all.
         """
         kinds = {kind.name: kind.description for one in taxonomy.categories.values() for kind in one.types.values()}
         if not kinds:
             raise ConfigError(f"preannotate: taxonomy {taxonomy.name} has no types that a judge could quote")
         judge = Judge(self.remote, self.model, self.cache_file, kinds, max_tokens=self.max_tokens, version=self.version)
         texts = [_marked(item) for item in items]
-        said = judge.quotes([_prompt(item) for item in items], texts)
+        judged = judge.judgements([_prompt(item) for item in items], texts)
         found, refused = [], 0
-        for text, quotes in zip(texts, said, strict=True):
+        for text, quotes in zip(texts, (judgement.quotes for judgement in judged), strict=True):
             kept: list[Suggestion] = []
             spans = spans_of([quote for quote, _ in quotes], text)
             for span, (_, kind) in zip(spans, quotes, strict=True):
@@ -74,6 +75,9 @@ class SuggestByJudge:
                     kept.append(Suggestion(*span, kind, None, f"judge {self.model}"))
             found.append(tuple(sorted(kept, key=lambda one: one.start)))
         print(f"the judge suggests {sum(map(len, found))} spans; {refused} quotes are not in the answer, or overlap")
+        if without := Counter(judgement.outcome.value for judgement in judged if judgement.problem):
+            kinds = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
+            print(f"{without.total()} of {len(judged)} answers have no judgement, and no suggestions: {kinds}")
         return found
 
 

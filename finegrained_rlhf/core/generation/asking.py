@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.generation.outcomes import (
-    FailedReplyError,
-    Outcome,
-    RefusedReplyError,
-    ReplyError,
-    UnreadableReplyError,
-)
+from finegrained_rlhf.core.generation.outcomes import REPLY_ERRORS, Outcome, ReplyError, UnreadableReplyError
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 TRIES = 3
 """How often an item is asked about, unless a caller says otherwise."""
-
-_ERRORS = {error.outcome: error for error in (RefusedReplyError, UnreadableReplyError, FailedReplyError)}
 
 
 @dataclass(frozen=True)
@@ -54,11 +46,11 @@ class Reply:
         if self.outcome is Outcome.READ:
             return self.value
         times = "1 try" if self.tries == 1 else f"{self.tries} tries"
-        raise _ERRORS[self.outcome](f"{self.problem} ({self.outcome.value} after {times})", self.text)
+        raise REPLY_ERRORS[self.outcome](f"{self.problem} ({self.outcome.value} after {times})", self.text)
 
 
-GenerateEach = Callable[[Sequence[str], Callable[[int, Generation | ReplyError], None]], None]
-"""Takes prompts, and a function that is to be given the number of a prompt and what came of it, as soon as it came."""
+GenerateEach = Callable[[Sequence[str], ReplySchema, Callable[[int, Generation | ReplyError], None]], None]
+"""Takes prompts, what replies must hold, and a function that is given the number of a prompt and what came of it."""
 
 
 def ask(generator: TextGenerator, prompt: str, schema: ReplySchema, tries: int = TRIES) -> Reply:
@@ -77,7 +69,7 @@ def ask(generator: TextGenerator, prompt: str, schema: ReplySchema, tries: int =
         ConfigError: tries below 1.
     """
 
-    def each(prompts: Sequence[str], take: Callable[[int, Generation | ReplyError], None]) -> None:
+    def each(prompts: Sequence[str], schema: ReplySchema, take: Callable[[int, Generation | ReplyError], None]) -> None:
         for number, text in enumerate(prompts):
             try:
                 made: Generation | ReplyError = generator.generate(text, schema)
@@ -138,7 +130,7 @@ def _round(
         else:
             keep(items[place], reply)
 
-    generate_each(list(waiting.values()), take)
+    generate_each(list(waiting.values()), schema, take)
     return odd
 
 

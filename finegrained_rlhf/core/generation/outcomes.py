@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
-from enum import Enum
+from enum import StrEnum
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """What became of an item: its reply was read; the model or its service would not answer it; no reply of it could be
     read; or the service failed at it while it answered others.
     """
@@ -60,6 +60,14 @@ class FailedReplyError(ReplyError):
     outcome = Outcome.FAILED
 
 
+class FailureBudgetError(FineGrainedError):
+    """More items have no reply that can be used than the setting allows with which the message begins."""
+
+
+REPLY_ERRORS = {error.outcome: error for error in (RefusedReplyError, UnreadableReplyError, FailedReplyError)}
+"""The error of each outcome that is none."""
+
+
 class OutcomeCounts:
     """How many items had which outcome, and whether more of them failed than may.
 
@@ -78,11 +86,11 @@ class OutcomeCounts:
         if failures is not None and (not is_number(failures) or not 0 <= failures <= 1):
             raise ConfigError(f"{name}: expected a share from 0 to 1, got {failures!r}")
         self.failures, self.name = failures, name
-        self.counts = Counter[Outcome]()
-        self._latest: deque[Outcome] = deque(maxlen=window)
+        self.counts = Counter[str]()
+        self._latest: deque[str] = deque(maxlen=window)
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count the outcomes of some items."""
+    def add(self, outcomes: Iterable[str]) -> None:
+        """Count the outcomes of some items; any word but `read` counts as an item that has nothing that can be used."""
         for outcome in outcomes:
             self.counts[outcome] += 1
             self._latest.append(outcome)
@@ -95,16 +103,17 @@ class OutcomeCounts:
             last: the problem of the latest item without one, for the error.
 
         Raises:
-            FineGrainedError: more than the budget allows.
+            FailureBudgetError: more than the budget allows.
         """
         if self.failures is None:
             return
         items, share = len(self._latest), self.failures
-        without = Counter(outcome for outcome in self._latest if outcome is not Outcome.READ)
+        without = Counter(outcome for outcome in self._latest if outcome != Outcome.READ)
         allowed = share * items + 3 * math.sqrt(share * (1 - share) * items)
         if without.total() > allowed:
-            kinds = ", ".join(f"{without[kind]} {kind.value}" for kind in Outcome if without[kind])
-            raise FineGrainedError(
-                f"{asked}: {without.total()} of the latest {items} items have no reply that can be used ({kinds}), "
-                f"more than {self.name}={share:g} allows" + (f"; the last one: {last}" if last else "")
+            kinds = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
+            raise FailureBudgetError(
+                f"{self.name}={share:g}: {asked} gave no reply that can be used to {without.total()} of the latest "
+                f"{items} items ({kinds}), which is more than that share and chance allow"
+                + (f"; the last one: {last}" if last else "")
             )

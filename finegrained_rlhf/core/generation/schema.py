@@ -325,7 +325,7 @@ def _scalar(value: Any) -> str | None:
 
 
 def _names(rest: str, value: str) -> bool:
-    """Whether the words behind a value name another one: a word wherever it stands, a number where it is no quantity."""
+    """Whether the words behind a value name another: a word anywhere, a number that is no quantity."""
     word = rf"(?<!\w){re.escape(value)}(?!\w)"
     if value.isdigit():
         word = rf"{word}[).\]:]|(?:[,;/&]|\b(?:or|and))\s*{word}|^\W*{word}\W*$"

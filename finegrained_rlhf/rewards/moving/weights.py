@@ -43,12 +43,12 @@ class TrainedWeights:
         metrics = {}
         for name, dual in self._duals.items():
             metrics[f"constraint/{name}/multiplier"] = dual.multiplier
-            metrics[f"constraint/{name}/value"] = dual.update(scores[name].values)
+            metrics[f"constraint/{name}/value"] = dual.update(scores[name].known())
         return metrics
 
     def sums(self, scores: Mapping[str, SegmentScores]) -> dict[str, tuple[float, float]]:
         """Of every constraint `constraint/NAME/value`: its sum over these responses, their number. Moves nothing."""
-        return {f"constraint/{name}/value": dual.sums(scores[name].values) for name, dual in self._duals.items()}
+        return {f"constraint/{name}/value": dual.sums(scores[name].known()) for name, dual in self._duals.items()}
 
     def missed_constraints(self, means: Mapping[str, float]) -> dict[str, int]:
         """`constraints_missed`: how many constraints these means (`constraint/NAME/value`) lie below; {} without."""

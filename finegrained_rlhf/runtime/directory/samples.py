@@ -92,6 +92,7 @@ class SampleRecord:
         segments: of all components.
         tokens: None in files of earlier versions.
         marks: errors that an oracle found; None where none has judged it. Kept in a file of their own (`read_marks`).
+        unscored: components that have no score of it; nothing was learnt from the response then.
     """
 
     id: str
@@ -101,6 +102,7 @@ class SampleRecord:
     segments: Sequence[SampleSegment] = field(default=())
     tokens: SampleTokens | None = None
     marks: Sequence[OracleMark] | None = None
+    unscored: Sequence[str] = ()
 
     def of(self, component: str) -> list[SampleSegment]:
         """The segments of one component, in order."""
@@ -129,6 +131,7 @@ class SampleRecord:
             for s in self.segments
         ]
         row = {"id": self.id, "prompt": self.prompt, "sample": self.sample, "response": self.text, "segments": segments}
+        row |= {"unscored": list(self.unscored)} if self.unscored else {}
         if self.tokens is None:
             return row
         shares = {name: list(values) for name, values in self.tokens.shares.items()}
@@ -210,6 +213,9 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
     number = row.get("sample", 0)
     if not _is_whole(number):
         raise DataError(f"expected a whole number, got {number!r}", field="sample")
+    unscored = row.get("unscored", [])
+    if not isinstance(unscored, list) or not all(isinstance(name, str) for name in unscored):
+        raise DataError("expected a list of names of components", field="unscored")
     return SampleRecord(
         id=_text(row, "id"),
         sample=number,
@@ -217,6 +223,7 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
         text=text,
         segments=[_segment(s, text, read, f"segments[{i}]") for i, s in enumerate(segments)],
         tokens=read,
+        unscored=unscored,
     )
 
 

@@ -1,4 +1,4 @@
-"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: one user message in, its answer out.
+"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: a prompt in, the model's answer out.
 
 Knows chat completions. Does not know what prompts and answers say.
 """
@@ -6,15 +6,29 @@ Knows chat completions. Does not know what prompts and answers say.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import (
+    FailedReplyError,
+    RefusedReplyError,
+    ReplyError,
+    UnreadableReplyError,
+)
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
-from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig, RemoteError
+from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
+
+logger = logging.getLogger(__name__)
+
+ResponseFormat = Literal["json_schema", "json_object"]
+TokenLimit = Literal["max_tokens", "max_completion_tokens"]
+_FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation", "safety")
+_NO_FORMAT = ("response_format", "json_schema", "json_object", "structured output", "guided_json")
 
 
 class EndpointGenerator:
@@ -26,9 +40,15 @@ class EndpointGenerator:
     Args:
         remote: the endpoint, up to and with `/chat/completions`.
         model: as the endpoint names it.
-        max_tokens: of an answer; one that is cut off there is an error.
-        temperature: 0 is greedy decoding.
-        top_p: of nucleus sampling.
+        max_tokens: of an answer; one that is cut off there cannot be read. Models that think need more. None leaves the
+            limit to the endpoint.
+        temperature: 0 is greedy decoding; None leaves it away, for models that take none.
+        top_p: of nucleus sampling; None leaves it away.
+        system: the system message; None sends none.
+        token_limit: name under which `max_tokens` is sent.
+        response_format: what is sent where a reply has a schema: the schema itself, or that it is to be JSON; None
+            sends nothing. An endpoint that refuses it is asked without, and a line says so once.
+        extra_body: more parameters of each request, such as `reasoning_effort` or `chat_template_kwargs`.
 
     Raises:
         ConfigError: a setting outside its range, or the key is not there.
@@ -38,49 +58,146 @@ class EndpointGenerator:
         self,
         remote: RemoteConfig,
         model: str,
-        max_tokens: int = 4000,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
+        max_tokens: int | None = 4000,
+        temperature: float | None = 0.0,
+        top_p: float | None = 1.0,
+        system: str | None = None,
+        token_limit: TokenLimit = "max_tokens",
+        response_format: ResponseFormat | None = "json_schema",
+        extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
+        within = (max_tokens is None or max_tokens >= 1) and (temperature is None or temperature >= 0)
+        if not within or not (top_p is None or 0 < top_p <= 1):
             raise ConfigError(
                 "expected max_tokens >= 1, temperature >= 0 and 0 < top_p <= 1, got "
                 f"{max_tokens}, {temperature} and {top_p}"
             )
-        self._settings = {"model": model, "max_tokens": max_tokens, "temperature": temperature, "top_p": top_p}
+        if token_limit not in get_args(TokenLimit):
+            raise ConfigError(f"token_limit: expected {' or '.join(get_args(TokenLimit))}, got {token_limit!r}")
+        if response_format is not None and response_format not in get_args(ResponseFormat):
+            known = ", ".join(get_args(ResponseFormat))
+            raise ConfigError(f"response_format: expected {known} or null, got {response_format!r}")
+        named = {"model": model, token_limit: max_tokens, "temperature": temperature, "top_p": top_p}
+        settings = {name: value for name, value in named.items() if value is not None}
+        extra = dict(extra_body or {})
+        if twice := sorted({*settings, "messages", "response_format", "stream"} & extra.keys()):
+            raise ConfigError(f"extra_body: {twice[0]} is none of its parameters; it has a key of its own, or none")
+        self._settings, self._limit = {**settings, **extra}, f"{token_limit}={max_tokens}"
+        self._system, self._format = system, response_format
         self._client = RemoteClient(remote, lambda key: {"Authorization": f"Bearer {key}"})
-        self.identity = f"chat {json.dumps({'url': remote.url, **self._settings}, ensure_ascii=False)}"
+        about = {"url": remote.url, **self._settings}
+        about |= {} if system is None else {"system": system}
+        about |= {} if response_format == "json_schema" else {"response_format": response_format}
+        self.identity = f"chat {json.dumps(about, ensure_ascii=False)}"
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return self._client.config.url
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The endpoint's answer to a prompt; asked again while it is busy, within `RemoteConfig.budget_s`.
 
         Raises:
-            RemoteError: none came in that time; or the answer was cut off or filtered, which asking again does not
-                change.
+            RefusedReplyError: the model or a filter refused, which asking again does not change.
+            UnreadableReplyError: the answer was cut off.
+            FailedReplyError: the endpoint refuses this request, or fails at it while it answers others.
+            RemoteError: no answer came in that time.
             ConfigError: the key is refused.
         """
-        found: list[Generation] = []
-        body = {**self._settings, "messages": [{"role": "user", "content": prompt}]}
-        self._client.ask(
-            [Call(body)], lambda answer: self._read(prompt, answer), lambda number, answer: found.append(answer)
-        )
-        return found[0]
+        made: list[Generation | ReplyError] = []
+        self.generate_each([prompt], schema, lambda number, one: made.append(one))
+        if isinstance(made[0], ReplyError):
+            raise made[0]
+        return made[0]
 
-    def _read(self, prompt: str, answer: Mapping[str, Any]) -> Generation:
+    def generate_each(
+        self,
+        prompts: Sequence[str],
+        schema: ReplySchema | None,
+        take: Callable[[int, Generation | ReplyError], None],
+    ) -> None:
+        """Ask about several prompts at once.
+
+        Args:
+            prompts: to be answered.
+            schema: of each answer.
+            take: is given the number of a prompt and its answer, or why there is none, as soon as it is known.
+
+        Raises:
+            RemoteError: the endpoint gives no answer in time.
+            ConfigError: the key is refused.
+        """
+        again = self._round(list(range(len(prompts))), prompts, schema, take)
+        if again:  # once: then there is no format to refuse
+            if self._format is not None:
+                logger.warning("%s refuses response_format=%s: it is asked without from now on", self.url, self._format)
+                self._format = None
+            self._round(again, prompts, schema, take)
+
+    def _round(
+        self,
+        numbers: Sequence[int],
+        prompts: Sequence[str],
+        schema: ReplySchema | None,
+        take: Callable[[int, Generation | ReplyError], None],
+    ) -> list[int]:
+        """Ask about some of the prompts, by number. Returns those that are refused for their response format."""
+        again: list[int] = []
+        form = self._format if schema is not None else None
+
+        def keep(place: int, made: tuple[str, Mapping[str, Any]]) -> None:
+            take(numbers[place], self._counted(prompts[numbers[place]], *made))
+
+        def fail(place: int, error: ReplyError) -> None:
+            refused = isinstance(error, FailedReplyError)
+            if refused and form is not None and _says(error.reply, _NO_FORMAT):
+                again.append(numbers[place])
+            elif refused and _says(error.reply, _FILTERED):
+                take(numbers[place], RefusedReplyError("the endpoint's filter refused the prompt", error.reply))
+            else:
+                take(numbers[place], error)
+
+        self._client.ask([Call(self._body(prompts[n], schema, form)) for n in numbers], self._read, keep, fail)
+        return again
+
+    def _body(self, prompt: str, schema: ReplySchema | None, sent: ResponseFormat | None) -> dict[str, Any]:
+        system = [] if self._system is None else [{"role": "system", "content": self._system}]
+        body = {**self._settings, "messages": [*system, {"role": "user", "content": prompt}]}
+        if schema is None or sent is None:
+            return body
+        form: dict[str, Any] = {"type": sent}
+        if sent == "json_schema":
+            form["json_schema"] = {"name": schema.name, "strict": True, "schema": schema.json_schema()}
+        return {**body, "response_format": form}
+
+    def _read(self, answer: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """The text of an answer and what it says of tokens."""
         choices = answer.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         finished, message = choice.get("finish_reason"), choice.get("message")
-        if finished not in ("stop", None):
-            where = f"; max_tokens is {self._settings['max_tokens']}" if finished == "length" else ""
-            raise RemoteError(f"{self._client.config.url}: an answer that ended by {finished!r}{where}")
-        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(message, dict):
+            raise UnintelligibleAnswer("an answer without a message")
+        content = message.get("content")
+        if finished == "length":
+            raise UnreadableReplyError(f"an answer that {self._limit} cut off ('length')", str(content or ""))
+        if finished not in ("stop", None) or message.get("refusal"):
+            ended = f"ended by {finished!r}" if finished not in ("stop", None) else "is a refusal"
+            raise RefusedReplyError(f"an answer that {ended}", str(message.get("refusal") or content or ""))
         if not isinstance(content, str):
-            raise UnintelligibleAnswer("an answer without a text")
+            raise RefusedReplyError("an answer without a text")
         usage = answer.get("usage")
-        counts = usage if isinstance(usage, dict) else {}
+        return content, usage if isinstance(usage, dict) else {}
+
+    def _counted(self, prompt: str, content: str, usage: Mapping[str, Any]) -> Generation:
+        asked = prompt if self._system is None else f"{self._system} {prompt}"
         return Generation(
-            content, _count(counts.get("prompt_tokens"), prompt), _count(counts.get("completion_tokens"), content)
+            content, _count(usage.get("prompt_tokens"), asked), _count(usage.get("completion_tokens"), content)
         )
+
+
+def _says(answer: str, words: Sequence[str]) -> bool:
+    return any(word in answer.lower() for word in words)
 
 
 def _count(said: Any, text: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.generation.outcomes import FailedReplyError, ReplyError
 from finegrained_rlhf.runtime.remote.answers import (
     BUSY,
     UnintelligibleAnswer,
@@ -27,7 +29,15 @@ from finegrained_rlhf.runtime.remote.answers import (
 )
 from finegrained_rlhf.runtime.remote.quota import TokenBucket
 
+logger = logging.getLogger(__name__)
+
 _JSON = {"Content-Type": "application/json"}
+_OF_THE_SERVICE = frozenset({401, 403, 404, 405})
+"""Refusals that every request would get."""
+_TRIES_OF_AN_ITEM = 5
+"""How often a service that answers others may fail at one request before that request is set aside."""
+_SAID_EVERY_S = 30.0
+"""Seconds from one line that says that a service is waited for to the next."""
 
 
 class RemoteError(FineGrainedError):
@@ -49,6 +59,7 @@ class RemoteConfig:
         budget_s: seconds after which a request that was tried in vain is not tried again, and the run ends.
         backoff_s: seconds before the second try; doubled each time, with some chance in it.
         longest_wait_s: most seconds between two tries, also where the server asks for more.
+        longest_answer_mib: most MiB (2^20 bytes) of an answer that are read; a longer one is cut off and is none.
     """
 
     url: str
@@ -60,6 +71,7 @@ class RemoteConfig:
     budget_s: float = 600.0
     backoff_s: float = 0.5
     longest_wait_s: float = 30.0
+    longest_answer_mib: float = 8.0
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -70,7 +82,7 @@ class RemoteConfig:
         for name in ("concurrency", "burst"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected a whole number from 1 on, got {getattr(self, name)!r}")
-        for name in ("items_per_s", "timeout_s", "budget_s", "backoff_s", "longest_wait_s"):
+        for name in ("items_per_s", "timeout_s", "budget_s", "backoff_s", "longest_wait_s", "longest_answer_mib"):
             value = getattr(self, name)
             if not (value is None and name == "items_per_s") and not (is_number(value) and value > 0):
                 raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
@@ -102,8 +114,14 @@ class Call:
     items: int = 1
 
 
+class _TooLong(Exception):
+    """An answer has more bytes than are read."""
+
+
 class RemoteClient:
     """A service that is asked by POST, in JSON.
+
+    A service that cannot be reached is waited for: a line says so at once, and again while it lasts.
 
     Args:
         config: where it is.
@@ -120,20 +138,25 @@ class RemoteClient:
         if self._key is not None:
             self._headers |= headers(self._key)
         self._bucket = TokenBucket(config.items_per_s, config.burst)
+        self._answered, self._said = 0, -_SAID_EVERY_S
 
     def ask(
         self,
         calls: Sequence[Call],
         read: Callable[[dict[str, Any]], Any],
         keep: Callable[[int, Any], None],
+        fail: Callable[[int, ReplyError], None] | None = None,
     ) -> None:
         """Send every call until it is answered.
 
         Args:
             calls: what to ask.
             read: makes of an answer what is wanted of it; one of which it raises `UnintelligibleAnswer` is asked for
-                again.
+                again, one of which it raises `ReplyError` is not.
             keep: takes the number of a call and what was read, as soon as it is there.
+            fail: takes the number of a call that has no answer while others may have one, and why: what `read` raised,
+                or `FailedReplyError` where the service refuses that request, answers it with more than is read, or
+                fails at it again and again while it answers others. None makes it the end of all.
 
         Raises:
             RemoteError: unreachable, busy or unintelligible until the patience was spent; or a request is refused. What
@@ -145,13 +168,17 @@ class RemoteClient:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            asyncio.run(self._ask(calls, read, keep))
+            asyncio.run(self._ask(calls, read, keep, fail))
         else:  # in a notebook
             with ThreadPoolExecutor(1) as thread:
-                thread.submit(lambda: asyncio.run(self._ask(calls, read, keep))).result()
+                thread.submit(lambda: asyncio.run(self._ask(calls, read, keep, fail))).result()
 
     async def _ask(
-        self, calls: Sequence[Call], read: Callable[[dict[str, Any]], Any], keep: Callable[[int, Any], None]
+        self,
+        calls: Sequence[Call],
+        read: Callable[[dict[str, Any]], Any],
+        keep: Callable[[int, Any], None],
+        fail: Callable[[int, ReplyError], None] | None,
     ) -> None:
         import httpx
 
@@ -159,7 +186,14 @@ class RemoteClient:
 
         async def work(http: httpx.AsyncClient, waiting: Iterator[tuple[int, Call]]) -> None:
             for number, call in waiting:
-                keep(number, await self._answer(http, call, read, turn))
+                try:
+                    answer = await self._answer(http, call, read, turn, alone=fail is not None)
+                except ReplyError as error:
+                    if fail is None:
+                        raise RemoteError(f"{self.config.url}: {error}") from None
+                    fail(number, error)
+                else:
+                    keep(number, answer)
 
         workers = min(self.config.concurrency, len(calls))
         limits = httpx.Limits(max_connections=workers, max_keepalive_connections=workers)
@@ -172,53 +206,119 @@ class RemoteClient:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, http: Any, call: Call, read: Callable[[dict[str, Any]], Any], turn: asyncio.Lock) -> Any:
-        import httpx
-
-        content, tries, began = json.dumps(call.body).encode(), 0, 0.0
+    async def _answer(
+        self, http: Any, call: Call, read: Callable[[dict[str, Any]], Any], turn: asyncio.Lock, alone: bool
+    ) -> Any:
+        """The answer to a call; with `alone`, its failure may be its own and no end of the others."""
+        content = json.dumps(call.body).encode()
+        tries, at_it, began, answered = 0, 0, 0.0, self._answered
         while True:
             await self._bucket.take(call.items, turn)
             began = began or time.monotonic()
-            asked = None
-            try:
-                async with asyncio.timeout(self.config.timeout_s):
-                    response = await http.post(self.config.url, content=content, headers=_JSON)
-            except (TimeoutError, httpx.TimeoutException):
-                reason = "no answer in time"
-            except httpx.RequestError as error:
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    raise ConfigError(f"{self.config.url}: its certificate is not trusted ({error})") from None
-                reason = str(error) or type(error).__name__
-            else:
-                answer = self._without_key(response.content)
-                if response.is_success:
-                    try:
-                        return read(json_object(answer))
-                    except UnintelligibleAnswer as error:
-                        reason = str(error)
+            status, answer, asked = await self._post(http, content)
+            reason = answer if isinstance(answer, str) else ""
+            if isinstance(answer, bytes) and 200 <= status < 300:
+                try:
+                    found = read(json_object(answer))
+                except UnintelligibleAnswer as error:
+                    reason = str(error)
+                except ReplyError:
+                    self._answered += 1
+                    raise
                 else:
-                    reason = f"status {response.status_code}, {excerpt(answer)}"
-                    if response.status_code not in BUSY:
-                        self._refused(response.status_code, reason)
-                    asked = retry_after(response.headers.get("Retry-After"))
+                    self._answered += 1
+                    return found
+            elif isinstance(answer, bytes):
+                reason = f"status {status}, {excerpt(answer)}"
+                if status not in BUSY:
+                    self._refused(status, reason, answer, content)
             tries += 1
+            at_it += status == 500 or 200 <= status < 300
             seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, asked)
             if asked is not None:
                 self._bucket.close(seconds)
             spent = time.monotonic() - began
-            if spent + seconds > self.config.budget_s:
-                tried = f"{tries} {'try' if tries == 1 else 'tries'} in {spent:.0f} s"
-                message = f"{self.config.url}: given up after {tried}, the last one: {reason}"
-                raise RemoteError(message)
+            over = spent + seconds > self.config.budget_s
+            if over or (alone and at_it >= _TRIES_OF_AN_ITEM and self._answered):
+                tried = f"given up after {tries} {'try' if tries == 1 else 'tries'} in {spent:.0f} s"
+                if alone and (not over or self._answered > answered):
+                    raise FailedReplyError(f"{tried}, the last one: {_without_texts(reason, status)}", reason)
+                raise RemoteError(f"{self.config.url}: {tried}, the last one: {reason}")
+            self._say(reason, tries, self.config.budget_s - spent)
             await asyncio.sleep(seconds)
 
-    def _refused(self, status: int, reason: str) -> None:
+    async def _post(self, http: Any, content: bytes) -> tuple[int, bytes | str, float | None]:
+        """One request: its status, its answer or why there is none, and the seconds that are asked for."""
+        import httpx
+
+        try:
+            async with (
+                asyncio.timeout(self.config.timeout_s),
+                http.stream("POST", self.config.url, content=content, headers=_JSON) as response,
+            ):
+                answer = self._without_key(await self._body(response))
+        except _TooLong:
+            limit = f"{self.config.longest_answer_mib:g} MiB (longest_answer_mib)"
+            raise FailedReplyError(f"an answer of more than {limit} is not read") from None
+        except (TimeoutError, httpx.TimeoutException):
+            return 0, "no answer in time", None
+        except httpx.RequestError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ConfigError(f"{self.config.url}: its certificate is not trusted ({error})") from None
+            return 0, str(error) or type(error).__name__, None
+        return response.status_code, answer, retry_after(response.headers.get("Retry-After"))
+
+    async def _body(self, response: Any) -> bytes:
+        parts, size = [], 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self.config.longest_answer_mib * 2**20:
+                raise _TooLong
+            parts.append(part)
+        return b"".join(parts)
+
+    def _say(self, reason: str, tries: int, left_s: float) -> None:
+        """Say that the service is waited for: a refused connection at once, anything else from the third try on."""
+        now = time.monotonic()
+        unreachable = not reason.startswith(("status", "an answer", "no answer"))
+        if now - self._said < _SAID_EVERY_S or not (unreachable or tries > 2):
+            return
+        self._said = now
+        what = "cannot be reached" if unreachable else "gives no answer that can be used"
+        logger.warning(
+            "%s %s (%s): tried again for another %.0f s (budget_s=%g)",
+            self.config.url,
+            what,
+            reason,
+            max(left_s, 0.0),
+            self.config.budget_s,
+        )
+
+    def _refused(self, status: int, reason: str, answer: bytes, content: bytes) -> None:
         message = f"{self.config.url}: the request was refused: {reason}"
         if status in (401, 403):
             where = f"the key is that of {self.config.key_variable}" if self._key else "no key was given: key_variable"
             raise ConfigError(f"{message}; {where}")
-        raise RemoteError(message)
+        if status in _OF_THE_SERVICE:
+            raise RemoteError(message)
+        quotes = _quotes(answer, content)
+        raise FailedReplyError(f"the request was refused: {f'status {status}' if quotes else reason}", reason)
 
     def _without_key(self, answer: bytes) -> bytes:
         """An answer in which the key, should the service repeat it, is struck out before anything else is done."""
         return answer if self._key is None else answer.replace(self._key.encode(), b"[key]")
+
+
+def _without_texts(reason: str, status: int) -> str:
+    """Why there is no answer, without what an answer says."""
+    return f"status {status}" if reason.startswith("status") else reason.partition(":")[0]
+
+
+_RUN = 24  # equal bytes that make a quotation
+
+
+def _quotes(answer: bytes, content: bytes) -> bool:
+    """Whether a refusal repeats some of the request's texts, so that it is not for a log."""
+    answer = answer[:2000]
+    runs = (answer[start : start + _RUN] for start in range(max(len(answer) - _RUN + 1, 0)))
+    return any(run in content for run in runs)

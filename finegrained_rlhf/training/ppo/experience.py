@@ -43,7 +43,7 @@ def make_experience(
     reference_states: Tensor | None = None,
 ) -> Experience:
     """Rewards r_t = Σ_k weighted_k,t − β·KL_t, or without the KL where it is part of the loss; what the algorithm makes
-    of them.
+    of them. A response that some component has no score of is not learnt from.
 
     Args:
         rollout: R responses.
@@ -68,7 +68,7 @@ def make_experience(
         else:
             estimates = kl_estimates(rollout.logprobs, reference_logprobs, rollout.response_mask, estimator)
             penalty = beta * estimates.detach()
-    given = RewardedRollout(rollout, trace, penalty, values)
+    given = RewardedRollout(rollout, trace, penalty, values, trace.scored)
     made = (algorithm or GAE()).estimate(given, config, reduce)
     return Experience(
         rollout,
@@ -83,6 +83,7 @@ def make_experience(
         importance,
         kl,
         reference_states,
+        given.learnt if made.learnt is None else made.learnt,
     )
 
 

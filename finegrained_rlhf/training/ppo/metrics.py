@@ -21,20 +21,30 @@ _AUDITED = 4
 def describe_responses(rollout: Rollout, trace: RewardTrace, policy: Policy, metrics: StepMetrics) -> None:
     """Add rewards (summed over each response), lengths, share that ended, repetition and alignment to `metrics`.
 
+    Rewards are means over the responses that have a score; `outcome/NAME/…` says of components that may have none how
+    many responses of the step, over all processes, had which outcome, and how many are `unscored`.
+
     The alignment is that of the first four responses of each process, decoded anew token by token.
     """
     mask = rollout.response_mask
     rows = mask.shape[0]
     for name, component in trace.components.items():
-        metrics.add(f"reward/{name}/raw", component.raw.sum(), rows)
-        metrics.add(f"reward/{name}/weighted", component.weighted.sum(), rows)
+        known = rows - len(component.scores.unscored)
+        metrics.add(f"reward/{name}/raw", component.raw.sum(), known)
+        metrics.add(f"reward/{name}/weighted", component.weighted.sum(), known)
+        for counted, number in component.scores.counts.items():
+            metrics.count(f"outcome/{name}/{counted}", number)
+        if component.scores.counts:
+            metrics.count(f"outcome/{name}/unscored", rows - known)
         if component.gate is not None:
             metrics.add(f"reward/{name}/open", sum(component.gate), rows)
         segments = sum(
             span != EMPTY or component.scores.whole_response for row in component.scores.spans for span in row
         )
-        metrics.add(f"segments/{name}", segments, rows)
-    metrics.add("reward/total", trace.total.sum(), rows)
+        metrics.add(f"segments/{name}", segments, known)
+    scored = trace.scored
+    known = rows if scored is None else int(scored.sum())
+    metrics.add("reward/total", trace.total.sum() if scored is None else trace.total[scored].sum(), known)
     metrics.add("response_length", mask.sum(), rows)
     metrics.add("eos_rate", rollout.ended(policy.eos_ids).sum(), rows)
     metrics.add("repetition", repetition(rollout.response_ids, mask).sum(), rows)
@@ -71,8 +81,9 @@ def step_metrics(
     if experience.kl is not None:
         metrics.add("log_ratio", log_ratio.sum(), episodes)
     if experience.values is not None and experience.returns is not None:
-        metrics.add("return", experience.returns.sum(), tokens)
-        metrics.add("value", experience.values.sum(), tokens)
+        learnt = experience.mask.sum()
+        metrics.add("return", experience.returns.sum(), learnt)
+        metrics.add("value", experience.values.sum(), learnt)
     describe_responses(rollout, experience.trace, policy, metrics)
     largest = _importance(experience, metrics, processes)
     describe_suppression(experience, metrics)
@@ -107,7 +118,7 @@ def _importance(experience: Experience, metrics: StepMetrics, processes: Process
 def explained_variance(experience: Experience, reduce: Reduce) -> float:
     """1 − Var(G − V) / Var(G) over the response tokens of all processes; 0 where the returns do not vary."""
     assert experience.values is not None and experience.returns is not None
-    mask, returns = experience.rollout.response_mask, experience.returns
+    mask, returns = experience.mask, experience.returns
     error = returns - experience.values
     of_error = masked_var(error, mask, masked_mean(error, mask, reduce), reduce)
     of_returns = masked_var(returns, mask, masked_mean(returns, mask, reduce), reduce)

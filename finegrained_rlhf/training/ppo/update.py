@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.records import Experience
+from finegrained_rlhf.core.records import Experience, learnt_tokens
 from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.policy import Policy
@@ -128,7 +128,7 @@ class PPOUpdate:
         self.policy, self.value_model = policy, value_model
         self._optimizer, self._processes, self._config = optimizer, processes, config
         self._longest = longest
-        self._kl_loss = config.kl.place == "loss"
+        self._kl_loss, self._kl_scale = config.kl.place == "loss", 1.0
         self._reference = reference if self._kl_loss and config.kl.estimator == "exact" else None
 
     def run(
@@ -156,7 +156,12 @@ class PPOUpdate:
         for name in (*_METRICS, *(("loss/kl",) if self._kl_loss else ())):
             if name not in left_out:
                 metrics.add(name, 0.0, 0.0)
-        counts = self._counts(experience.rollout.response_mask)
+        counts = self._counts(experience.mask)
+        self._kl_scale = 1.0
+        if self._kl_loss:  # over all responses, also those that no reward is known of
+            every = self._counts(experience.rollout.response_mask)
+            by_token = self._config.loss_average == "token"
+            self._kl_scale = counts.tokens / every.tokens if by_token else counts.responses / every.responses
         rounds = rounds_together(len(batches), self._processes)
         self._train_mode(self._config.compat.update_dropout)
         for epoch in range(self._config.epochs):
@@ -198,7 +203,8 @@ class PPOUpdate:
         Returns:
             fp32 [], the largest |log ratio|.
         """
-        config, mask, cut = self._config, batch.mask, batch.cut
+        config, cut = self._config, batch.cut
+        mask = learnt_tokens(batch.mask, None if experience.learnt is None else experience.learnt[batch.rows])
         with self._processes.autocast():
             anchor = self._anchor(experience, batch)
             now = token_statistics(self.policy, self.value_model, batch, entropy=first, anchor=anchor)
@@ -207,7 +213,7 @@ class PPOUpdate:
         weights = None
         scale = 1.0 / counts.tokens
         if config.loss_average == "sequence":
-            weights = (1.0 / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
+            weights = (1.0 / batch.mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
             scale = 1.0 / counts.responses
         elif config.loss_average == "constant":
             weights = torch.full_like(now.logprobs, 1.0 / self._longest)
@@ -222,29 +228,29 @@ class PPOUpdate:
             dual_clip=config.dual_clip,
             weights=_weighed(weights, experience, batch),
         )
-        tokens = mask.sum()
-        items = tokens if weights is None else len(batch.rows)
+        tokens, every = mask.sum(), batch.mask.sum()
+        items, all_items = (tokens, every) if weights is None else (_learnt_rows(experience, batch), len(batch.rows))
         metrics.add("loss/policy", policy_loss.loss.detach(), items)
         metrics.add("clip_fraction/policy", policy_loss.clipped, tokens)
         loss = policy_loss.loss
         if now.values is not None:
-            value_loss = self._value_loss(now.values, experience, batch, weights)
+            value_loss = self._value_loss(now.values, experience, batch, mask, weights)
             loss = loss + config.value_coefficient * value_loss.loss
             metrics.add("loss/value", value_loss.loss.detach(), items)
             metrics.add("clip_fraction/value", value_loss.clipped, tokens)
         if self._kl_loss:
             kl = now.kl
             if config.kl.estimator != "exact":
-                kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), mask, config.kl.estimator)
+                kl = kl_estimates(now.logprobs, cut(experience.reference_logprobs), batch.mask, config.kl.estimator)
             assert kl is not None
             penalty = (kl if weights is None else kl * weights).sum()
-            loss = loss + beta * penalty
-            metrics.add("loss/kl", penalty.detach(), items)
+            loss = loss + beta * self._kl_scale * penalty
+            metrics.add("loss/kl", penalty.detach(), all_items)
         (loss * scale).backward()
         metrics.add("ratio", (policy_loss.ratio * mask).sum(), tokens)
         gaps = policy_loss.ratio.detach().log().abs()
         if first:
-            metrics.add("entropy", now.entropy.sum(), tokens)
+            metrics.add("entropy", now.entropy.sum(), every)
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
 
@@ -264,21 +270,21 @@ class PPOUpdate:
         (nothing * 0.0).backward()
 
     def _value_loss(
-        self, values: Tensor, experience: Experience, batch: MicroBatch, weights: Tensor | None
+        self, values: Tensor, experience: Experience, batch: MicroBatch, mask: Tensor, weights: Tensor | None
     ) -> ValueLoss:
         """Of one head, or the mean over several."""
         config, heads = self._config, experience.heads
         if heads is None:
             assert experience.values is not None and experience.returns is not None
             old, targets = batch.cut(experience.values), batch.cut(experience.returns)
-            return clipped_value_loss(values, old, targets, batch.mask, clip=config.value_clip, weights=weights)
+            return clipped_value_loss(values, old, targets, mask, clip=config.value_clip, weights=weights)
         old, targets, count = batch.cut(heads.values), batch.cut(heads.returns), values.shape[2]
         found = [
             clipped_value_loss(
                 values[:, :, k],
                 old[:, :, k],
                 targets[:, :, k],
-                batch.mask,
+                mask,
                 clip=config.value_clip,
                 weights=weights,
             )
@@ -286,6 +292,11 @@ class PPOUpdate:
         ]
         clipped = torch.stack([one.clipped for one in found]).sum() / count
         return ValueLoss(torch.stack([one.loss for one in found]).sum() / count, clipped)
+
+
+def _learnt_rows(experience: Experience, batch: MicroBatch) -> Tensor | int:
+    """How many responses of a micro-batch are learnt from."""
+    return len(batch.rows) if experience.learnt is None else experience.learnt[batch.rows].sum()
 
 
 def _weighed(weights: Tensor | None, experience: Experience, batch: MicroBatch) -> Tensor | None:

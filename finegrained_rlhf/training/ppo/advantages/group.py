@@ -7,7 +7,7 @@ ones their names. Formulas are in `rl/group.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -111,6 +111,7 @@ class GroupAdvantages:
         Where `scale=std` divides by the spread of the whole reward, a share is what is left of it with that spread held
         fixed. What whitening subtracts is the share `baseline`.
         """
+        given = replace(given, learnt=self._learnt(given))
         mask = given.mask
         found = self._by_component(given, reduce) if self.by_component else self._of_the_sum(given, reduce)
         advantages = sum(found.values(), torch.zeros_like(mask, dtype=torch.float64))
@@ -122,7 +123,16 @@ class GroupAdvantages:
             found = {name: share * whiten.factor for name, share in found.items()}
             found[BASELINE] = advantages - sum(found.values(), torch.zeros_like(advantages))
         shares = {name: share.float() for name, share in found.items()}
-        return Estimate(given.rewards(), advantages.float(), shares)
+        return Estimate(given.rewards(), advantages.float(), shares, learnt=given.learnt)
+
+    def _learnt(self, given: RewardedRollout) -> Tensor | None:
+        """Of the responses with a reward those that have another one in their group, where groups are compared."""
+        if given.learnt is None or self.baseline == "batch_mean" or not len(given.learnt):
+            return given.learnt
+        groups = given.rollout.prompt_index.to(given.learnt.device)
+        learnt = given.learnt.long()
+        in_group = learnt.new_zeros(int(groups.max()) + 1).index_add_(0, groups, learnt)
+        return given.learnt & (in_group[groups] > 1)
 
     # Each gives fp64 [R, T] by name, to be added up ----------------------------------------------------------------
 
@@ -161,7 +171,16 @@ class GroupAdvantages:
 
     def _compared(self, rewards: Tensor, ends: Tensor, given: RewardedRollout, reduce: Reduce) -> Compared:
         """Rewards [R, T] with segments that end at `ends` against their baseline: [R] for outcomes, else [R, T]."""
-        mask, groups = given.mask, given.rollout.prompt_index
+        if given.learnt is None:
+            return self._compare(rewards, ends, given.mask, given.rollout.prompt_index, reduce)
+        rows = given.learnt
+        groups = given.rollout.prompt_index[rows.to(given.rollout.prompt_index.device)]
+        few = self._compare(rewards[rows], ends[rows], given.mask[rows], groups, reduce)
+        shape = (len(rows), *few.centred.shape[1:])
+        all_rows = [few.centred.new_zeros(shape).index_put_((rows,), part) for part in (few.centred, few.spread)]
+        return Compared(*all_rows)
+
+    def _compare(self, rewards: Tensor, ends: Tensor, mask: Tensor, groups: Tensor, reduce: Reduce) -> Compared:
         alone = self.baseline == "leave_one_out"
         if self.credit == "outcome":
             scores = (rewards.double() * mask).sum(dim=1)

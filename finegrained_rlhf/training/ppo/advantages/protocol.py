@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, ValueHeads
+from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, ValueHeads, learnt_tokens
 from finegrained_rlhf.rl.stats import Reduce
 from finegrained_rlhf.training.ppo.config import PPOConfig
 
@@ -27,17 +27,19 @@ class RewardedRollout:
         trace: their component rewards.
         penalty: fp32 [R, T], β·KL of each token; None where the KL is part of the loss.
         values: fp32 [R, T], or [R, T, K] of K value heads, before the update; None without a value model.
+        learnt: bool [R], the responses that are learnt from (`Experience`); None: all.
     """
 
     rollout: Rollout
     trace: RewardTrace
     penalty: Tensor | None
     values: Tensor | None
+    learnt: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
-        """Int [R, T], 1 = real token."""
-        return self.rollout.response_mask
+        """Int [R, T], 1 = real token of a response that is learnt from."""
+        return learnt_tokens(self.rollout.response_mask, self.learnt)
 
     def rewards(self) -> Tensor:
         """fp32 [R, T]: Σ_k weighted_k, less the penalty where there is one."""
@@ -55,6 +57,7 @@ class Estimate:
         values: fp32 [R, T]; None without a value model.
         returns: fp32 [R, T], value targets; None without a value model.
         heads: of several value heads.
+        learnt: bool [R], of the responses that were given those that are learnt from; None: all of them.
     """
 
     rewards: Tensor
@@ -63,6 +66,7 @@ class Estimate:
     values: Tensor | None = None
     returns: Tensor | None = None
     heads: ValueHeads | None = None
+    learnt: Tensor | None = None
 
 
 @runtime_checkable
