@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,16 @@ import torch
 from remote_toy import KEY, FakeService
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.generation.asking import ask
+from finegrained_rlhf.core.generation.outcomes import (
+    FailedReplyError,
+    RefusedReplyError,
+    ReplyError,
+    UnreadableReplyError,
+)
 from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import Generation, words_and_marks
+from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import (
     CachedGenerator,
     Expense,
@@ -179,15 +188,58 @@ def test_an_endpoint_that_is_busy_is_asked_again() -> None:
         assert endpoint(service).generate("x").text == "hello there" and len(service.requests) == 3
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_an_answer_that_asking_again_does_not_change_is_an_error_at_once(finish: str) -> None:
-    with FakeService(lambda body: chat(finish=finish)) as service:
-        with pytest.raises(RemoteError, match=finish):
-            endpoint(service).generate("x")
-        assert len(service.requests) == 1
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (chat(finish="length"), UnreadableReplyError),
+        (chat(finish="content_filter"), RefusedReplyError),
+        (chat(None), RefusedReplyError),
+        ((400, {"error": {"code": "content_filter"}}), RefusedReplyError),
+        ((422, {"error": {"message": "what a user wrote is bad"}}), FailedReplyError),
+    ],
+)
+def test_an_answer_that_asking_again_does_not_change_is_an_error_at_once(answer: Any, error: type[ReplyError]) -> None:
+    with FakeService(lambda body: answer) as service:
+        with pytest.raises(error) as raised:
+            endpoint(service).generate("Look at what a user wrote is bad")
+        assert len(service.requests) == 1 and "a user wrote" not in str(raised.value)
 
 
-@pytest.mark.parametrize("answer", [chat(None), {"choices": []}, {"error": "x"}, {"choices": [{"message": "x"}]}])
+def test_a_schema_is_sent_where_there_is_one_and_a_system_message() -> None:
+    schema = ReplySchema({"choice": Choice(("1", "2"))}, name="pick")
+    with FakeService(lambda body: chat('{"choice": "2"}')) as service:
+        asked = endpoint(service, system="Be short.")
+        assert ask(asked, "Which?", schema).value == {"choice": "2"} and asked.generate("Say.").tokens_in == 5
+        first, second = service.requests
+        assert first["response_format"]["json_schema"]["schema"] == schema.json_schema()
+        assert first["response_format"]["json_schema"]["name"] == "pick" and "response_format" not in second
+        assert first["messages"][0] == {"role": "system", "content": "Be short."}
+
+
+def test_an_endpoint_that_fails_at_one_prompt_answers_the_others() -> None:
+    with FakeService(lambda body: chat()) as service:
+        service.fault = lambda number, body: (500, {}) if "odd" in body["messages"][-1]["content"] else None
+        asked = endpoint(service, budget_s=0.2)
+        with pytest.raises(RemoteError, match="given up"):  # nothing was ever answered
+            asked.generate("odd")
+        asked = endpoint(service)
+        assert asked.generate("x").text == "hello there"
+        with pytest.raises(FailedReplyError, match="given up after 5 tries"):
+            asked.generate("odd")
+        assert asked.generate("y").text == "hello there"
+
+
+def test_a_refused_connection_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeService(lambda body: chat()) as service:
+        url = service.url
+    asked = EndpointGenerator(RemoteConfig(url, backoff_s=0.01, longest_wait_s=0.05, budget_s=0.3), "m")
+    with caplog.at_level(logging.WARNING), pytest.raises(RemoteError):
+        asked.generate("x")
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith(f"{url} cannot be reached") and "budget_s=0.3" in line
+
+
+@pytest.mark.parametrize("answer", [{"choices": []}, {"error": "x"}, {"choices": [{"message": "x"}]}])
 def test_an_answer_without_a_text_is_given_up(answer: dict[str, Any]) -> None:
     with FakeService(lambda body: answer) as service, pytest.raises(RemoteError, match="given up"):
         endpoint(service, budget_s=0.05).generate("x")

@@ -14,23 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from remote_toy import KEY, FakeService, chat, toxicity
+from remote_toy import KEY, FakeService, toxicity
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.rewards import (
-    Judge,
-    JudgeScorer,
-    PerspectiveScorer,
-    PrefixDifferenceScorer,
-    RecordedScorer,
-    RewardComposer,
-    RewardConfig,
-    Scorer,
-    TextScorer,
-)
-from finegrained_rlhf.rewards.remote.quotes import span_of
+from finegrained_rlhf.rewards import PerspectiveScorer, RecordedScorer, TextScorer
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
 
@@ -166,118 +153,3 @@ def test_a_scoring_that_is_killed_three_times_repeats_no_query_that_was_answered
 @pytest.mark.slow
 def test_ten_thousand_items_at_the_quota_with_faults_and_kills(tmp_path: Path) -> None:
     _kills(tmp_path, 10_000, 500.0)
-
-
-def qa(question: str = "Who came?") -> Prompt:
-    return Prompt("q", "", (), {"question": question, "passages": (Passage.uncut("", "Ann came.", "News"),)})
-
-
-TAXONOMY = {"wrong": "contradicts the passages", "irrelevant": "nobody asked"}
-ANSWER = "Ann  came to us at noon, and it rained all day long. She left."
-
-
-def judge(service: FakeService, cache: Path, **settings: Any) -> Judge:
-    budget = settings.pop("budget_s", 20.0)
-    here = remote(service.url, budget_s=budget)
-    return Judge(here, "some-model", cache, **{"taxonomy": TAXONOMY, **settings})
-
-
-def said(*errors: tuple[str, str]) -> dict[str, Any]:
-    return {"errors": [{"quote": quote, "kind": kind} for quote, kind in errors]}
-
-
-def test_a_judge_reads_prompt_and_answer_and_its_quotes_become_values(tmp_path: Path) -> None:
-    quotes = said(("Ann came to us", "wrong"), ("it rained", "irrelevant"), ("She slept", "wrong"))
-    with FakeService(chat(lambda message: quotes if "Ann  came" in message else said())) as service:
-        reader = judge(service, tmp_path / "judge.sqlite")
-        facts = JudgeScorer(reader, ["wrong"])
-        relevance = JudgeScorer(reader, ["irrelevant"], granularity="sub_sentence")
-        assert isinstance(facts, Scorer)
-        facts.setup(torch.device("cpu"))
-        scores = facts.score([qa(), qa(), qa()], [ANSWER, "", "It is fine."])
-        assert scores.spans[0] == ((0, 52), (53, 62)) and scores.spans[1] == ()
-        assert scores.values == ((-1.0, 1.0), (), (1.0,))
-        assert (facts.quoted, facts.unmatched) == (2, 1)
-        parts = relevance.score([qa()], [ANSWER])
-        assert parts.spans[0] == ((0, 24), (25, 52), (53, 62)) and parts.values == ((1.0, -1.0, 1.0),)
-        assert len(service.requests) == 2  # the second component reads what the first one asked for
-        body = service.requests[0]
-        assert body["model"] == "some-model" and body["temperature"] == 0
-        assert "- wrong: contradicts the passages" in body["messages"][0]["content"]
-        user = next(b["messages"][1]["content"] for b in service.requests if ANSWER in b["messages"][1]["content"])
-        assert user == f"Question: Who came?\n\nPassages:\n[1] News: Ann came.\n\nAnswer: {ANSWER}"
-        schema = body["response_format"]["json_schema"]["schema"]
-        assert schema["properties"]["errors"]["items"]["properties"]["kind"]["enum"] == ["wrong", "irrelevant"]
-
-
-def test_judge_and_classifier_reward_one_run(tmp_path: Path) -> None:
-    from rewards_toy import rollout
-
-    drawn = rollout(("the cat! the dog ran!",), (True,))
-    with FakeService(chat(lambda message: said(("the dog ran", "wrong")))) as endpoint, FakeService() as service:
-        texts = PrefixDifferenceScorer(perspective(service, tmp_path / "scores.sqlite"))
-        config = RewardConfig(
-            components={
-                "facts": JudgeScorer(judge(endpoint, tmp_path / "j.sqlite", template="$answer")),
-                "mild": texts,
-            },
-            weights={"facts": 1.0, "mild": 2.0},
-        )
-        composer = RewardComposer(config)
-        composer.setup(torch.device("cpu"))
-        trace = composer.compose(drawn, composer.score(drawn.prompts, drawn.texts))
-    one, both = toxicity("the cat!"), toxicity("the cat! the dog ran!")
-    facts, mild = trace.components["facts"].raw[0], trace.components["mild"].raw[0]
-    assert facts[facts != 0].tolist() == [1.0, -1.0]
-    assert mild[mild != 0].tolist() == pytest.approx([-one, one - both])
-    assert torch.equal(facts != 0, mild != 0) and torch.allclose(trace.total[0], facts + 2 * mild)
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (chat(lambda _: "I think it is fine"), "a judgement that is not as the schema says: I think it is fine"),
-        (chat(lambda _: said(("x", "rude"))), "a quote that is no text, or of an unknown kind"),
-        (chat(lambda _: {"errors": [{"quote": "x"}]}), "not as the schema says"),
-        (chat(lambda _: said(), finish="length"), r"a judgement that 1024 tokens cut off \(max_tokens\)"),
-        (chat(lambda _: said(), finish="content_filter"), "a judgement that ended by 'content_filter'"),
-        (chat(lambda _: {"errors": {}}), "not as the schema says"),
-        (chat(lambda _: {"errors": ""}), "not as the schema says"),
-        (chat(lambda _: {"errors": [{"quote": "x", "kind": ["wrong"]}]}), "a quote that is no text, or of an unknown"),
-        (lambda _: {"choices": []}, "not as the schema says: None"),
-        (lambda _: {"choices": [{"message": None}]}, "not as the schema says: None"),
-    ],
-)
-def test_a_judgement_that_cannot_be_read_is_no_judgement(tmp_path: Path, answer: Any, message: str) -> None:
-    with FakeService(answer) as service:
-        scorer = JudgeScorer(judge(service, tmp_path / "judge.sqlite", budget_s=0.02))
-        with pytest.raises(RemoteError, match=message):
-            scorer.score([qa()], [ANSWER])
-
-
-def test_where_a_quote_lies() -> None:
-    text = "The party had art. It is red. It is  red."
-    assert span_of("art", text) == (14, 17) and span_of("had art. It", text) == (10, 21)
-    assert [span_of("It is red.", text, n) for n in (0, 1, 2)] == [(19, 29), (30, 41), None]
-    assert span_of("par", text) is span_of(" ", text) is span_of("it is red", text) is None
-
-
-def test_a_judge_says_what_its_settings_and_prompts_lack(tmp_path: Path) -> None:
-    with FakeService() as service:
-        for settings, message in (
-            ({"template": "$question"}, r"template: expected \$answer in it"),
-            ({"template": "$answer $mood"}, r"template: has \$mood; known are \$answer, \$passages, \$question"),
-            ({"instructions": "Check."}, r"instructions: expected \$taxonomy in it"),
-            ({"template": "$answer costs 5$"}, "template: a [$] that is no placeholder"),
-            ({"taxonomy": {}}, "need a taxonomy"),
-        ):
-            with pytest.raises(ConfigError, match=message):
-                judge(service, tmp_path / "judge.sqlite", **settings)
-        reader = judge(service, tmp_path / "judge.sqlite")
-        with pytest.raises(ConfigError, match="counts: the judge's taxonomy has wrong, irrelevant, not 'rude'"):
-            JudgeScorer(reader, ["rude"])
-        with pytest.raises(ConfigError, match="granularity must be sub_sentence or sentence"):
-            JudgeScorer(reader, granularity="word")
-        with pytest.raises(DataError, match=r"record p, field (question|passages): the judge's template reads the"):
-            JudgeScorer(reader).check_prompts([Prompt("p", "", ())])
-        JudgeScorer(judge(service, tmp_path / "j.sqlite", template="$answer")).check_prompts([Prompt("p", "", ())])
