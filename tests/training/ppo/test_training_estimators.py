@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from rl_toy import prompts
+from rewarded_toy import MASK, component, identity, rollout, trace
 from torch import Tensor
 
-from finegrained_rlhf.core.records import ComponentTrace, Experience, RewardTrace, Rollout, Sample, SegmentScores
+from finegrained_rlhf.core.records import Experience, RewardTrace
 from finegrained_rlhf.inference.measure import StepMetrics
 from finegrained_rlhf.rl.advantages import generalised_advantages
 from finegrained_rlhf.rl.group import EPSILON
@@ -22,52 +22,6 @@ from finegrained_rlhf.training.ppo.experience import make_experience, without_ad
 from finegrained_rlhf.training.suppression import SuppressionWatch, describe_suppression, suppressed_components
 
 NO_KL = PPOConfig(kl=KLConfig(place="loss"))
-MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
-
-
-def identity(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def rollout(mask: Tensor, logprobs: Tensor | None = None, groups: list[int] | None = None) -> Rollout:
-    """Responses of one group, or of several."""
-    index = torch.tensor(groups or [0] * len(mask))
-    zeros = torch.zeros_like(index)
-    ids = 5 * mask
-    logprobs = torch.zeros(mask.shape) if logprobs is None else logprobs
-    texts, ends = [""] * len(mask), [()] * len(mask)
-    return Rollout(
-        prompts(count=int(index.max()) + 1),
-        ids[:, :1],
-        ids[:, :1],
-        index,
-        zeros,
-        zeros,
-        (Sample(2),),
-        ids,
-        mask,
-        logprobs,
-        texts,
-        ends,
-    )
-
-
-def component(weight: float, segments: list[dict[int, float]], mask: Tensor = MASK) -> ComponentTrace:
-    """Segments of each response by the token that carries them."""
-    raw = torch.zeros(mask.shape)
-    for row, values in enumerate(segments):
-        for token, value in values.items():
-            raw[row, token] = value
-    values = [tuple(row.values()) for row in segments]
-    spans = [tuple((t, t + 1) for t in row) for row in segments]
-    return ComponentTrace(
-        SegmentScores(spans, values), weight, raw, raw, weight * raw, values, [tuple(row) for row in segments]
-    )
-
-
-def trace(**components: ComponentTrace) -> RewardTrace:
-    total = torch.stack([c.weighted for c in components.values()]).sum(dim=0)
-    return RewardTrace(components, total)
 
 
 # a: 2 at tokens 0 and 2 | −1 at 1; b: one number a response, 4 | 0, at the last token.

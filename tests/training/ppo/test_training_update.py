@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
-from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.config import KLConfig, PPOConfig
 from finegrained_rlhf.training.ppo.update import PPOUpdate, token_statistics
 
 _READS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "repeat_interleave", "unique", "is_nonzero"}
@@ -59,6 +60,7 @@ def update_gradient(
     shared: bool,
     data: Experience,
     watched: AbstractContextManager[Any] | None = None,
+    beta: float = 0.0,
     **config: object,
 ) -> tuple[dict[str, Tensor], dict[str, float], float]:
     """Gradients that reach the optimizer, metrics, and the largest |log ratio| that was reported."""
@@ -78,7 +80,7 @@ def update_gradient(
     optimizer = SimpleNamespace(sum_gradients=lambda: None, step=step)
     update = PPOUpdate(owner, value, optimizer, Processes(), settings)  # type: ignore[arg-type]
     with watched or nullcontext():
-        update.run(7, data, batches, metrics, seen.append)
+        update.run(7, data, batches, metrics, seen.append, beta)
     return taken[0], metrics.reduce(Processes()), seen[0]
 
 
@@ -177,6 +179,40 @@ def test_the_gradient_is_that_of_the_written_out_loss(kind: str, shared: bool, a
     assert metrics["loss/value"] == pytest.approx(value_loss, abs=1e-5)
     assert 0.1 < metrics["clip_fraction/policy"] < 0.9 and 0.1 < metrics["clip_fraction/value"] < 0.9
     assert metrics["gradient_norm"] == 7.0  # the step's number went through
+
+
+def without_rows(data: Experience, rows: list[int]) -> Experience:
+    """The experience without some responses; no prompt loses all of its."""
+    left = [row for row in range(len(data.rollout.texts)) if row not in rows]
+    tensors = {name: value for name, value in vars(data.rollout).items() if isinstance(value, Tensor)}
+    drawn = {name: value[left] for name, value in tensors.items() if name not in ("prompt_ids", "prompt_mask")}
+    texts = {name: [getattr(data.rollout, name)[row] for row in left] for name in ("texts", "token_ends")}
+    fields = {name: value[left] for name, value in vars(data).items() if isinstance(value, Tensor)}
+    return replace(data, rollout=Rollout(**{**vars(data.rollout), **drawn, **texts}), **fields)
+
+
+@pytest.mark.parametrize("average", ["token", "sequence", "constant"])
+def test_responses_that_are_not_learnt_from_are_in_no_loss(average: str) -> None:
+    data, left_out = experience("t5"), [1, 5, 12]
+    learnt = torch.tensor([row not in left_out for row in range(len(data.rollout.texts))])
+    some, metrics, _ = update_gradient("t5", False, replace(data, learnt=learnt), loss_average=average)
+    few, expected, _ = update_gradient("t5", False, without_rows(data, left_out), loss_average=average)
+    assert_same(some, few, 1e-6)
+    for name in ("loss/policy", "loss/value", "clip_fraction/policy", "clip_fraction/value", "ratio"):
+        assert metrics[name] == pytest.approx(expected[name], abs=1e-5), name
+
+
+@pytest.mark.parametrize("average", ["token", "sequence"])
+def test_a_kl_penalty_in_the_loss_is_over_all_responses(average: str) -> None:
+    data = experience("t5")
+    data = replace(data, advantages=torch.zeros_like(data.advantages))  # what is left of the loss is the penalty
+    learnt = torch.arange(len(data.rollout.texts)) % 3 > 0
+    keys = {"loss_average": average, "value_coefficient": 0.0, "kl": KLConfig(place="loss")}
+    some, of_some, _ = update_gradient("t5", False, replace(data, learnt=learnt), beta=0.3, **keys)
+    every, of_every, _ = update_gradient("t5", False, data, beta=0.3, **keys)
+    assert max(float(gradient.abs().max()) for gradient in every.values()) > 1e-3
+    assert_same(some, every, 1e-6)
+    assert of_some["loss/kl"] == pytest.approx(of_every["loss/kl"], abs=1e-6)
 
 
 @pytest.mark.parametrize("average", ["token", "sequence"])
