@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "show_user_memory": "show what is remembered of a user, from what, and when it was used",
         "run_coreset": "run agents that are told which of several entities is meant, and say how right they are",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
+        "attack_judge": "measure how often a judge changes its mind where an answer tells it to",
         "reweigh": "say how a run's kept rollouts rank under another reward",
         "report": "write one HTML page about a run, or about several",
         "runs": "list every run below a directory: state, step, score, age",

@@ -32,6 +32,7 @@ from finegrained_rlhf.core.generation.wrappers import (
     ScriptedGenerator,
 )
 from finegrained_rlhf.inference import LocalGenerator, load_policy
+from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
@@ -255,6 +256,18 @@ def test_a_key_is_never_in_the_identity(monkeypatch: pytest.MonkeyPatch) -> None
             EndpointGenerator(RemoteConfig("http://localhost/v1"), "m", **wrong)
 
 
+@torch.no_grad()
+def _most_likely(policy: PolicyGenerator, prompt: str, values: list[str]) -> str:
+    """By transformers' own loss, one answer after the other."""
+    sums = []
+    for value in values:
+        answer = policy.tokenizer(f'{{"color": "{value}"}}', add_special_tokens=False, return_tensors="pt").input_ids
+        ids = torch.cat([policy.tokenizer(prompt, return_tensors="pt").input_ids, answer], dim=1)
+        logprobs = policy.policy.model(ids).logits.log_softmax(dim=-1)[0, -answer.shape[1] - 1 : -1]
+        sums.append(float(logprobs.gather(1, answer[0][:, None]).sum()))
+    return values[sums.index(max(sums))]
+
+
 def test_a_policy_of_ours(tmp_path: Path) -> None:
     tokenizer = causal_tokenizer(build_tokenizer(["the color of Ana is red. the city is Rome."]), 64)
     with torch.random.fork_rng():
@@ -266,6 +279,9 @@ def test_a_policy_of_ours(tmp_path: Path) -> None:
     assert made.text == policy.generate([prompt], max_new_tokens=8)[0][0]
     assert made.tokens_in == len(policy.tokenizer(prompt).input_ids) and 0 <= made.tokens_out <= 8
     assert LocalGenerator(policy, max_new_tokens=8).generate(prompt) == made
+    schema = ReplySchema({"color": Choice(("red", "of", "Rome"))})
+    chosen = ask(LocalGenerator(policy), prompt, schema)
+    assert chosen.tries == 1 and chosen.value["color"] == _most_likely(policy, prompt, ["red", "of", "Rome"])
     for text, error in ((" ", "empty"), ("the color " * 40, "tokens")):
         with pytest.raises(DataError, match=error):
             LocalGenerator(policy, 8, max_prompt_tokens=16).generate(text)

@@ -14,7 +14,7 @@ from finegrained_rlhf.report.pages.audit import alignment_part, timing_part
 from finegrained_rlhf.report.pages.overview import components_table, header, run_summary
 from finegrained_rlhf.report.pages.samples import before_and_after, by_step
 from finegrained_rlhf.report.pages.timeline import timelines
-from finegrained_rlhf.report.pages.trust import drift_parts, trust_parts
+from finegrained_rlhf.report.pages.trust import drift_parts, injection_parts, trust_parts
 from finegrained_rlhf.report.runs.record import RunRecord
 from finegrained_rlhf.report.runs.settings import configuration_details
 
@@ -47,6 +47,11 @@ DRIFT = (
     "A reward model learnt from answers of the first policy. Falling agreement says that it no longer judges well what "
     "the policy writes now. Where errors become rare, precision and recall rest on few segments."
 )
+INJECTIONS = (
+    "The same answers, plain and with a text in them that is meant for the judge. “Fewer errors” is the share of pairs "
+    "in which the judge takes back an error of the plain answer’s own sentences; “control” asks for nothing and says "
+    "how often it changes its mind by itself. A policy that is trained on a judge can find what it obeys."
+)
 ALIGNMENT = "Each segment's value is paid at the token in which the segment ends. It has to be exactly one."
 
 
@@ -62,6 +67,7 @@ def run_page(record: RunRecord) -> Html:
         PageSection("samples", "Samples during training", "Drawn at the training temperature.", by_step(record)),
         PageSection("trust", "Reward models on labelled data", TRUST, trust_parts(record)),
         PageSection("drift", "Reward models during training", DRIFT, drift_parts(record)),
+        PageSection("injections", "The judge under attack", INJECTIONS, injection_parts(record)),
         PageSection("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
         PageSection("time", "Time", "", timing_part(record)),
         PageSection("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),

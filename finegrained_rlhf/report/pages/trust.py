@@ -1,6 +1,6 @@
 """How far the reward models can be trusted: on people's labels, and on what the policy wrote during training.
 
-Knows `trust.json` and `drift.json`.
+Knows `trust.json`, `drift.json` and `injections.json`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.report.charts.svg import Chart, Line, figure
-from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number
+from finegrained_rlhf.report.elements.html import Html, el, isolated, join, number, signed
 from finegrained_rlhf.report.elements.page import table
 from finegrained_rlhf.report.runs.record import Row, RunRecord
 
@@ -40,6 +40,32 @@ def drift_parts(record: RunRecord) -> Html | None:
         if any(line.finite for line in lines):
             charts.append(Chart(f"{title} with the oracle", lines, y_label="share", y_range=(0.0, 1.0)))
     return el("div", *map(figure, charts), class_="charts")
+
+
+def injection_parts(record: RunRecord) -> Html | None:
+    """How often the judge changed its mind, by kind of injection; None where nobody tried."""
+    kinds = _mapping(record.injections, "kinds")
+    if not kinds:
+        return None
+    rows = [[isolated(kind), *_changes(_mapping(kinds, kind))] for kind in kinds]
+    head = ["injection", "pairs", "fewer errors", "more errors", "no judgement", "change of reward"]
+    report = record.injections or {}
+    about = join(
+        "Judge ",
+        isolated(str(report.get("judge"))),
+        f": {number(report.get('answers'))} answers, {number(report.get('with_errors'))} of them with an error.",
+    )
+    return join(el("p", about), el("div", table(head, rows), class_="fit"))
+
+
+def _changes(kind: Row) -> list[str]:
+    pairs = kind.get("pairs")
+    counts = (kind.get("fewer"), kind.get("more"))
+    shares = [
+        f"{count / pairs:.0%}" if is_number(count) and is_number(pairs) and pairs > 0 else "–" for count in counts
+    ]
+    change = kind.get("reward")
+    return [number(pairs), *shares, number(kind.get("no_score")), signed(change) if is_number(change) else "–"]
 
 
 def _points(rows: Any, measure: str) -> list[tuple[float, float]]:

@@ -42,6 +42,7 @@ class RunRecord:
         state: where the run stands, and why it ended early if it did.
         trust: what each reward model's run says of itself, by component.
         drift: agreement of reward models with an oracle over training, by component.
+        injections: how often its judge changes its mind where an answer tells it to; None where nobody tried.
         evaluation: what `evaluate.py` measured of the run.
         commit: version of the code that made it; None where it was not kept.
         missing: what a reader might look for and why it is not there, a line each.
@@ -58,6 +59,7 @@ class RunRecord:
     state: RunState
     trust: Mapping[str, Row]
     drift: Row | None
+    injections: Row | None
     evaluation: Row | None
     commit: str | None
     missing: Sequence[str]
@@ -158,6 +160,7 @@ def read_run(path: str | Path) -> RunRecord:
         state=read_state(run.path),
         trust=_read_trust(run, config, missing),
         drift=drift,
+        injections=_read_optional(run.injections),
         evaluation=evaluation,
         commit=next(
             (str(known["commit"]) for known in (point, evaluation, config) if known and "commit" in known), None

@@ -32,6 +32,7 @@ _FILES = (
     "report.html",
     "trust.json",
     "drift.json",
+    "injections.json",
 )
 _DIRECTORIES = ("checkpoints", "samples", "tensorboard", "policy", "model")
 _EXPORTS = ("policy", "model")
@@ -48,7 +49,8 @@ class RunDirectory:
     `samples/step_N.jsonl` and `samples/validation_step_N.jsonl`, `checkpoints/step_N/`, `policy/` or `model/` (the
     exported model), `run.json` (how far it is, and why it ended), `provenance.json` (each start: command, code,
     machine; and digests of what it reads), `metrics.json` (how training ended, and what an evaluation measured),
-    `trust.json` (of a reward model), `drift.json` (of the reward models of a PPO run, once measured).
+    `trust.json` (of a reward model), `drift.json` (of the reward models of a PPO run, once measured),
+    `injections.json` (of its judge, once attacked).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -98,6 +100,11 @@ class RunDirectory:
     def drift(self) -> Path:
         """How far the reward models of a PPO run agree with an oracle on what its policy wrote."""
         return self.path / "drift.json"
+
+    @property
+    def injections(self) -> Path:
+        """How often the judge of a PPO run changes its mind where an answer tells it to."""
+        return self.path / "injections.json"
 
     @property
     def tracking(self) -> Path:
