@@ -77,7 +77,7 @@ class LocalGenerator:
 
 @torch.no_grad()
 def _most_probable(policy: Policy, prompt: Prompt, answers: Sequence[str]) -> Generation:
-    """Of some answers to a prompt the one with the largest sum of its tokens' log-probabilities; of equals the first."""
+    """Of some answers the one whose tokens have the largest sum of log-probabilities; of equals the first."""
     tokenizer: Any = policy.tokenizer
     rows = [tokenizer(answer, add_special_tokens=False).input_ids for answer in answers]
     ids, mask = pad_rows(rows, policy.pad_id, policy.device)

@@ -41,8 +41,8 @@ def rollout(mask: Tensor, logprobs: Tensor | None = None, groups: list[int] | No
 def component(weight: float, segments: list[dict[int, float]], mask: Tensor = MASK) -> ComponentTrace:
     """Segments of each response by the token that carries them."""
     raw = torch.zeros(mask.shape)
-    for row, values in enumerate(segments):
-        for token, value in values.items():
+    for row, by_token in enumerate(segments):
+        for token, value in by_token.items():
             raw[row, token] = value
     values = [tuple(row.values()) for row in segments]
     spans = [tuple((t, t + 1) for t in row) for row in segments]

@@ -36,7 +36,7 @@ ODD = [
 
 
 def judging(body: dict[str, Any]) -> Any:
-    """An answer by what is judged alone, so that runs are alike: an odd one of every seven, else a quote of every two."""
+    """By what is judged alone, so that runs are alike: one answer in seven is odd, every other one has a quote."""
     answer = fenced_data(body["messages"][-1]["content"])["answer"]
     number = zlib.crc32(answer.encode())
     if number % 7 == 0:

@@ -76,8 +76,8 @@ class SuggestByJudge:
             found.append(tuple(sorted(kept, key=lambda one: one.start)))
         print(f"the judge suggests {sum(map(len, found))} spans; {refused} quotes are not in the answer, or overlap")
         if without := Counter(judgement.outcome.value for judgement in judged if judgement.problem):
-            kinds = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
-            print(f"{without.total()} of {len(judged)} answers have no judgement, and no suggestions: {kinds}")
+            outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(without.items()))
+            print(f"{without.total()} of {len(judged)} answers have no judgement, and no suggestions: {outcomes}")
         return found
 
 

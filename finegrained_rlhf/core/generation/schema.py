@@ -79,6 +79,7 @@ class Choice:
         """The value that is chosen."""
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
+        meant: tuple[str, ...]
         if isinstance(value, bool):
             meant = ("true", "yes") if value else ("false", "no")
         else:

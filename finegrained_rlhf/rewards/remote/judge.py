@@ -112,7 +112,7 @@ class Judge:
         _check_template("instructions", instructions, needed={"taxonomy"}, known={"taxonomy"})
         _check_template("template", template, needed={"answer"}, known={"question", "passages", "answer"})
         self.taxonomy, self.model, self.cache_file = dict(taxonomy), model, cache_file
-        error = {"quote": Text(_LONGEST_QUOTE), "kind": Choice(tuple(taxonomy))}
+        error: dict[str, Text | Choice] = {"quote": Text(_LONGEST_QUOTE), "kind": Choice(tuple(taxonomy))}
         self._schema = ReplySchema({"errors": Records(error, _MOST_QUOTES)}, name="errors")
         self._template, self._reads, self._tries = template, _placeholders(template), tries
         kinds = "\n".join(f"- {name}: {meaning}" for name, meaning in taxonomy.items())
