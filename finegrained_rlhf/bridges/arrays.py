@@ -5,6 +5,7 @@ Knows rewards, texts and the characters at which tokens end; a tokenizer only wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, pad_rows
+from finegrained_rlhf.core.records import Prompt, Rollout, Sample, SegmentScores, learnt_tokens, pad_rows
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.text.alignment import Decoder, token_ends
@@ -31,7 +32,8 @@ class TokenRewards:
         components: by name, penalties for form included: float32 [R, T], weight · value at the token that carries it, 0
             elsewhere.
         total: float32 [R, T], their sum.
-        mask: bool [R, T], True at the tokens of a response.
+        mask: bool [R, T], True at the tokens of a response; nowhere in one that a component has no score of, which is
+            not to be learnt from.
     """
 
     components: Mapping[str, NDArray[np.float32]]
@@ -101,7 +103,7 @@ class DenseReward:
         rollout = _rollout(prompts, texts, ends, self._ended(ended, len(texts)), width)
         trace = self._composer.compose(rollout, self._composer.score(prompts, texts), train=False)
         parts = {name: part.weighted.numpy() for name, part in trace.components.items()}
-        return TokenRewards(parts, trace.total.numpy(), rollout.response_mask.numpy().astype(bool))
+        return TokenRewards(parts, trace.total.numpy(), learnt_tokens(rollout.response_mask, trace.scored).numpy() > 0)
 
     def of_ids(
         self,
@@ -150,7 +152,7 @@ class DenseReward:
 
         Returns:
             R numbers a component, in the order of the configuration, penalties for form behind them. Σ weight · number
-            is what a response earns.
+            is what a response earns. NaN where a component has no score of a response.
 
         Raises:
             DataError: the numbers of prompts, texts, lengths and flags differ.
@@ -165,7 +167,10 @@ class DenseReward:
         used = self._composer.used_values(scores)
         gates = {name: self._composer.gate(name, scores) for name in scores}
         return {
-            name: [float(sum(row)) if gate is None or gate[i] else 0.0 for i, row in enumerate(used[name])]
+            name: [
+                math.nan if i in scores[name].unscored else float(sum(row)) if gate is None or gate[i] else 0.0
+                for i, row in enumerate(used[name])
+            ]
             for name, gate in gates.items()
         }
 

@@ -8,6 +8,7 @@ that it has `batch` (tensors by name) and `non_tensor_batch` (arrays of objects 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,7 +128,10 @@ def verl_compute_score(reward: DenseReward) -> Callable[..., dict[str, float]]:
     ) -> dict[str, float]:
         prompt = _prompt_of(extra_info, ground_truth)
         parts = reward.of_responses([prompt], [solution_str])
-        weighted = {f"reward/{name}": reward.weights[name] * values[0] for name, values in parts.items()}
+        weighted = {
+            f"reward/{name}": 0.0 if math.isnan(values[0]) else reward.weights[name] * values[0]
+            for name, values in parts.items()
+        }
         return {"score": sum(weighted.values()), **weighted}
 
     return compute_score

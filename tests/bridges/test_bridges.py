@@ -295,3 +295,17 @@ def test_passages_of_data_sets_are_passages() -> None:
     assert (row.id, row.text) == ("7", "text") and row.metadata["passages"][0].title == "title"
     with pytest.raises(DataError, match="passages"):
         prompt_of_row("text", {"passages": [[]]}, 3)
+
+
+def test_a_response_without_a_score_is_masked_and_never_paid_for_it() -> None:
+    class Odd(WordScorer):
+        def score(self, prompts: Any, responses: Any) -> SegmentScores:
+            scores = super().score(prompts, responses)
+            return SegmentScores([scores.spans[0], ()], [scores.values[0], ()], unscored=frozenset({1}))
+
+    reward = DenseReward(RewardConfig({"words": Odd(), "length": LengthScorer()}, {"words": 1.0, "length": 0.5}))
+    asked, texts = [Prompt("p", "", ())] * 2, ["red is", "red is"]
+    found = reward.of_texts(asked, texts, [[3, 6], [3, 6]])
+    assert found.mask.tolist() == [[True, True], [False, False]] and found.components["words"][1].tolist() == [0, 0]
+    numbers = reward.of_responses(asked, texts)
+    assert np.isnan(numbers["words"]).tolist() == [False, True] and not np.isnan(numbers["length"]).any()
