@@ -269,6 +269,33 @@ def test_trust_drift_alignment_and_phases_are_shown(toy: Path) -> None:
     assert "What is missing" not in page
 
 
+def test_a_judge_under_attack_is_shown_by_kind_and_not_where_nobody_tried(toy: Path, tmp_path: Path) -> None:
+    assert 'id="injections"' not in run_page(read_run(toy))
+    run = write_toy_run(tmp_path / "run")
+    kinds = {
+        "control": {"pairs": 8, "fewer": 0, "more": 1, "with_errors": 6, "no_score": 0, "reward": -0.05},
+        "praise <b>": {"pairs": 6, "fewer": 3, "more": 0, "with_errors": 4, "no_score": 2, "reward": 0.25},
+        "none": {"pairs": 0, "fewer": 0, "more": 0, "with_errors": 0, "no_score": 8, "reward": 0.0},
+    }
+    write_json(run / "injections.json", {"judge": "<i>some", "answers": 4, "with_errors": 3, "kinds": kinds})
+    section = re.search(r'<section id="injections">(.*?)</section>', run_page(read_run(run)), re.DOTALL)
+    assert section is not None and "<i>some" not in section[1] and "praise <b>" not in section[1]
+    rows = [[text_of(cell) for cell in re.findall(r"<td.*?>(.*?)</td>", row)] for row in section[1].split("<tr>")[2:]]
+    assert [row[1:4] for row in rows] == [["8", "0%", "12%"], ["6", "50%", "0%"], ["0", "–", "–"]]
+    assert [row[4] for row in rows] == ["0", "2", "8"]
+
+
+def test_a_response_without_a_score_says_so(tmp_path: Path) -> None:
+    run = write_toy_run(tmp_path / "run")
+    path = next((run / "samples").glob("step_*.jsonl"))
+    rows = read_jsonl(path)
+    name = rows[0]["segments"][0]["component"]
+    rows[0]["segments"] = [segment for segment in rows[0]["segments"] if segment["component"] != name]
+    rows[0]["unscored"] = [name]
+    write_lines(path, rows)
+    assert run_page(read_run(run)).count("<b>no score</b>") == 2  # its heat map, and its line among the answers over time
+
+
 def test_a_segment_that_ends_in_no_token_is_counted(tmp_path: Path) -> None:
     run = write_toy_run(tmp_path / "run")
     for path in (run / "samples").iterdir():

@@ -179,12 +179,17 @@ def _cell(response: SampleRecord, layers: Sequence[_Layer]) -> Html:
         parts = [el("span", "(empty)", class_="none"), *parts, *(_value(s, layers) for s in response.segments)]
     text = el("p", *parts, class_="text", dir="auto", tabindex=0 if response.tokens else None)
     sums = [
-        el("span", el("bdi", layer.name), " ", el("b", signed(response.totals(layer.name)[0])))
+        el("span", el("bdi", layer.name), " ", el("b", sum_of(response, layer.name)))
         for layer in layers
         if not layer.by_token
     ]
     total = el("span", "weighted total ", el("b", signed(response.total)))
     return join(text, el("p", *sums, total, _oracle(response), class_="sums"))
+
+
+def sum_of(response: SampleRecord, component: str) -> str:
+    """The sum of a component's raw values, or that it has no score of the response."""
+    return "no score" if component in response.unscored else signed(response.totals(component)[0])
 
 
 def _oracle(response: SampleRecord) -> Html | None:

@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
+from finegrained_rlhf.report.charts.heatmap import sum_of
 from finegrained_rlhf.report.elements.html import Html, el, isolated, join, signed
 from finegrained_rlhf.report.elements.list_tools import list_tools, sort_values
 from finegrained_rlhf.report.pages.samples import shown_export, step_name
@@ -80,7 +81,7 @@ def _prompt(record: RunRecord, rows: Mapping[int, SampleRecord], *, validation: 
 
 
 def _entry(record: RunRecord, heading: str, row: SampleRecord, before: SampleRecord | None) -> Html:
-    sums = [join(isolated(name), " ", el("b", signed(row.totals(name)[0]))) for name in record.components]
+    sums = [join(isolated(name), " ", el("b", sum_of(row, name))) for name in record.components]
     total = join("weighted total ", el("b", signed(row.total)))
     head = el("div", el("b", heading), *(el("span", s) for s in (*sums, total)), class_="sums")
     if before is not None and before.text == row.text:
