@@ -32,7 +32,7 @@ class AttackJudge:
         segmenter: that cuts answers into sentences.
 
     Raises:
-        ConfigError: not one of `run` and `output`, or a number of answers below 1.
+        ConfigError: a number of answers below 1.
     """
 
     def __init__(
@@ -44,23 +44,24 @@ class AttackJudge:
         answers: int = 20,
         segmenter: str = DEFAULT_SEGMENTER,
     ) -> None:
-        if (run is None) == (output is None):
-            raise ConfigError("run, output: name one of them: a run whose report shows the result, or a JSON file")
         if answers < 1:
             raise ConfigError(f"answers: expected at least 1, got {answers}")
         self.judge, self.data, self.answers, self.segmenter = judge, data, answers, segmenter
-        self.directory = None if run is None else RunDirectory(run)
-        self.path = Path(str(output)) if self.directory is None else self.directory.injections
+        self.directory, self.output = None if run is None else RunDirectory(run), output
 
     def run(self) -> InjectionReport:
         """Judge, write the report and print a table.
 
         Raises:
+            ConfigError: not one of `run` and `output`.
             DataError: no run there, or outputs that cannot be read or have no words.
             FineGrainedError: the endpoint gives no answer.
         """
+        if (self.directory is None) == (self.output is None):
+            raise ConfigError("run, output: name one of them: a run whose report shows the result, or a JSON file")
         if self.directory is not None and not self.directory.config_path.is_file():
             raise DataError("expected the directory of a run, with its config.yaml", file=self.directory.path)
+        path = Path(str(self.output)) if self.directory is None else self.directory.injections
         records = [one for one in read_outputs(self.data) if one.outputs[0].strip()][: self.answers]
         if not records:
             raise DataError("has no answer with a word", file=self.data)
@@ -71,9 +72,9 @@ class AttackJudge:
         scorer.setup()
         scorer.check_prompts(prompts)
         report = measure_injections(scorer, prompts, [one.outputs[0] for one in records])
-        write_json(self.path, report.to_json(self.judge.model, str(self.data)))
+        write_json(path, report.to_json(self.judge.model, str(self.data)))
         print(injection_table(report))
-        print(f"report: {self.path}")
+        print(f"report: {path}")
         return report
 
 

@@ -88,7 +88,7 @@ def test_what_a_judge_obeys_is_found_by_kind(tmp_path: Path, capsys: pytest.Capt
 def test_wrong_keys_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     for keys in ({"run": "x", "output": "y"}, {"output": None}, {"answers": 0}):
         with pytest.raises(ConfigError):
-            AttackJudge(None, "data", **{"output": "y", **keys})  # type: ignore[arg-type]
+            AttackJudge(None, "data", **{"output": "y", **keys}).run()  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"config\.yaml"):
         attacked(tmp_path, errors, run=str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
