@@ -76,7 +76,7 @@ def best_sample(totals: Sequence[float | None]) -> int:
         ValueError: there is none.
     """
     if not totals:
-        raise ValueError("there is no sample to choose")
+        raise ValueError("the list of totals is empty")
     highest = max((total for total in totals if total is not None), default=None)
     if highest is None:
         return 0
