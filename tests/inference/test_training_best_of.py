@@ -72,10 +72,28 @@ def test_aggregation_decides() -> None:
 def test_of_equal_totals_the_first_is_taken() -> None:
     assert best_sample([1.0, 2.0, 2.0]) == 1
     assert best_sample([2.0, 2.0 + TIE / 2, 1.0]) == 0 and best_sample([2.0, 2.0 + 2 * TIE, 1.0]) == 1
+    assert best_sample([None, 1.0, None, 2.0]) == 3 and best_sample([None, None]) == 0  # None: the reward is not known
     assert choose(["one", "red", "red"]).sample == 1
     assert choose(["one two", "two one"]).sample == 0
     with pytest.raises(ValueError, match="empty"):
         best_sample([])
+
+
+class Silent(BaseScorer):
+    """Has no score of a response that begins with `red`."""
+
+    def score(self, prompts: Any, responses: Any) -> SegmentScores:
+        odd = frozenset(row for row, text in enumerate(responses) if text.startswith("red"))
+        spans = [() if row in odd else ((0, len(text)),) for row, text in enumerate(responses)]
+        return SegmentScores(spans, [(1.0,) * len(row) for row in spans], unscored=odd)
+
+
+def test_a_sample_whose_reward_is_not_known_is_not_preferred() -> None:
+    silent = RewardConfig({"silent": Silent(), "words": WordScorer()}, {"silent": 1.0, "words": 1.0})
+    chosen = choose(["red red red", "one", "two red"], silent)
+    assert chosen.sample == 2 and chosen.totals[0] is None and chosen.total == pytest.approx(1.8)
+    none = choose(["red", "red red"], silent)
+    assert none.sample == 0 and none.total is None
 
 
 class Noisy(BaseScorer):

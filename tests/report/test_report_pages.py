@@ -294,8 +294,6 @@ def test_a_response_without_a_score_says_so(tmp_path: Path) -> None:
     rows[0]["unscored"] = [name]
     write_lines(path, rows)
     assert run_page(read_run(run)).count("<b>no score</b>") == 2  # its heat map, and among the answers over time
-        run_page(read_run(run)).count("<b>no score</b>") == 2
-    )  # its heat map, and its line among the answers over time
 
 
 def test_a_segment_that_ends_in_no_token_is_counted(tmp_path: Path) -> None:
