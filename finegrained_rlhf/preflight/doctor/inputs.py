@@ -62,8 +62,8 @@ def configuration(case: Case) -> Iterator[Finding]:
         yield Finding("warn", f"a negative reward weight: {weights}", mend)
     else:
         yield Finding("pass", f"all keys bind; weights {weights}")
-    if case.job.total_steps and (problem := case.job.optimizer.warmup_problem(case.job.total_steps)):
-        yield Finding("warn", problem, "optimizer.warmup_steps: fewer; or total_steps: more")
+    if case.job.total_steps and (schedule := case.job.optimizer.warmup_problem(case.job.total_steps)):
+        yield Finding("warn", schedule, "optimizer.warmup_steps: fewer; or total_steps: more")
 
 
 # Data ---------------------------------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def models(case: Case) -> Iterator[Finding]:
         try:
             scorer.setup(case.processes.device)
             yield _scorer(name, scorer)
-            if problem := uninformative(_trust(scorer)):
+            if why := uninformative(_trust(scorer)):
                 mend = f"reward.components.{name}.path: a model that was trained longer, or on more labels"
-                yield Finding("warn", f"{name}: by its trust.json it {problem}", mend)
+                yield Finding("warn", f"{name}: by its trust.json it {why}", mend)
         except Exception as error:
             yield Finding("fail", f"{name}: {explain(error)}", f"{_scorer_mend(name, str(error))}{case.hint}")
 
