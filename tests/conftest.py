@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,16 +15,17 @@ import pytest
 import torch
 from cpu_times import CpuTimes
 from garbage import collect_rarely
-from hydra_once import merged_once
-from hypothesis import HealthCheck, settings
 from script_runs import PRELOADED_PYTHON, fork_server
 from smoke import keys_of, made_once, run_smoke
 
 torch.set_num_threads(1)
-settings.register_profile(
-    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile("suite")
+if find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
+    settings.load_profile("suite")
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CpuTimes(Path(path)))
     if config.getoption("tx", None) and not hasattr(config, "workerinput"):
         fork_server()
+        if config.option.dist == "load":  # what -n alone means: here the tests of a file share what they build
+            config.option.dist, config.option.loadscopereorder = "loadfile", False
         config.option.tx = [f"popen//python={PRELOADED_PYTHON}" for _ in config.option.tx]
 
 
@@ -65,6 +69,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def configurations_once() -> Iterator[None]:
     """Every configuration file is parsed once in a worker, and the same groups are merged once."""
+    if not find_spec("hydra"):
+        yield
+        return
+    from hydra_once import merged_once
+
     with merged_once():
         yield
 

@@ -21,6 +21,7 @@ from transformers import (
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
+from finegrained_rlhf.models.families.attention import exact_attention
 from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights
 from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
@@ -112,6 +113,7 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
             f"for example {missing[0]}"
         )
     refuse_not_finite(model, directory)
+    exact_attention(model)
     return model
 
 

@@ -21,6 +21,7 @@ from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, Sample, pad_rows
 from finegrained_rlhf.models.dropout import own_rates
 from finegrained_rlhf.models.families import seq2seq, t5
+from finegrained_rlhf.models.families.attention import exact_attention
 from finegrained_rlhf.models.families.causal import causal_family
 from finegrained_rlhf.models.families.heads import Head, HeadOfPass
 from finegrained_rlhf.models.families.packed import causal_states, pass_tokens
@@ -73,6 +74,7 @@ class Policy(nn.Module, ABC):
 
     def __init__(self, model: Any, tokenizer: Any, adapter: Any = None) -> None:
         super().__init__()
+        exact_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         # Not a submodule: the wrapper holds the same parameters under other names.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.models.families import seq2seq
+from finegrained_rlhf.models.families.attention import exact_attention
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import causal_states
 from finegrained_rlhf.models.families.pieces import encode_in_pieces
@@ -68,6 +69,7 @@ class SeparateValueModel(nn.Module):
             raise ModelError(
                 f"the value model has {vocabulary} embeddings, the policy's tokenizer {len(policy.tokenizer)} ids"
             )
+        exact_attention(backbone)
         self.backbone = backbone
         self.head = ValueHead(_width(ours), heads)
         self.start_ids: tuple[int, ...] | None = None

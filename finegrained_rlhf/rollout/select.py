@@ -22,7 +22,8 @@ from finegrained_rlhf.rollout.steppers.t5 import T5Stepper, supports_t5
 
 logger = logging.getLogger(__name__)
 
-_CONTINUOUS_SINCE = "5.19"
+CONTINUOUS_SINCE = "5.19"
+"""The first version of transformers whose continuous batching serves `engine=continuous`."""
 
 
 def stepper_of(policy: Policy) -> OpenStepper | None:
@@ -70,10 +71,15 @@ def make_engine(policy: Policy, kind: EngineKind = "auto", mixer: LogitsMixer | 
     return GenerateEngine(policy, mixer)
 
 
+def has_continuous() -> bool:
+    """Whether the installed transformers has the continuous batching that `engine=continuous` takes."""
+    return Version(transformers.__version__) >= Version(CONTINUOUS_SINCE)
+
+
 def _continuous(policy: Policy) -> RolloutEngine:
-    if Version(transformers.__version__) < Version(_CONTINUOUS_SINCE):
+    if not has_continuous():
         raise ConfigError(
-            f"rollout.engine=continuous needs transformers {_CONTINUOUS_SINCE} or newer, this is "
+            f"rollout.engine=continuous needs transformers {CONTINUOUS_SINCE} or newer, this is "
             f"{transformers.__version__}; take engine=auto"
         )
     from finegrained_rlhf.rollout.continuous.engine import ContinuousEngine  # here: it stands on young interfaces

@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from hydra import initialize_config_dir
-from hydra_once import compose
-from omegaconf import OmegaConf
+
+pytest.importorskip("hydra")  # absent on a bare machine, where the engine's other tests run
+
+from hydra import initialize_config_dir  # noqa: E402
+from hydra_once import compose  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import MT5Config, MT5ForConditionalGeneration
@@ -16,11 +17,23 @@ from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
 from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
 from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
+from finegrained_rlhf.rollout.select import CONTINUOUS_SINCE, has_continuous
 
 CORPUS = ["the cat sat on a mat, and one dog ran far away; who saw it? red blue green!"]
 SEQ2SEQ = ("t5", "t5-v1.1", "mt5")
 CAUSAL = ("gpt2", "llama")
 ARCHITECTURES = (*SEQ2SEQ, "gpt2")
+needs_continuous = pytest.mark.skipif(
+    not has_continuous(), reason=f"engine=continuous needs transformers {CONTINUOUS_SINCE} or newer"
+)
+
+
+def written_out(model: Any) -> Any:
+    """A model of transformers whose attention is written out: SDPA drops a soft cap, or a mask, in older versions."""
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = "eager"
+    return model
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from families_toy import FAMILIES, WINDOW, batch, family_config, family_model, family_policy, transformers_rows
-from rl_toy import tokenizer
+from rl_toy import tokenizer, written_out
 from seldom import seldom
 from transformers import AutoModel, AutoModelForCausalLM
 
@@ -83,7 +83,7 @@ def test_a_trained_policy_and_its_adapter_are_saved_and_opened_again(family: str
     assert adapters and all(parameter.grad is not None for parameter in adapters)
     torch.optim.Adam(adapters, lr=0.05).step()
     save_policy(ours, tmp_path / "trained")
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "trained").eval()
+    plain = written_out(AutoModelForCausalLM.from_pretrained(tmp_path / "trained").eval())
     assert (plain.lm_head.weight is plain.get_input_embeddings().weight) == tied
     again = open_policy(tmp_path / "trained")
     with torch.no_grad():

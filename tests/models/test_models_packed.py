@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
 from families_toy import FAMILIES, batch, family_model, family_policy, transformers_rows
-from rl_toy import tokenizer
+from rl_toy import tokenizer, written_out
 from torch import Tensor
-from transformers.integrations import flex_attention as transformers_flex
+from torch._dynamo.utils import counters
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.families import packed
+from finegrained_rlhf.models.families import attention, packed
+from finegrained_rlhf.models.families.attention import FLEX_BLOCK, FLEX_OR_SDPA, prefer_flex
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
-from finegrained_rlhf.models.families.packed import FLEX_OR_SDPA, PackedRows, pack_rows, visible_columns
+from finegrained_rlhf.models.families.packed import PackedRows, pack_rows, visible_columns
 from finegrained_rlhf.models.lora import LoraConfig, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
@@ -108,7 +111,7 @@ def test_packed_and_plain_are_one_function(family: str, plainly: Callable[..., A
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gpt2"])
 def test_an_update_is_that_of_transformers_own_forward(family: str, tied: bool) -> None:
     """By weight copy: gradients, and the weights after one step of the optimizer, row by row without padding."""
-    ours, plain = family_policy(family, tied), family_model(family, tied)
+    ours, plain = family_policy(family, tied), written_out(family_model(family, tied))
     asked, rows, ids, mask = batch()
     assert (plain.lm_head.weight is plain.get_input_embeddings().weight) == tied
     logprobs = ours.logprobs(ours.encode(asked), rows, ids, mask).logprobs
@@ -239,16 +242,21 @@ def test_what_a_column_sees_by_hand() -> None:
     assert sees(2) == ["a", "ab", "bc", "cP", "cd", "de", "cf", "fg"]
 
 
-def flex_eager(query: Tensor, key: Tensor, value: Tensor, training: bool = False, **options: Any) -> Tensor:
-    return transformers_flex.flex_attention(query, key, value, **options)
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """FlexAttention is chosen and traced as on CUDA; what is traced runs plainly: a CPU has no backward kernel."""
+    monkeypatch.setattr(packed, "prefer_flex", lambda backbone, device: prefer_flex(backbone, torch.device("cuda")))
+    monkeypatch.setattr(flex, "_validate_device", lambda *parts: None)
+    monkeypatch.setattr(attention.torch, "compile", partial(torch.compile, backend="eager"))
+    attention._compiled.cache_clear()
+    attention._say_unfused.cache_clear()
+    with torch._dynamo.config.patch(recompile_limit=1):  # is raised by the first compilation
+        yield
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
-def test_flex_attention_sees_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CUDA runs, on the CPU: FlexAttention is not compiled here, and it has no backward pass on a CPU."""
-    monkeypatch.setattr(transformers_flex, "compile_friendly_flex_attention", flex_eager)
-    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(packed, "_prefer_flex", lambda backbone, device: None)
+def test_flex_attention_sees_the_same(family: str, monkeypatch: pytest.MonkeyPatch, as_on_cuda: None) -> None:
+    monkeypatch.setattr(packed, "prefer_flex", lambda backbone, device: None)
     ours = family_policy(family, num_attention_heads=2)
     asked, rows, ids, mask = batch()
     real = mask.bool()
@@ -275,10 +283,44 @@ def test_flex_attention_sees_the_same(family: str, monkeypatch: pytest.MonkeyPat
 def test_flex_attention_is_chosen_on_cuda_for_models_that_have_it() -> None:
     chosen = {}
     for family in ("llama", "gpt2", "gemma2"):
-        backbone = family_model(family).base_model
-        packed._prefer_flex(backbone, torch.device("cpu"))
+        backbone = family_policy(family).model.base_model
+        prefer_flex(backbone, torch.device("cpu"))
         assert backbone.config._attn_implementation in ("sdpa", "eager")
-        packed._prefer_flex(backbone, torch.device("cuda"))
+        prefer_flex(backbone, torch.device("cuda"))
         chosen[family] = backbone.config._attn_implementation
     assert chosen == {"llama": FLEX_OR_SDPA, "gpt2": "sdpa", "gemma2": "eager"}
     assert LlamaForCausalLM._supports_flex_attn
+
+
+def test_models_of_many_shapes_stay_compiled(as_on_cuda: None, caplog: pytest.LogCaptureFixture) -> None:
+    """With gradients and without: a graph for one prompt and one for more, whatever the lengths; with a window another.
+
+    (Rows of a single block would be one more.)
+    """
+    counters.clear()
+    for family, heads in (("llama", 2), ("qwen3", 1)):
+        ours = family_policy(family, num_key_value_heads=heads)
+        seen = lengths_read(ours.model.base_model)
+        for count, width in ((1, 45), (3, 45), (2, 90)):
+            asked, rows, ids, mask = batch(count=count, width=width)
+            memory = ours.encode(asked)
+            with torch.no_grad():
+                expected = ours.logprobs(memory, rows, ids, mask).logprobs
+            torch.testing.assert_close(ours.logprobs(memory, rows, ids, mask).logprobs, expected, atol=1e-5, rtol=1e-5)
+        assert [(rows, tokens / FLEX_BLOCK) for rows, tokens in seen] == [(1, 2)] * 2 + [(3, 2)] * 2 + [(2, 3)] * 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert attention._compiled.cache_info().currsize == 4  # two widths of keys, two modes of gradients
+    assert counters["stats"]["unique_graphs"] == 2 * (2 + 2 * 2)
+
+
+def test_attention_that_is_not_compiled_any_more_is_said_once(
+    as_on_cuda: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attention, "RECOMPILE_LIMIT", 1)
+    ours = family_policy("llama")
+    for count in (2, 1, 2, 1):
+        asked, rows, ids, mask = batch(count=count)
+        with torch.no_grad():
+            ours.logprobs(ours.encode(asked), rows, ids, mask)
+    warned = [record for record in caplog.records if record.name == attention.__name__]
+    assert len(warned) == 1 and "is not compiled any more" in warned[0].message and warned[0].levelno == logging.WARNING

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families_toy import family_model, family_policy, transformers_rows
-from rl_toy import prompts, tokenizer
+from rl_toy import needs_continuous, prompts, tokenizer
 from seq2seq_toy import seq2seq_model
 
 from finegrained_rlhf.core.errors import ModelError
@@ -54,7 +54,10 @@ def test_gpt_neo_masks_by_columns() -> None:
         ours.logprobs(ours.encode(prompts("gpt2", 3)), torch.arange(3), ids, torch.ones_like(ids))
 
 
-@pytest.mark.parametrize(("family", "kind"), [("gpt2", "generate"), ("gpt2", "continuous"), ("gpt_neo", "auto")])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("gpt2", "generate"), pytest.param("gpt2", "continuous", marks=needs_continuous), ("gpt_neo", "auto")],
+)
 def test_no_engine_decodes_behind_the_table(family: str, kind: Any) -> None:
     engine = make_engine(family_policy(family, **TABLE[family]), kind)
     memory = engine.encode(prompts("gpt2", 3))

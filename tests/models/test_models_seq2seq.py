@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from rl_toy import policy, tokenizer
+import transformers
+from packaging.version import Version
+from rl_toy import policy, tokenizer, written_out
 from seldom import seldom
 from seq2seq_toy import (
     FAMILIES,
@@ -80,7 +82,7 @@ def plain_states(model: Any, asked: list[Prompt], rows: Tensor, inputs: Tensor) 
 @pytest.mark.parametrize(("family", "tied"), [(f, None) for f in FAMILIES] + [("bart", False), ("t5gemma", False)])
 def test_values_and_gradients_are_those_of_transformers(family: str, tied: bool | None) -> None:
     """A step with log-probabilities, values on the trunk and values of a model of their own; then another."""
-    ours, plain = seq2seq_policy(family, tied), seq2seq_model(family, tied)
+    ours, plain = seq2seq_policy(family, tied), written_out(seq2seq_model(family, tied))
     asked, rows, ids, mask = batch(samples=2)
     start = torch.tensor([before_response(family)]).expand(len(ids), -1)
     inputs = torch.cat([start, ids[:, :-1]], dim=1)
@@ -153,15 +155,20 @@ def test_a_trained_policy_and_its_adapter_are_saved_and_opened_again(
     assert len(adapters) >= 16 and not any("vision" in name for name, _ in ours.model.named_modules() if "lora" in name)
     torch.optim.Adam(adapters.values(), lr=0.05).step()
     save_policy(ours, tmp_path / "trained")
-    plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "trained").eval()
+    plain = written_out(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "trained").eval())
     again = open_policy(tmp_path / "trained")
     assert isinstance(again, Seq2SeqPolicy) and list(again.start_ids) == before_response(family)
     with torch.no_grad():
         after = ours.logprobs(ours.encode(asked), rows, ids, mask).logprobs
         loaded = again.logprobs(again.encode(asked), rows, ids, mask).logprobs
         logits = transformers_rows(plain, family, asked, rows, ids)
-        value = ValueConfig("separate", str(tmp_path / "trained")).load(again)
-        assert isinstance(value, SeparateValueModel) and value(again.encode(asked), rows, ids).shape == ids.shape
+        own = ValueConfig("separate", str(tmp_path / "trained"))
+        if family == "t5gemma2" and Version(transformers.__version__) < Version("5.21"):
+            with pytest.raises(ModelError, match=r"are missing, for example encoder\.vision_tower"):
+                own.load(again)  # transformers names these weights otherwise without the head, and does not find them
+        else:
+            value = own.load(again)
+            assert isinstance(value, SeparateValueModel) and value(again.encode(asked), rows, ids).shape == ids.shape
     assert float((after - before.detach()).abs().max()) > 0.01
     torch.testing.assert_close(loaded, after, atol=1e-5, rtol=0)
     torch.testing.assert_close(chosen(logits, ids) * mask, after, atol=1e-5, rtol=0)

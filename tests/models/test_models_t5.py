@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rl_toy import model, sharpen
+from rl_toy import model, sharpen, written_out
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration, UMT5Config, UMT5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
@@ -25,7 +25,7 @@ def build(kind: str) -> Any:
         return model(kind)
     torch.manual_seed(0)
     config = UMT5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
-    return sharpen(UMT5ForConditionalGeneration(config), 0)
+    return written_out(sharpen(UMT5ForConditionalGeneration(config), 0))
 
 
 def batch(network: Any, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,

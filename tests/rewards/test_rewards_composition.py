@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 from rewards_toy import rollout, whole
 
 from finegrained_rlhf.core.errors import AlignmentError, ConfigError, DataError

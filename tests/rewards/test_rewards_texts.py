@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 from rewards_toy import rollout
 
 from finegrained_rlhf.core.errors import ConfigError

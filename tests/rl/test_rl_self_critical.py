@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from enumeration_toy import EOS, PAD, every_response, five_token_policy, padded
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Prompt

@@ -11,9 +11,10 @@ import torch
 from rl_toy import ARCHITECTURES, model, policy, prompts, tokenizer
 from torch import Tensor
 
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
-from finegrained_rlhf.rollout import GenerateEngine
+from finegrained_rlhf.rollout import GenerateEngine, make_engine, select
 from finegrained_rlhf.rollout.assembly import join_rollouts
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 
@@ -314,3 +315,10 @@ def test_nothing_keeps_a_graph() -> None:
     assert not rollout.logprobs.requires_grad
     ours = policy("t5")
     assert not GenerateEngine(ours).encode(prompts("t5")).states.requires_grad
+
+
+def test_generate_can_be_chosen_and_continuous_batching_needs_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_engine(policy("llama"), "generate"), GenerateEngine)
+    monkeypatch.setattr(select.transformers, "__version__", "5.17.3")
+    with pytest.raises(ConfigError, match=r"needs transformers 5\.19 or newer, this is 5\.17\.3"):
+        make_engine(policy("llama"), "continuous")

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 from script_runs import run_process
 from torch import Tensor, nn
 from transformers import Adafactor, get_constant_schedule_with_warmup, get_linear_schedule_with_warmup

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 from runtime_toy import rows
 from safetensors import safe_open
 from safetensors.torch import load_file

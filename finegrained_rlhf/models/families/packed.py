@@ -19,17 +19,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.flex_attention import BlockMask, flex_attention_forward
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finegrained_rlhf.core.records import on_device
+from finegrained_rlhf.models.families.attention import FLEX_BLOCK, FLEX_OR_SDPA, prefer_flex, takes_flex
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES, check_columns, position_rows
 
-FLEX_OR_SDPA = "flex_or_sdpa"
 Visible = Callable[[Any, Any, Any, Any], Any]
 
 
@@ -249,15 +247,21 @@ def packed_states(
     behind_prompt = torch.arange(slots * read, device=device) // max(read, 1)
     owner = torch.cat([torch.full((length,), -1, device=device), behind_prompt])
     real = torch.cat([prompt_mask.bool(), torch.ones_like(own, dtype=torch.bool)], dim=1)
+    ids = torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1)
+    prefer_flex(backbone, device)
+    if backbone.config._attn_implementation == FLEX_OR_SDPA:  # whole blocks, by padding as prompts have it
+        more = 0, -ids.shape[1] % FLEX_BLOCK
+        ids, positions, owner = F.pad(ids, more, value=pad), F.pad(positions, more), F.pad(owner, more, value=-1)
+        real = F.pad(real, more)
     hidden = backbone(
-        input_ids=torch.cat([prompt_ids, inputs.reshape(prompts, slots * read)], dim=1),
+        input_ids=ids,
         attention_mask=_masks(backbone, owner, real, positions),
         position_ids=positions,
         use_cache=False,
     ).last_hidden_state
     first = hidden[torch.arange(prompts, device=device), lengths - 1]
     first = first[:, None, None].expand(-1, slots, 1, -1)
-    behind = hidden[:, length:].unflatten(1, (slots, read))
+    behind = hidden[:, length : length + slots * read].unflatten(1, (slots, read))
     states = torch.cat([first, behind], dim=2).flatten(0, 1)
     return states if places is None else states[places]
 
@@ -269,7 +273,7 @@ def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int 
     fewer than `window` positions back. (Columns of other responses lie between, so distances in columns say nothing.)
 
     Args:
-        owner: int64 [S], the slot of each column, −1 in the prompt.
+        owner: int64 [S], the slot of each column, −1 in the prompt and at padding.
         real: bool [P, S], False at the padding of prompts.
         positions: int64 [P, S].
         window: in tokens; None for no limit.
@@ -287,7 +291,6 @@ def visible_columns(owner: Tensor, real: Tensor, positions: Tensor, window: int 
 def _masks(backbone: Any, owner: Tensor, real: Tensor, positions: Tensor) -> Any:
     """The mask that the backbone takes for all layers, or one for each kind of layer."""
     config, family = backbone.config, CAUSAL_FAMILIES[backbone.config.model_type]
-    _prefer_flex(backbone, owner.device)
     device = owner.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else backbone.dtype
 
@@ -319,49 +322,3 @@ def _added(visible: Visible, real: Tensor, dtype: torch.dtype) -> Tensor:
     row = torch.arange(prompts, device=device)[:, None, None]
     seen = visible(row, None, column[:, None], column[None, :]).unsqueeze(1)
     return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -torch.inf)
-
-
-def takes_flex(backbone: Any, config: Any, device: str) -> bool:
-    """Whether FlexAttention skips what nobody sees, on this type of device."""
-    ours = config._attn_implementation == FLEX_OR_SDPA
-    return device == "cuda" and (ours or (config._attn_implementation == "sdpa" and backbone._supports_flex_attn))
-
-
-def _prefer_flex(backbone: Any, device: torch.device) -> None:
-    """On CUDA let a backbone of ordinary attention take FlexAttention's masks too; the only place where it is chosen.
-
-    The choice stays: gradient checkpointing runs layers again in the backward pass. Attention that is given any other
-    mask is SDPA as before. GPT-2 and GPT-Neo have no FlexAttention in transformers, Gemma 2 no SDPA to go back to; they
-    keep their own attention, under the whole mask.
-    """
-    if takes_flex(backbone, backbone.config, device.type):
-        backbone.config._attn_implementation = FLEX_OR_SDPA
-
-
-def flex_or_sdpa(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
-) -> tuple[Tensor, Any]:
-    """FlexAttention under a `BlockMask`, SDPA under any other mask, as transformers' attention function.
-
-    Args:
-        module: the attention layer.
-        query: float [B, H, Q, d].
-        key: float [B, K/V heads, K, d].
-        value: float [B, K/V heads, K, d].
-        attention_mask: of either kind.
-        options: passed on.
-
-    Returns:
-        float [B, Q, H, d], and what the chosen function returns beside it.
-    """
-    if not isinstance(attention_mask, BlockMask):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    device = query.device.type
-    if torch.is_autocast_enabled(device):  # SDPA casts by itself; rotary embeddings leave queries and keys in fp32
-        query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
-    result: tuple[Tensor, Any] = flex_attention_forward(module, query, key, value, attention_mask, **options)
-    return result
-
-
-AttentionInterface.register(FLEX_OR_SDPA, flex_or_sdpa)
-AttentionMaskInterface.register(FLEX_OR_SDPA, sdpa_mask)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from families_toy import family_policy
 from ppo_toy import make_trainer, run_together, save_checkpoint
-from rl_toy import policy, prompts
+from rl_toy import needs_continuous, policy, prompts
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Experience, Greedy, Prompt, Rollout
@@ -27,6 +27,7 @@ from finegrained_rlhf.training.ppo import GroupAdvantages
 from finegrained_rlhf.training.ppo.config import KLConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
+pytestmark = needs_continuous
 CAP = 1.2
 
 

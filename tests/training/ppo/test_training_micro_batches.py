@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 from finegrained_rlhf.core.records import Prompt, Rollout, Sample, pad_rows
 from finegrained_rlhf.training.micro_batches import micro_batches

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_toy import run_together, save_checkpoint
-from rl_toy import policy, prompts
+from rl_toy import needs_continuous, policy, prompts
 from self_critical_toy import WordReward, examples, make_trainer
 from torch import Tensor
 
@@ -116,6 +116,7 @@ def test_the_gradient_is_that_of_the_written_out_loss(tmp_path: Path, kind: str)
         torch.testing.assert_close(ours[name], expected, atol=2e-5, rtol=1e-4, msg=name)
 
 
+@needs_continuous
 def test_samples_of_another_policy_are_weighed_and_references_are_not(tmp_path: Path) -> None:
     """The gradient with importance weights min(π/μ, C), written out token by token."""
     drawing = policy("llama")
