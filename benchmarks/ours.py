@@ -123,7 +123,12 @@ class Ours:
         )
         self.trainer = PPOTrainer(
             parts,
-            PPOConfig(epochs=profile.epochs, micro_batch_prompts=profile.micro_batch_prompts, kl=KLConfig(limit=None)),
+            PPOConfig(
+                epochs=profile.epochs,
+                micro_batch_prompts=profile.micro_batch_prompts,
+                micro_batch_tokens=profile.micro_batch_tokens,
+                kl=KLConfig(limit=None),
+            ),
             RolloutConfig(profile.prompts, profile.samples, max_new_tokens=profile.new_tokens),
             seed=profile.seed,
             samples=KeptSamples(every=1_000_000),

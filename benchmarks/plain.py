@@ -187,8 +187,9 @@ class Plain:
     # Scoring -----------------------------------------------------------------------------------------------------
 
     def micro_batches(self, rows: int) -> list[slice]:
-        """As many episodes at a time as the other side takes."""
-        size = self.profile.micro_batch_prompts * self.profile.samples
+        """As many episodes at a time as the other side takes, or as the profile says."""
+        prompts = self.profile.plain_micro_batch_prompts or self.profile.micro_batch_prompts
+        size = prompts * self.profile.samples
         return [slice(start, start + size) for start in range(0, rows, size)]
 
     def policy_logprobs(self, model: Any, drawn: Drawn, rows: slice, entropy: bool = False) -> tuple[Tensor, Tensor]:

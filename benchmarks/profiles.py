@@ -58,7 +58,7 @@ class Profile:
         prompt_tokens: longest prompt in tokens; every prompt has this length in the run with fixed lengths.
         new_tokens: longest response in tokens; every response has this length in the run with fixed lengths.
         epochs: PPO epochs, one optimizer step each.
-        micro_batch_prompts: prompts (with all their samples) in one forward and backward pass, on both sides.
+        micro_batch_prompts: at most so many prompts (with all their samples) in one forward and backward pass.
         lengths: which runs are made, `fixed`, `spread` or both.
         rounds: measured steps of each side and run, the sides in turn.
         warmup: steps of each side that are not counted.
@@ -66,6 +66,9 @@ class Profile:
         seed: of weights, prompts and sampling.
         equal_prompts: prompts of the equality checks.
         equal_samples: responses to each.
+        micro_batch_tokens: at most so many tokens in one pass of ours; None sets no limit.
+        plain_micro_batch_prompts: the plain side's `micro_batch_prompts`, where its passes, in which each response
+            brings its prompt along, have room for fewer; None takes the same.
     """
 
     name: str
@@ -90,6 +93,8 @@ class Profile:
     equal_samples: int = 3
     family: str = "t5"
     note: str = ""
+    micro_batch_tokens: int | None = None
+    plain_micro_batch_prompts: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompts", "samples", "epochs", "micro_batch_prompts", "rounds", "equal_prompts", "equal_samples"):
@@ -147,7 +152,9 @@ PROFILES = {
         prompt_tokens=1024,
         new_tokens=200,
         epochs=4,
-        micro_batch_prompts=2,
+        micro_batch_prompts=8,  # both as in conf/experiment/qa_feedback/fine_grained.yaml
+        micro_batch_tokens=8192,
+        plain_micro_batch_prompts=2,
         lengths=("fixed", "spread"),
         rounds=3,
         warmup=1,

@@ -1,13 +1,19 @@
-"""All that only a GPU can show: the same numbers as on a CPU, kernels, seconds against limits, memory, a resume.
+"""All that only a GPU can show: seconds against limits, memory, the same numbers as on a CPU, kernels, a resume.
 
-    python -m benchmarks.gpu out=DIR [part=PART[,PART]] [budget_s=540] [device=cuda] [small=false]
+    python -m benchmarks.gpu out=DIR [part=PART[,PART]] [budget_s=540] [device=cuda] [small=false] [again=false]
 
-Every item is written into DIR when it ends; after `budget_s` seconds no other is begun, and the same command goes on
-where it stopped. The last start writes `DIR/gpu_NAME.json` and `DIR/gpu_NAME.md`, NAME being the hardware's. The exit
-status is 0; 1 where an item failed; 2 for a mistake on the command line; 3 where items are left.
+    out       directory for gpu_NAME.json and gpu_NAME.md (NAME is the hardware's), both written anew after every item;
+              where a lease empties its folder of results at each command, name one inside the checkout and copy
+              gpu_NAME.* at the end
+    part      some of steps, memory, equality, attention, training, update, resume, in any order; all by default. They
+              are measured in this order: `part=steps` is what a short lease begins with
+    budget_s  after so many seconds the running item is stopped too, and is left; the same command goes on from there
+    device    cuda or cpu
+    small     true: little models and few repeats; `device=cpu small=true` shows in minutes that everything runs
+    again     true: measure anew what failed
 
-Needs torch, transformers, accelerate, numpy and safetensors, and no network. `device=cpu small=true` shows in minutes
-that everything runs.
+Needs torch, transformers, accelerate, numpy and safetensors, and no network. The exit status is 0; 1 where an item
+failed; 2 for a mistake on the command line; 3 where items are left.
 """
 
 from __future__ import annotations
@@ -16,12 +22,15 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # this process must not open the device: it is forked
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the package itself sets it
 
@@ -30,23 +39,25 @@ import torch
 from benchmarks.command import read_arguments
 from benchmarks.gpu.attention import attention_items
 from benchmarks.gpu.equality import equality_items
-from benchmarks.gpu.items import Item, Ledger, Setting, passed, run_items
+from benchmarks.gpu.items import Item, Ledger, Result, Setting, Worker, passed, run_items
 from benchmarks.gpu.page import page
 from benchmarks.gpu.steps import step_items
-from benchmarks.gpu.training import training_items
+from benchmarks.gpu.training import memory_items, training_items
 from benchmarks.machine import describe_machine
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.core.files import write_json, write_text
+from finegrained_rlhf.core.files import write_text
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 
-KEYS = ("out", "part", "budget_s", "device", "small")
+KEYS = ("out", "part", "budget_s", "device", "small", "again")
 FAILED, LEFT = 1, 3
+PATIENCE = {"cuda": 1.0, "cpu": 10.0}
+"""Factor of an item's own limit, which is one for a GPU."""
 
 
 def all_items() -> list[Item]:
-    """In the order in which they are measured: what must be right first, then what takes long."""
-    return [*equality_items(), *attention_items(), *training_items(), *step_items()]
+    """In the order in which they are measured: what a short lease must not lose first."""
+    return [*step_items(), *memory_items(), *equality_items(), *attention_items(), *training_items()]
 
 
 def chosen_items(parts: str | None) -> list[Item]:
@@ -68,43 +79,73 @@ def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
     """Measure what is left; the exit status.
 
     Raises:
-        ConfigError: a wrong argument, or no such device.
+        ConfigError: a wrong argument, no such device, or `out` holds what another machine measured.
     """
+    start = time.monotonic()
+    if "--help" in arguments:
+        print(__doc__)
+        return 0
     given = read_arguments(arguments, KEYS, needed=("out",))
     items, seconds = chosen_items(given.get("part")), _seconds(given)
-    device, small = _device(given.get("device", "cuda")), _flag(given, "small")
-    os.environ["ACCELERATE_USE_CPU"] = str(device.type == "cpu").lower()
-    Processes(ProcessConfig())  # what it sets up for all of torch is what a run has
-    machine = describe_machine(device, "bf16")
-    out = Path(given["out"])
-    ledger = Ledger(out, {"machine": machine, "small": small})
-    with tempfile.TemporaryDirectory() as scratch, quiet_transformers():
-
-        def setting(item: Item) -> Setting:
-            directory = Path(scratch) / f"{item.part}.{item.name}"
-            directory.mkdir()
-            return Setting(device, small, directory, say)
-
-        left = run_items(items, ledger, setting, seconds, say)
-    results = [(item, ledger.read(item)) for item in chosen_items(None)]
-    found = {f"{item.part}.{item.name}": result for item, result in results if result is not None}
+    small, again = _flag(given, "small"), _flag(given, "again")
+    machine = _machine(given.get("device", "cuda"))
+    device = torch.device(given.get("device", "cuda"))
     name = "gpu_" + re.sub(r"[^a-z0-9]+", "_", str(machine["gpu"] or "cpu").lower()).strip("_")
-    write_json(out / f"{name}.json", {"machine": machine, "small": small, "items": found})
-    write_text(out / f"{name}.md", page(machine, results))
-    say(f"{out / name}.md")
+    summary = Path(given["out"]) / f"{name}.json"
+    ledger, everything = Ledger(summary, {"machine": machine, "small": small}, again), all_items()
+
+    def results() -> list[tuple[Item, Result | None]]:
+        return [(item, ledger.read(item)) for item in everything]
+
+    def written() -> None:
+        write_text(summary.with_suffix(".md"), page(machine, results()))
+
+    with tempfile.TemporaryDirectory() as scratch, quiet_transformers():
+        setting = Setting(device, small, Path(scratch), say)
+        left_s = seconds - (time.monotonic() - start)
+        left = run_items(items, ledger, setting, left_s, partial(_prepare, device), written, PATIENCE[device.type])
     if left:
         say(f"{len(left)} of {len(items)} items are left: start the same command again")
         return LEFT
+    say(f"{summary}, {summary.with_suffix('.md').name}")
     parts = {item.part for item in items}
-    return 0 if all(passed(result) for item, result in results if item.part in parts and result is not None) else FAILED
+    return (
+        0 if all(passed(result) for item, result in results() if item.part in parts and result is not None) else FAILED
+    )
 
 
-def _device(name: str) -> torch.device:
+def _prepare(device: torch.device) -> None:
+    """Let the process that measures compute as a run does, but for attention that is not compiled: that is an error."""
+    os.environ["ACCELERATE_USE_CPU"] = str(device.type == "cpu").lower()
+    Processes(ProcessConfig())  # what it sets up for all of torch is what a run has
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def _machine(name: str) -> dict[str, Any]:
+    """What the device is, from a process of its own.
+
+    Raises:
+        ConfigError: no such device.
+    """
     if name not in ("cuda", "cpu"):
         raise ConfigError(f"device: expected cuda or cpu, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
+
+    def describe(setting: Setting) -> Result:
+        if name == "cuda" and not torch.cuda.is_available():
+            return {}
+        _prepare(setting.device)
+        return describe_machine(setting.device, "bf16")
+
+    with tempfile.TemporaryDirectory() as scratch:
+        setting = Setting(torch.device(name), True, Path(scratch), print)
+        worker = Worker([Item("machine", name, describe)], setting, lambda: None)
+        found = worker.measure(0, 120.0)
+        worker.end()
+    if found is None or "error" in found:
+        raise ConfigError(f"device={name}: it does not answer ({(found or {}).get('error', 'for two minutes')})")
+    if not found:
         raise ConfigError("device=cuda: torch sees no GPU here; device=cpu small=true shows that everything runs")
-    return torch.device(name)
+    return found
 
 
 def _flag(given: dict[str, str], name: str) -> bool:

@@ -85,9 +85,9 @@ SITUATIONS = (
 def attention_items() -> list[Item]:
     """Kernels, plans, and the gradient."""
     return [
-        Item("attention", "kernels", kernels),
-        Item("attention", "plans", plans),
-        Item("attention", "masked_gradient", masked_gradient),
+        Item("attention", "kernels", kernels, 90),
+        Item("attention", "plans", plans, 90),
+        Item("attention", "masked_gradient", masked_gradient, 90),
     ]
 
 

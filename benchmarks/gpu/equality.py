@@ -51,8 +51,8 @@ LONGFORMER = LongformerShape(128, 192, 2, 4, 32, 256)
 
 def equality_items() -> list[Item]:
     """One a family, and one a backbone of reward models."""
-    families = [Item("equality", family, _family(family)) for family in SETTINGS]
-    return [*families, *(Item("equality", f"rewards_{name}", _rewards(name)) for name in ("longformer", "llama"))]
+    families = [Item("equality", family, _family(family), 90) for family in SETTINGS]
+    return [*families, *(Item("equality", f"rewards_{name}", _rewards(name), 90) for name in ("longformer", "llama"))]
 
 
 def _family(family: str) -> Callable[[Setting], Result]:
@@ -74,8 +74,9 @@ def compare_family(family: str, device: torch.device) -> Result:
 
     Returns:
         `equal`: `tokens` (drawn ones that differ), `logprobs` (largest difference in nats), `gradient` (‖difference‖
-        over ‖gradient‖), `unshared` (log-probabilities with every prompt computed once a response), `recorded` (see
-        `recorded_and_called`), and under bf16 autocast `bf16_recorded`, the mean |Δ log-probability| to fp32 and the
+        over ‖gradient‖), `unshared` (log-probabilities with every prompt computed once a response), `engine` (the
+        engine's log-probabilities against the update's, both on the device), `recorded` (see `recorded_and_called`),
+        and under bf16 autocast `bf16_engine` (the mean), `bf16_recorded`, the mean |Δ log-probability| to fp32 and the
         gradient's relative difference.
     """
     model = family_model(family, VOCABULARY, PAD, EOS)
@@ -86,14 +87,17 @@ def compare_family(family: str, device: torch.device) -> Result:
     found, its_gradient = score(there, rollout)
     apart, _ = score(there, rollout, shared=False)
     tolerance = FP32_TOLERANCE["cuda" if device.type == "cuda" else "cpu"]
+    drawn = draw(there, asked)
     equal = {
-        "tokens": entry(differing(rollout, draw(there, asked)), 0),
+        "tokens": entry(differing(rollout, drawn), 0),
         "logprobs": entry(float((found - exact).abs().max()), tolerance),
         "gradient": entry(relative(its_gradient, gradient), 10 * tolerance),
         "unshared": entry(float((apart - found).abs().max()), tolerance),
+        "engine": entry(float(engine_gaps(there, drawn).max()), tolerance),
     }
     equal |= recorded_and_called(there, asked, "recorded")
     with torch.autocast(device.type, dtype=torch.bfloat16):
+        equal["bf16_engine"] = entry(float(engine_gaps(there, draw(there, asked)).mean()), BF16_LOGPROB)
         rounded, rounded_gradient = score(there, rollout)
         equal |= recorded_and_called(there, asked, "bf16_recorded")
     gaps = (rounded - exact).abs()
@@ -102,14 +106,21 @@ def compare_family(family: str, device: torch.device) -> Result:
     return {"equal": equal, "bf16_largest_logprob": float(gaps.max())}
 
 
+def engine_gaps(policy: Policy, rollout: Rollout) -> Tensor:
+    """|log-probability of the engine − that of the update| of every response token of what a policy drew, in nats."""
+    scored, _ = score(policy, rollout)
+    return (rollout.logprobs - scored).abs()[rollout.response_mask.bool()]
+
+
 def recorded_and_called(policy: Policy, asked: Sequence[Prompt], name: str) -> dict[str, Any]:
     """Tokens of a recorded step that differ from those of the same step called; nothing where none is recorded."""
     engine: Any = make_engine(policy)
     recorded = [draw(policy, asked, seed, engine) for seed in (0, 1)]  # the second replays
     if not getattr(engine, "_recorded", None):
         return {}
-    engine._records = False
-    called = [draw(policy, asked, seed, engine) for seed in (0, 1)]
+    plain: Any = make_engine(policy)
+    plain._records = lambda: False
+    called = [draw(policy, asked, seed, plain) for seed in (0, 1)]
     return {name: entry(sum(map(differing, recorded, called)), 0)}
 
 

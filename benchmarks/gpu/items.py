@@ -1,23 +1,28 @@
 """What the command measures, one item after the other, and what was measured already.
 
-An item writes its result when it ends, so that the command, started again, goes on with the next one. Knows no model
-and no device.
+Items are measured by a process of their own, forked before anything has asked the device: one that fails, ends with its
+process or takes too long costs itself alone. Every result is kept when it comes, so that the command, started again,
+goes on with the next one. Knows no model.
 """
 
 from __future__ import annotations
 
 import math
-import shutil
+import multiprocessing
+import os
+import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.machine import wait
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, write_json
 
 Result = dict[str, Any]
@@ -30,7 +35,7 @@ class Setting:
     Attributes:
         device: that is measured.
         small: little models and few repeats, to see that everything runs; the times then mean little.
-        scratch: an empty directory for what an item writes meanwhile.
+        scratch: an empty directory for what an item writes meanwhile; it is removed afterwards.
         say: gets a line for everything that is done.
     """
 
@@ -48,40 +53,54 @@ class Item:
         part: that it belongs to.
         name: unique in its part.
         measure: gives a result that JSON can hold. Its key `equal`, if any, has entries with `ok`; `targets` likewise.
+        limit_s: seconds after which it is given up.
     """
 
     part: str
     name: str
     measure: Callable[[Setting], Result]
+    limit_s: float = 240.0
+
+    @property
+    def key(self) -> str:
+        """`PART.NAME`."""
+        return f"{self.part}.{self.name}"
 
 
 class Ledger:
-    """The results of a directory, a file an item.
+    """The results of one machine in one JSON file, written anew with each of them.
 
     Args:
-        directory: `items/PART.NAME.json` lie in it.
-        conditions: machine and sizes; results that were measured under others are not taken for these.
+        path: of the file; what it holds already is gone on with.
+        conditions: machine and sizes.
+        again: measure anew what failed.
+
+    Raises:
+        ConfigError: the file holds what was measured under other conditions.
     """
 
-    def __init__(self, directory: Path, conditions: Mapping[str, Any]) -> None:
-        self._directory, self._conditions = directory / "items", dict(conditions)
-
-    def path(self, item: Item) -> Path:
-        """The file of an item."""
-        return self._directory / f"{item.part}.{item.name}.json"
+    def __init__(self, path: Path, conditions: Mapping[str, Any], again: bool = False) -> None:
+        self._path, self._conditions = path, dict(conditions)
+        self._results: dict[str, Result] = {}
+        if path.is_file():
+            kept = read_json(path)
+            self._results = kept.pop("items")
+            for name, value in self._conditions.items():
+                if kept.get(name) != value:
+                    raise ConfigError(
+                        f"{path}: measured with {name} {kept.get(name)}, this is {value}: name another out"
+                    )
+        if again:
+            self._results = {key: result for key, result in self._results.items() if passed(result)}
 
     def read(self, item: Item) -> Result | None:
-        """What was measured; None where nothing was, or elsewhere."""
-        path = self.path(item)
-        if not path.is_file():
-            return None
-        found = read_json(path)
-        return found if found.get("measured_under") == self._conditions else None
+        """What was measured; None where nothing was."""
+        return self._results.get(item.key)
 
     def write(self, item: Item, result: Result) -> None:
         """Keep a result. Numbers that are not finite are kept as words."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        write_json(self.path(item), {**_finite(result), "measured_under": self._conditions})
+        self._results[item.key] = _finite(result)
+        write_json(self._path, {**self._conditions, "items": self._results})
 
 
 def _finite(value: Any) -> Any:
@@ -92,55 +111,120 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class Worker:
+    """A process that measures items, one at a time.
+
+    Args:
+        items: any of which it can be asked for; it knows them by having been forked.
+        setting: of all items; each gets a directory of its own in `scratch`, which is removed when it ends.
+        prepare: called in the process before anything else.
+    """
+
+    def __init__(self, items: Sequence[Item], setting: Setting, prepare: Callable[[], None]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(target=_serve, args=(far, self._pipe, items, setting, prepare))
+        self._process.start()
+        far.close()
+
+    def measure(self, number: int, seconds: float) -> Result | None:
+        """The result of one item, or its error; None where it took longer than so many seconds.
+
+        After an error and after None the process has ended.
+        """
+        self._pipe.send(number)
+        if not self._pipe.poll(max(seconds, 0.0)):
+            self.end()
+            return None
+        try:
+            result: Result = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = signal.Signals(-code).name if code < 0 else f"status {code}"
+            result = {"error": f"the process ended ({how}) while this was measured"}
+        if "error" in result:
+            self.end()
+        return result
+
+    def end(self) -> None:
+        """Kill the process with all that it started."""
+        with suppress(ProcessLookupError):
+            if self._process.pid is not None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it was killed before it led a group
+            self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(pipe: Any, far: Any, items: Sequence[Item], setting: Setting, prepare: Callable[[], None]) -> None:
+    """Measure what is asked for until an item fails: then the device may be lost to this process."""
+    os.setsid()
+    far.close()
+    prepare()
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            item = items[pipe.recv()]
+            with tempfile.TemporaryDirectory(dir=setting.scratch, ignore_cleanup_errors=True) as scratch:
+                try:
+                    result = item.measure(replace(setting, scratch=Path(scratch)))
+                except Exception as error:  # whatever a device may do; what else is measured must not be lost
+                    traceback.print_exc()
+                    result = {"error": f"{type(error).__name__}: {error}"}
+            pipe.send(result)
+            if "error" in result:
+                return
+            if setting.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
 def run_items(
     items: Sequence[Item],
     ledger: Ledger,
-    setting: Callable[[Item], Setting],
+    setting: Setting,
     budget: float,
-    say: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
+    prepare: Callable[[], None] = lambda: None,
+    written: Callable[[], None] = lambda: None,
+    patience: float = 1.0,
 ) -> list[Item]:
     """Measure what is not measured yet, until the budget is spent; the items that are left.
 
-    An item that fails, or whose process ends with it, is kept with its error, and the next one runs: remove its file to
-    try it again.
+    An item that fails, ends its process or takes longer than its own limit is kept with its error, and the next one
+    runs. One that the budget cuts off is left.
 
     Args:
         items: in order.
         ledger: of what was measured.
-        setting: of each item.
-        budget: seconds after which no item is begun.
-        say: gets a line for everything that is done.
-        clock: in seconds.
+        setting: of all items; `scratch` is a directory in which each gets one of its own.
+        budget: seconds after which nothing runs any more.
+        prepare: called in every process that measures, before its first item.
+        written: called whenever a result was kept.
+        patience: factor of the items' own limits.
     """
-    start = clock()
+    start = time.monotonic()
     waiting = [item for item in items if ledger.read(item) is None]
-    for number, item in enumerate(waiting):
-        if clock() - start >= budget:
-            return waiting[number:]
-        say(f"{item.part}: {item.name}")
-        began, here = clock(), setting(item)
-        ledger.write(item, {"error": "the process ended while this was measured", "seconds": 0.0})
-        try:
-            result = item.measure(here)
-        except Exception as error:  # whatever a device may do; what else was measured must not be lost
-            traceback.print_exc()
-            result = {"error": f"{type(error).__name__}: {error}"}
-        ledger.write(item, {**result, "seconds": clock() - began})
-        shutil.rmtree(here.scratch, ignore_errors=True)
-        if "error" in result and not _works(here.device):
-            say("the device cannot be used any more in this process: start the command again")
-            return waiting[number + 1 :]
-    return []
-
-
-def _works(device: torch.device) -> bool:
-    """Whether the device still answers: after some errors it does not, until the process ends."""
+    worker: Worker | None = None
     try:
-        wait(device)
-    except Exception:
-        return False
-    return True
+        for number, item in enumerate(waiting):
+            left, limit = budget - (time.monotonic() - start), patience * item.limit_s
+            if left <= 0:
+                return waiting[number:]
+            setting.say(f"{item.part}: {item.name}")
+            began = time.monotonic()
+            worker = worker or Worker(waiting, setting, prepare)
+            result = worker.measure(number, min(left, limit))
+            if result is None and left <= limit:
+                setting.say("the budget is spent")
+                return waiting[number:]
+            result = result or {"error": f"stopped after {limit:.0f} s, its limit"}
+            worker = None if "error" in result else worker
+            ledger.write(item, {**result, "seconds": time.monotonic() - began})
+            written()
+    finally:
+        if worker is not None:
+            worker.end()
+    return []
 
 
 def passed(result: Mapping[str, Any]) -> bool:

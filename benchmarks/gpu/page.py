@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gpu.items import Item, Result, passed
 from finegrained_rlhf.text.tables import markdown_table
 
-_LEFT_OUT = {"measured_under", "settings", "seconds", "equal", "targets", "rows", "steps"}
+_LEFT_OUT = {"settings", "seconds", "equal", "targets", "rows", "steps"}
 
 
 def page(machine: Mapping[str, Any], results: Sequence[tuple[Item, Result | None]]) -> str:

@@ -1,6 +1,6 @@
 """Training runs: expected against measured memory, a run that is killed and goes on, a short one of SmolLM2's shape.
 
-Run as a script it trains a job in a process of its own: `python -m benchmarks.gpu.training SETTINGS.json`.
+Run as a script it trains jobs in processes of their own: `python -m benchmarks.gpu.training JOBS.json`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,26 @@ class GivenPrompts(TrainPPO):
         return PPOData(self.prompts, ())
 
 
-def training_items() -> list[Item]:
-    """Memory of three kinds of run, waiting, a resume, and a short run."""
+def memory_items() -> list[Item]:
+    """Of three kinds of run."""
     return [
-        Item("memory", "t5", lambda setting: memory(_memory_profile(t5_profile(setting)), setting)),
-        Item("memory", "t5_checkpointing", lambda setting: memory(_memory_profile(t5_profile(setting)), setting, True)),
-        Item("memory", "smollm2", lambda setting: memory(_memory_profile(smollm2_profile(setting)), setting)),
-        Item("update", "waits_for_nothing", waits),
-        Item("resume", "t5", resume),
-        Item("training", "smollm2", short_run),
+        Item("memory", "t5", lambda setting: memory(_memory_profile(t5_profile(setting)), setting), 150),
+        Item(
+            "memory",
+            "t5_checkpointing",
+            lambda setting: memory(_memory_profile(t5_profile(setting)), setting, True),
+            150,
+        ),
+        Item("memory", "smollm2", lambda setting: memory(_memory_profile(smollm2_profile(setting)), setting), 150),
+    ]
+
+
+def training_items() -> list[Item]:
+    """A short run, waiting, and a resume."""
+    return [
+        Item("training", "smollm2", short_run, 180),
+        Item("update", "waits_for_nothing", waits, 120),
+        Item("resume", "t5", resume, 180),
     ]
 
 
@@ -109,7 +121,11 @@ def job_of(profile: Profile, models: Path, output: Path, prompts: tuple[Prompt, 
         "value": ValueConfig("separate", str(models / "value")),
         "reward": RewardConfig(scorers, WEIGHTS),
         "rollout": RolloutConfig(profile.prompts, profile.samples, max_new_tokens=profile.new_tokens),
-        "ppo": PPOConfig(epochs=profile.epochs, micro_batch_prompts=profile.micro_batch_prompts),
+        "ppo": PPOConfig(
+            epochs=profile.epochs,
+            micro_batch_prompts=profile.micro_batch_prompts,
+            micro_batch_tokens=profile.micro_batch_tokens,
+        ),
         "optimizer": OptimizerConfig(lr=1e-5, schedule="constant"),
         "total_steps": 10,
         "validate_every": None,
@@ -156,28 +172,26 @@ def resume(setting: Setting) -> Result:
     profile = replace(t5_profile(replace(setting, small=True)), device=setting.device.type)
     save_models(profile, setting.scratch)
     settings = {"models": str(setting.scratch), "device": setting.device.type}
-    states = {}
-    for name, kills in (("whole", ()), ("killed", (KILLED_IN,))):
-        path = setting.scratch / f"{name}.json"
-        output = setting.scratch / f"run_{name}"
-        for killed_in in (*kills, None):
-            write_json(path, {**settings, "output": str(output), "killed_in": killed_in})
-            status = _train_in_a_process(path)
-            if status != (0 if killed_in is None else -signal.SIGKILL):
-                raise ConsistencyError(f"the {name} run ended with status {status}")
-        states[name] = load_file(output / "policy" / "model.safetensors")
+    runs = {name: str(setting.scratch / f"run_{name}") for name in ("whole", "killed")}
+    jobs = [("whole", None), ("killed", KILLED_IN), ("killed", None)]
+    path = setting.scratch / "jobs.json"
+    write_json(path, [{**settings, "output": runs[name], "killed_in": killed_in} for name, killed_in in jobs])
+    _train_in_processes(path)
+    states = {name: load_file(Path(output) / "policy" / "model.safetensors") for name, output in runs.items()}
     gaps = [float((states["whole"][key] - tensor).abs().max()) for key, tensor in states["killed"].items()]
     tolerance = 1e-4 if setting.device.type == "cuda" else 0.0
     return {"bit_identical": max(gaps) == 0.0, "equal": {"weights": entry(max(gaps), tolerance)}}
 
 
-def _train_in_a_process(settings: Path) -> int:
+def _train_in_processes(jobs: Path) -> None:
     environment = {
         **os.environ,
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    return subprocess.run([sys.executable, "-m", "benchmarks.gpu.training", str(settings)], env=environment).returncode
+    status = subprocess.run([sys.executable, "-m", "benchmarks.gpu.training", str(jobs)], env=environment).returncode
+    if status:
+        raise ConsistencyError(f"the runs ended with status {status}: see above")
 
 
 def waits(setting: Setting) -> Result:
@@ -234,8 +248,31 @@ def short_run(setting: Setting) -> Result:
     return found
 
 
-def main(settings: dict[str, Any]) -> None:
-    """Train the job that the file describes; ends by SIGKILL in the step that it names."""
+def main(jobs: list[dict[str, Any]]) -> None:
+    """Train one job after the other, each in a process forked from this one, which has imported everything.
+
+    Raises:
+        ConsistencyError: one ended otherwise than it should.
+    """
+    for settings in jobs:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                train(settings)
+                status = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != (0 if settings["killed_in"] is None else -signal.SIGKILL):
+            raise ConsistencyError(f"the run in {settings['output']} ended with status {code}")
+
+
+def train(settings: dict[str, Any]) -> None:
+    """Train a job; ends by SIGKILL in the step that its settings name."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ["ACCELERATE_USE_CPU"] = str(settings["device"] == "cpu").lower()
     models = Path(settings["models"])

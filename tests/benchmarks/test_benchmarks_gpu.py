@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,32 @@ import pytest
 import torch
 from families_toy import TINY
 
+from benchmarks.gpu import __main__ as gpu_command
 from benchmarks.gpu import equality, steps
-from benchmarks.gpu import items as gpu_items
-from benchmarks.gpu.__main__ import chosen_items, main
+from benchmarks.gpu.__main__ import all_items, chosen_items, main
 from benchmarks.gpu.attention import SITUATIONS, chosen, masked_gradient, plans
-from benchmarks.gpu.equality import compare_family, compare_rewards
-from benchmarks.gpu.families import FUSED, SETTINGS
+from benchmarks.gpu.equality import (
+    LENGTHS,
+    VOCABULARY,
+    compare_family,
+    compare_rewards,
+    draw,
+    engine_gaps,
+    open_policy,
+    recorded_and_called,
+)
+from benchmarks.gpu.families import FUSED, SETTINGS, family_model
 from benchmarks.gpu.items import Item, Ledger, Result, Setting, passed, run_items
 from benchmarks.gpu.page import page
 from benchmarks.gpu.steps import qwen3_profile, smollm2_profile, t5_profile, targets_of
 from benchmarks.machine import cudnn_attention
+from benchmarks.workload import EOS, PAD, make_prompts
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 from finegrained_rlhf.models.policy import Policy
+from finegrained_rlhf.rollout.fast import FastEngine
+from finegrained_rlhf.rollout.graphs import GraphedStep
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -42,79 +57,67 @@ def good(check: float = 0.0) -> Result:
     return {"equal": {"x": {"value": check, "tolerance": 1.0, "ok": check <= 1.0}}}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 # What is measured, and what was ------------------------------------------------------------------------------------
 
 
-def test_items_end_with_the_budget_and_go_on_where_they_stopped(tmp_path: Path) -> None:
-    clock, done = Clock(), []
-
-    def item(name: str, result: Result) -> Item:
-        def measure(setting: Setting) -> Result:
-            clock.now += 5
-            done.append(name)
-            if "error" in result:
-                raise RuntimeError(result["error"])
-            return result
-
-        return Item("part", name, measure)
-
-    items = [item("a", good()), item("b", {"error": "broke"}), item("c", good(2.0)), item("d", {"number": 1})]
-    ledger = Ledger(tmp_path, {"machine": "this"})
-
-    def start(budget: float, which: Ledger = ledger) -> list[str]:
-        left = run_items(items, which, lambda _: small(tmp_path / "scratch"), budget, lambda _: None, clock)
-        return [one.name for one in left]
-
-    assert start(9) == ["c", "d"] and done == ["a", "b"]
-    assert start(1) == ["d"] and start(1) == [] and start(1) == []
-    assert done == ["a", "b", "c", "d"]
-    results = [ledger.read(one) for one in items]
-    assert [passed(result) for result in results if result is not None] == [True, False, False, True]
-    assert results[1] is not None and results[1]["error"] == "RuntimeError: broke" and results[0]["seconds"] == 5
-    assert start(100, Ledger(tmp_path, {"machine": "another"})) == [] and done[4:] == ["a", "b", "c", "d"]
+def measured(items: list[Item], path: Path, budget: float = 60.0, again: bool = False) -> tuple[list[str], Ledger]:
+    """The names of the items that are left, and the ledger."""
+    ledger = Ledger(path / "gpu.json", {"machine": "this"}, again)
+    (path / "scratch").mkdir(exist_ok=True)
+    return [item.name for item in run_items(items, ledger, small(path / "scratch"), budget)], ledger
 
 
-def test_what_is_no_number_is_kept_and_what_ended_the_process_is_not_begun_again(tmp_path: Path) -> None:
-    ledger, asked = Ledger(tmp_path, {}), []
+def noted(path: Path, name: str, result: Result, seconds: float = 0.0) -> Item:
+    """An item that notes in a file that it was begun."""
 
-    def ends(setting: Setting) -> Result:
-        asked.append(1)
-        raise SystemExit(1)
+    def measure(setting: Setting) -> Result:
+        with (path / "begun.txt").open("a") as stream:
+            stream.write(name)
+        time.sleep(seconds)
+        if "error" in result:
+            raise RuntimeError(result["error"])
+        return result
+
+    return Item("part", name, measure)
+
+
+def test_items_go_on_where_they_stopped_and_one_that_failed_is_tried_again_when_asked(tmp_path: Path) -> None:
+    items = [noted(tmp_path, "a", good()), noted(tmp_path, "b", {"error": "broke"}), noted(tmp_path, "c", good(2.0))]
+    for _ in range(2):
+        left, ledger = measured(items, tmp_path)
+        assert left == [] and (tmp_path / "begun.txt").read_text() == "abc"
+    results = [ledger.read(item) or {} for item in items]
+    assert [passed(result) for result in results] == [True, False, False]
+    assert results[1]["error"] == "RuntimeError: broke" and results[0]["seconds"] >= 0
+    assert measured(items, tmp_path, again=True)[0] == [] and (tmp_path / "begun.txt").read_text() == "abcbc"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun.txt", "gpu.json", "scratch"]
+    assert not list((tmp_path / "scratch").iterdir())
+    with pytest.raises(ConfigError, match="measured with machine this, this is another: name another out"):
+        Ledger(tmp_path / "gpu.json", {"machine": "another"})
+
+
+def test_the_budget_stops_the_running_item_which_is_left_and_keeps_the_others(tmp_path: Path) -> None:
+    items = [noted(tmp_path, "a", good()), noted(tmp_path, "b", good(), seconds=60), noted(tmp_path, "c", good())]
+    left, ledger = measured(items, tmp_path, budget=1.0)
+    assert left == ["b", "c"] and ledger.read(items[0]) is not None and ledger.read(items[1]) is None
+    assert measured(items, tmp_path, budget=-1.0)[0] == ["b", "c"]
+
+
+def test_an_item_that_takes_too_long_or_ends_its_process_is_kept_with_its_error(tmp_path: Path) -> None:
+    def killed(setting: Setting) -> Result:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
 
     odd = {"rows": [{"number": math.nan}], "equal": {"x": {"value": math.inf, "tolerance": 1.0, "ok": False}}}
-    items = [Item("p", "a", lambda setting: odd), Item("p", "b", ends), Item("p", "c", lambda setting: good())]
-    with pytest.raises(SystemExit):
-        run_items(items, ledger, lambda _: small(tmp_path / "scratch"), 9, lambda _: None)
-    assert run_items(items, ledger, lambda _: small(tmp_path / "scratch"), 9, lambda _: None) == [] and len(asked) == 1
+    slow = replace(noted(tmp_path, "b", good(), seconds=60), limit_s=0.5)
+    items = [Item("p", "a", lambda _: odd), slow, Item("p", "c", killed), Item("p", "d", lambda _: good())]
+    left, ledger = measured(items, tmp_path)
     kept = [ledger.read(item) or {} for item in items]
+    assert left == [] and [passed(result) for result in kept] == [False, False, False, True]
     assert kept[0]["rows"] == [{"number": "nan"}] and kept[0]["equal"]["x"]["value"] == "inf"
-    assert [passed(result) for result in kept] == [False, False, True]
-    assert kept[1]["error"] == "the process ended while this was measured"
+    assert kept[1]["error"] == "stopped after 0 s, its limit"
+    assert kept[2]["error"] == "the process ended (SIGKILL) while this was measured"
     assert "| x " in page(MACHINE, list(zip(items, kept, strict=True)))
-
-
-def test_nothing_runs_on_a_device_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(setting: Setting) -> Result:
-        raise RuntimeError("an illegal memory access was encountered")
-
-    def lost(device: torch.device) -> None:
-        raise RuntimeError("CUDA error")
-
-    monkeypatch.setattr(gpu_items, "wait", lost)
-    items = [Item("p", "a", broken), Item("p", "b", lambda setting: good())]
-    ledger, said = Ledger(tmp_path, {}), []
-    assert run_items(items, ledger, lambda _: small(tmp_path / "scratch"), 9, said.append) == [items[1]]
-    assert "start the command again" in said[-1]
-    assert run_items(items, ledger, lambda _: small(tmp_path / "scratch"), 9, said.append) == []
-    assert not passed(ledger.read(items[0]) or {}) and passed(ledger.read(items[1]) or {"error": ""})
 
 
 def test_the_page_shows_what_failed_and_what_was_not_measured() -> None:
@@ -164,6 +167,24 @@ def test_a_cpu_equals_itself(family: str) -> None:
     assert passed(found), found["equal"]
     assert found["equal"]["bf16_mean_logprob"]["value"] > 0 < found["equal"]["bf16_gradient"]["value"]
     assert "recorded" not in found["equal"]
+
+
+NOT_RECORDED = ("bart", "gpt_neo", "longt5", "mbart", "pegasus", "qwen3_moe", "t5gemma", "t5gemma2")
+
+
+@pytest.mark.parametrize("family", sorted(SETTINGS))
+def test_engine_and_update_compute_one_function_and_recorded_steps_are_compared(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded as on CUDA, where a recorded step is here the step itself."""
+    monkeypatch.setattr(FastEngine, "_records", lambda self: True)
+    monkeypatch.setattr(GraphedStep, "__call__", lambda self, window: self._step(window))
+    monkeypatch.setattr(equality, "TOKENS", 6)
+    policy = open_policy(family_model(family, VOCABULARY, PAD, EOS))
+    asked = make_prompts(policy.tokenizer, VOCABULARY, LENGTHS, 0)
+    found = recorded_and_called(policy, asked, "recorded")
+    assert found == ({} if family in NOT_RECORDED else {"recorded": {"value": 0.0, "tolerance": 0, "ok": True}})
+    assert float(engine_gaps(policy, draw(policy, asked)).max()) <= 1e-5
 
 
 def test_another_result_on_the_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,12 +256,13 @@ def test_shapes_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "out=… is missing"),
         (
             ["out=x", "part=nothing"],
-            "part: expected some of equality, attention, memory, update, resume",
+            "part: expected some of steps, memory, equality, attention, training, update, resume",
         ),
         (["out=x", "budget_s=-1"], "budget_s: expected a number of seconds above 0"),
         (["out=x", "budget_s=soon", "device=cpu"], "budget_s"),
         (["out=x", "device=tpu"], "device: expected cuda or cpu"),
         (["out=x", "device=cpu", "small=maybe"], "small: expected true or false"),
+        (["out=x"], "device=cuda: torch sees no GPU here"),
     ],
 )
 def test_a_wrong_word_is_one_line(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +271,43 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, tmp_path: Path, m
     with pytest.raises(ConfigError, match=said.replace("…", ".")):
         main(words, lambda line: None)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files, whatever ends the command: what a short lease brings back. Where it is started, nothing changes."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "kept.txt").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    parts = [item.part for item in all_items()]
+    assert parts[0] == "steps" and len(parts) > 35
+    seen: list[list[str]] = []
+
+    def watched(setting: Setting) -> Result:
+        seen.append(sorted(path.name for path in (tmp_path / "out").iterdir()))
+        return {"files": seen[-1]}
+
+    items = [Item("steps", "a", lambda setting: good()), Item("equality", "b", watched)]
+    items += [noted(tmp_path, "c", {"error": "broke"})]
+    monkeypatch.setattr(gpu_command, "all_items", lambda: items)
+    words = [f"out={tmp_path}/out", "device=cpu", "small=true"]
+    said: list[str] = []
+    assert main([*words, "budget_s=0.000001"], said.append) == gpu_command.LEFT and "3 of 3 items are left" in said[-1]
+    assert main(words, said.append) == gpu_command.FAILED
+    kept = json.loads((tmp_path / "out" / "gpu_cpu.json").read_text(encoding="utf-8"))
+    assert list(kept["items"]) == ["steps.a", "equality.b", "part.c"] and kept["machine"]["gpu"] is None
+    assert kept["items"]["equality.b"]["files"] == ["gpu_cpu.json", "gpu_cpu.md"]
+    assert "Failed: RuntimeError: broke" in (tmp_path / "out" / "gpu_cpu.md").read_text(encoding="utf-8")
+    assert main([*words, "part=steps,equality"], said.append) == 0
+    with pytest.raises(ConfigError, match="measured with small True, this is False"):
+        main([f"out={tmp_path}/out", "device=cpu"], said.append)
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["kept.txt"]
+
+
+def test_help_says_where_to_put_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], lambda line: None) == 0
+    said = capsys.readouterr().out
+    assert all(f"{key} " in said or f"[{key}=" in said for key in gpu_command.KEYS)
+    assert "inside the checkout" in said
 
 
 @pytest.mark.slow
