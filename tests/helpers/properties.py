@@ -25,12 +25,12 @@ else:
         def __or__(self, other: Any) -> _Strategy:
             return self
 
-    st: Any = _Strategy()
+    st: Any = _Strategy()  # type: ignore[no-redef]
 
-    def given(*strategies: Any, **named: Any) -> Any:
+    def given(*strategies: Any, **named: Any) -> Any:  # type: ignore[no-redef]
         """Skips the test."""
         return pytest.mark.skip(reason="needs hypothesis")
 
-    def settings(**options: Any) -> Any:
+    def settings(**options: Any) -> Any:  # type: ignore[no-redef]
         """Changes nothing."""
         return lambda test: test

@@ -34,14 +34,15 @@ def exact_attention(model: nn.Module) -> None:
       cap are written out ("eager"), as later versions do by themselves.
     - Before 5.18 the decoder of UMT5 looks ahead under SDPA where no mask is given: its attention is said to be causal.
     """
-    for module in model.modules():
-        config = getattr(module, "config", None)
+    part: Any
+    for part in model.modules():
+        config = getattr(part, "config", None)
         if config is None:
             continue
         if getattr(config, "attn_logit_softcapping", None) is not None and config._attn_implementation == "sdpa":
             config._attn_implementation = "eager"
-        if config.model_type == "umt5" and hasattr(module, "block") and config.is_decoder:
-            for block in module.block:
+        if config.model_type == "umt5" and hasattr(part, "block") and config.is_decoder:
+            for block in part.block:
                 block.layer[0].SelfAttention.is_causal = True
 
 
