@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from finegrained_rlhf.core.files import read_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,8 +51,13 @@ def seconds_of_scripts() -> float:
 
 @cache
 def fork_server() -> str:
-    """The socket of the fork server: the one that the environment names, or a new one that ends with this process."""
+    """The socket of the fork server: the one that the environment names, or a new one that ends with this process.
+
+    Without the packages that it imports, as on a bare machine, tests that need it are skipped.
+    """
     if _SOCKET not in os.environ:
+        for module in ("bm25s", "datasets", "hydra", "peft", "rouge_score", "sacrebleu", "scipy", "spacy"):
+            pytest.importorskip(module)
         os.environ[_SOCKET] = str(Path(_outputs.name) / "fork_server")
         program = Path(__file__).with_name("fork_server.py")
         command = [sys.executable, str(program), os.environ[_SOCKET], str(ROOT)]
