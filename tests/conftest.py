@@ -57,6 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        absent = [name for mark in item.iter_markers("needs") for name in mark.args if not find_spec(name)]
+        if absent:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(absent)}"))
     long = {item.path for item in items if item.get_closest_marker("scripts")}
     items.sort(key=lambda item: item.path not in long)
 

@@ -120,6 +120,7 @@ def free_share(scorer: Any, prompts: Sequence[Prompt], responses: Sequence[str])
     return found.metrics["reward/mine/error_free_share"]
 
 
+@pytest.mark.needs("spacy")
 def test_the_penalty_of_the_extending_page_counts_what_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     """GroundedNumbers gives 0 to a sentence that is fine and −1 to one with a made-up number."""
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
@@ -141,6 +142,7 @@ class OneOrZero(BaseScorer):
         return SegmentScores([((0, 1), (1, 2))] * len(responses), [(1.0, 0.0)] * len(responses))
 
 
+@pytest.mark.needs("spacy")
 def test_a_scorer_says_where_its_errors_begin() -> None:
     scorer = OneOrZero()
     assert free_share(scorer, PROMPTS, RESPONSES) == 1.0  # 0 is no error unless it says so

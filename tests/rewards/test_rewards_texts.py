@@ -66,12 +66,14 @@ def test_the_rewards_of_the_segments_add_up_to_the_holistic_one_less_1(texts: li
         assert whole == 1 or text.strip()
 
 
+@pytest.mark.needs("spacy")
 def test_a_sentence_earns_what_it_takes_away() -> None:
     scores = scored(PrefixDifferenceScorer(Scores(rudeness)), " You fool. Fine day! I am sorry.", "Fine day.")
     assert scores.spans == (((1, 10), (11, 20), (21, 32)), ((0, 9),))
     assert scores.values[0] == pytest.approx((-0.4, 0.0, 0.2)) and scores.values[1] == (0.0,)
 
 
+@pytest.mark.needs("spacy")
 def test_the_scorer_sees_the_text_as_it_stands_and_never_the_prompt() -> None:
     """A prefix keeps the white space before it; each text is asked for once, the shortest first, all in one call."""
     scorer = Scores(rudeness)
@@ -82,6 +84,7 @@ def test_the_scorer_sees_the_text_as_it_stands_and_never_the_prompt() -> None:
     assert whole.asked == [["You fool.", " Two\n words.  More."]]
 
 
+@pytest.mark.needs("spacy")
 def test_no_text_has_the_score_0() -> None:
     nothing = Scores(noise)
     assert scored(PrefixDifferenceScorer(nothing), "", " \n").values == ((), ())
@@ -90,12 +93,14 @@ def test_no_text_has_the_score_0() -> None:
     assert nothing.asked == []
 
 
+@pytest.mark.needs("spacy")
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
 def test_no_reward_is_made_of_what_is_no_score(value: float) -> None:
     with pytest.raises(ConfigError, match=r"test gave .* for a text of 9 characters, not 0 to 1"):
         scored(PrefixDifferenceScorer(Scores(lambda _: value)), "You fool.")
 
 
+@pytest.mark.needs("spacy")
 def test_one_score_a_text() -> None:
     scorer = Scores(noise)
     scorer.score_texts = lambda texts: [0.0]
@@ -109,6 +114,7 @@ def test_settings_that_cannot_be() -> None:
     assert isinstance(Scores(noise), TextScorer)
 
 
+@pytest.mark.needs("spacy")
 def test_in_a_run_each_reward_lies_on_the_last_token_of_its_sentence() -> None:
     """And the two rewards of a response, each in its own place, still add up."""
     drawn = rollout(("the cat! the dog ran! red", "one cat sat!", ""), (True, False, True))

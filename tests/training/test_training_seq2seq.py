@@ -76,6 +76,7 @@ def test_language_codes_stand_around_prompts_and_not_in_answers() -> None:
     assert token_ends(spoken, (words[0], code, words[1], 1)) == ("red blue", (3, 3, 8, 8))
 
 
+@pytest.mark.needs("spacy")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sft_learns_an_answer(family: str) -> None:
     """One of them until it gives the answer."""

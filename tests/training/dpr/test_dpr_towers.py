@@ -183,6 +183,7 @@ def mean_rank(retriever: Any) -> float:
     return 1 + sum(ranks) / len(ranks)
 
 
+@pytest.mark.needs("faiss")
 def test_trained_towers_retrieve_better_and_share_the_index(files: Path, tmp_path: Path) -> None:
     query, passage, run = files / "towers/query", files / "towers/passage", tmp_path / "run"
     TrainDPR(
@@ -206,6 +207,7 @@ def test_trained_towers_retrieve_better_and_share_the_index(files: Path, tmp_pat
         dense(run, query).open(tmp_path / "index")
 
 
+@pytest.mark.needs("faiss")
 def test_the_retriever_scores_what_the_towers_say(files: Path, tmp_path: Path) -> None:
     config = dense(files / "towers/query", files / "towers/passage")
     config.build(str(files / "corpus.jsonl"), tmp_path / "index")

@@ -106,6 +106,7 @@ def test_leftovers_of_a_failed_start_are_not_foreign_but_a_users_model_is(tmp_pa
         shutil.rmtree(other)
 
 
+@pytest.mark.needs("wandb")
 def test_wandb_without_an_account_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def test_micro_batches_do_not_change_a_step(files: Path, tmp_path: Path, kind: s
             torch.testing.assert_close(other[name], value, atol=1e-5, rtol=0)
 
 
+@pytest.mark.needs("spacy", "evaluate")
 def test_it_learns_the_demonstrations(files: Path, tmp_path: Path) -> None:
     sft = job(files, tmp_path, total_steps=60, batch_size=11, validate_every=60, checkpoint_every=60, dropout=0.0)
     assert sft.run().step == 60
@@ -129,6 +130,7 @@ def test_it_learns_the_demonstrations(files: Path, tmp_path: Path) -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
+@pytest.mark.needs("spacy", "evaluate")
 def test_a_run_exports_its_best_policy_by_rouge_lsum(files: Path, tmp_path: Path) -> None:
     sft = job(files, tmp_path, total_steps=12)
     result = sft.run()
@@ -147,6 +149,7 @@ def test_a_run_exports_its_best_policy_by_rouge_lsum(files: Path, tmp_path: Path
     assert rouge_lsum(answers, references) == pytest.approx(result.best_score, abs=1e-6)
 
 
+@pytest.mark.needs("spacy", "evaluate")
 @pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LoraConfig(rank=2, dropout=0.1)])
 def test_a_resumed_run_is_bit_identical_with_dropout_on(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: LoraConfig | None
@@ -182,6 +185,7 @@ def _rows(run: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
 
 
+@pytest.mark.needs("spacy", "evaluate")
 def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_lost(files: Path, tmp_path: Path) -> None:
     job(files, tmp_path / "run").run()
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
@@ -198,6 +202,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_lost(files:
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.needs("spacy", "evaluate")
 def test_dropout_is_set_everywhere_and_off_in_validation(files: Path, tmp_path: Path) -> None:
     policy = open_policy(files / "models/t5")
     prompt = Prompt("p", "t", tuple(range(3, 12)))
@@ -219,6 +224,7 @@ def test_dropout_is_set_everywhere_and_off_in_validation(files: Path, tmp_path: 
     assert trainer.validate(1) == trainer.validate(1)
 
 
+@pytest.mark.needs("spacy", "evaluate")
 def test_validation_is_the_evaluation_of_the_policy(files: Path, tmp_path: Path) -> None:
     trainer = job(files, tmp_path).build(Processes())
     direct = evaluate_policy(
