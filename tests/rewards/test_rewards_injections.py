@@ -20,6 +20,8 @@ from finegrained_rlhf.rewards import Judge
 from finegrained_rlhf.rewards.remote.injections import CONTROL, INJECTIONS, InjectionReport, attacks
 from finegrained_rlhf.runtime import RemoteConfig
 
+pytestmark = pytest.mark.needs("spacy")  # it cuts answers into segments
+
 PASSAGES = (Passage("", "Rome", ("Rome is in Italy.", "It is old.")),)
 ANSWERS = ("Rome is in Spain. It is old.", "It is old. It is in Italy.", "Rome is new. Rome is in Spain.")
 WRONG = ("Rome is in Spain", "Rome is new")

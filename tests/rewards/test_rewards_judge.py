@@ -32,6 +32,8 @@ from finegrained_rlhf.rewards.remote.quotes import span_of, spans_of
 from finegrained_rlhf.runtime import RemoteConfig
 from finegrained_rlhf.runtime.remote.client import RemoteError
 
+pytestmark = pytest.mark.needs("spacy")  # it cuts answers into segments
+
 
 def remote(url: str, **settings: Any) -> RemoteConfig:
     return RemoteConfig(url, **{"backoff_s": 0.001, "longest_wait_s": 0.01, "budget_s": 20.0, **settings})
