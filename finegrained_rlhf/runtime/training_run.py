@@ -106,9 +106,9 @@ class TrainingRun(ABC, Generic[Built]):
         processes, run = Processes(self.processes), RunDirectory(self.output_dir)
         config = _CONFIGURATION.get() or as_config(self)
         with self._claimed(run, config, processes):
+            built = self.build(processes, run)
             if processes.is_main:
                 logger.info(processes.description)
-            built = self.build(processes, run)
             with recorded(run, config, self.resume, processes):
                 return self.train(built, processes, run)
 

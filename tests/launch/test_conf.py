@@ -77,10 +77,12 @@ GROUPS = {
 NEEDED = {
     "train_reward_model": ["reward_model=relevance"],
     "read_public_feedback": ["public_feedback@source=mqm"],
+    "evaluate_detox": ["judge_model=given"],
     "evaluate_inscit": ["baseline=last_turn"],
     "make_reader_inputs": ["retrieved=given"],
     "fuse_runs": ["inputs=[one,other]"],
     "edits_to_feedback": ["data=given"],
+    "run_experiment": ["output_dir=given"],
     "run_pahf": ["phases=[one,two,three,four]"],
     "make_disambig_docs": ["llm.remote.url=http://127.0.0.1:9/"],
 }

@@ -352,7 +352,11 @@ def test_passwords(fake: FakeServer, corpus: str, tmp_path: Path, monkeypatch: p
         config.build(corpus, tmp_path / "index")
     monkeypatch.setenv("OPENSEARCH_PASSWORD", fake.password)
     config.build(corpus, tmp_path / "index")
-    assert RecordedConfig().open(tmp_path / "index").search(["stone"], 1)[0]
+    with pytest.raises(
+        DataError, match=r"config\.server\.user: the record asks http.* with a user and a password of yours"
+    ):
+        RecordedConfig().open(tmp_path / "index")
+    assert config.open(tmp_path / "index").search(["stone"], 1)[0]
     assert all("芝麻".encode() not in file.read_bytes() for file in (tmp_path / "index").iterdir())
 
 

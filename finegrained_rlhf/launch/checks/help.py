@@ -10,11 +10,13 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
@@ -85,7 +87,8 @@ def composed(command: str, line: CommandLine) -> dict[str, Any]:
         name = line.config_name
         places = sorted(places, key=lambda place: not Path(place, f"{name}.yaml").is_file())
     overrides += [f"hydra.searchpath=[{quoted(f'file://{place}')}]" for place in places[1:]]
-    with initialize_config_dir(places[0], version_base=None):
+    begun = GlobalHydra.instance().is_initialized()  # in a sweep, Hydra runs already
+    with nullcontext() if begun else initialize_config_dir(places[0], version_base=None):
         try:
             cfg = compose(name, overrides=overrides)
         except ConfigCompositionException as error:

@@ -223,7 +223,7 @@ def _sample(row: Mapping[str, Any]) -> SampleRecord:
         text=text,
         segments=[_segment(s, text, read, f"segments[{i}]") for i, s in enumerate(segments)],
         tokens=read,
-        unscored=unscored,
+        unscored=tuple(unscored),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController, KLEstimator
+from finegrained_rlhf.rl.kl import AdaptiveKL, FixedKL, KLController
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class KLConfig:
     """
 
     place: Literal["reward", "loss"] = "reward"
-    estimator: KLEstimator | Literal["exact"] = "k1"
+    estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
     beta: float = 0.3
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: float = 6.0

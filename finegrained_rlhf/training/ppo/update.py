@@ -210,14 +210,7 @@ class PPOUpdate:
             now = token_statistics(self.policy, self.value_model, batch, entropy=first, anchor=anchor)
         if config.compat.micro_batch_sums:
             counts = counts.times(len(mask) * self._processes.count / counts.responses)
-        weights = None
-        scale = 1.0 / counts.tokens
-        if config.loss_average == "sequence":
-            weights = (1.0 / batch.mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(now.logprobs)
-            scale = 1.0 / counts.responses
-        elif config.loss_average == "constant":
-            weights = torch.full_like(now.logprobs, 1.0 / self._longest)
-            scale = 1.0 / counts.responses
+        weights, scale = self._averaged(now.logprobs, batch.mask, counts)
         policy_loss = clipped_policy_loss(
             now.logprobs,
             cut(experience.rollout.logprobs),
@@ -253,6 +246,14 @@ class PPOUpdate:
             metrics.add("entropy", now.entropy.sum(), every)
             metrics.add("logprob_gap", (gaps * mask).sum(), tokens)
         return gaps.max()
+
+    def _averaged(self, logprobs: Tensor, mask: Tensor, counts: GlobalCounts) -> tuple[Tensor | None, float]:
+        """Weights of a micro-batch's tokens [r, t] in the sum of losses (None: all alike), and what scales the sum."""
+        if self._config.loss_average == "sequence":
+            return (1.0 / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(logprobs), 1.0 / counts.responses
+        if self._config.loss_average == "constant":
+            return torch.full_like(logprobs, 1.0 / self._longest), 1.0 / counts.responses
+        return None, 1.0 / counts.tokens
 
     def _anchor(self, experience: Experience, batch: MicroBatch) -> Anchor | None:
         """What the KL over the vocabulary inside the loss is taken from."""
