@@ -130,6 +130,7 @@ class AnswerCache:
             self._file.execute(
                 "DELETE FROM answers WHERE source = ? AND question = ?", (self._source, _digest(question))
             )
+            self._file.execute(MARK_UNFINISHED)  # what is left of it is overwritten at the next opening or `clear`
         except sqlite3.Error as error:
             raise DataError(f"an answer cannot be dropped: {error}", file=self.path) from None
 
