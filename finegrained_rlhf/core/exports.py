@@ -14,7 +14,7 @@ _DOORS: dict[str, str] = {}
 
 
 def lazy_exports(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package.
+    """`__getattr__` and `__dir__` of a package; `__all__` is its public names.
 
     Args:
         package: the package's dotted name.
@@ -23,6 +23,8 @@ def lazy_exports(package: str, names: Mapping[str, str]) -> tuple[Callable[[str]
     _DOORS.update({f"{package}.{module}.{name}": f"{package}.{name}" for name, module in names.items()})
 
     def get(name: str) -> Any:
+        if name == "__all__":  # what `from PACKAGE import *` asks for
+            return sorted(names)
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{names[name]}"), name)

@@ -15,6 +15,8 @@ from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.generation.objects import answer_of, objects_of
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair is no character: no file can hold it
+
 
 class _Misfit(Exception):
     """A value is not what its field asks for; the message quotes nothing of it."""
@@ -27,10 +29,12 @@ class Text:
     Attributes:
         longest: most characters.
         may_be_empty: also null is an empty text.
+        optional: whether the field may be missing, which is an empty text, too.
     """
 
     longest: int
     may_be_empty: bool = True
+    optional: bool = False
 
     def json_schema(self) -> dict[str, Any]:
         """The schema of the field."""
@@ -280,7 +284,7 @@ def _read_fields(fields: Mapping[str, Field], value: Any) -> dict[str, Any]:
         raise _Misfit(_no_object(fields))
     read = {}
     for name, field in fields.items():
-        if name not in there and not isinstance(field, Texts | Records):
+        if name not in there and not isinstance(field, Texts | Records) and not getattr(field, "optional", False):
             raise _Misfit(f"{name}: missing")
         try:
             read[name] = field.read(there.get(name))
@@ -317,9 +321,9 @@ def _no_object(fields: Mapping[str, Any]) -> str:
 
 
 def _scalar(value: Any) -> str | None:
-    """A text or number as a text; None where it is neither."""
+    """A text or number as a text; None where it is neither, or holds what is no character."""
     if isinstance(value, str):
-        return value.strip()
+        return value.strip() if value.isascii() or not _SURROGATE.search(value) else None
     if isinstance(value, bool) or not is_number(value):
         return None
     return str(int(value)) if float(value).is_integer() else str(value)

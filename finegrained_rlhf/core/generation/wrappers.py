@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import AnswerOwner, answer_owner
 from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
@@ -55,15 +56,17 @@ class Expense:
         calls: how often.
         tokens_in: of all prompts.
         tokens_out: of all texts.
+        odd: replies that could not be used: refused, failed, empty, or not as the schema asks.
     """
 
     calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    odd: int = 0
 
 
 class MeteredGenerator:
-    """Counts the calls and tokens of another generator. A call that fails is not counted.
+    """Counts the calls, tokens and odd replies of another generator. A call that fails is no call and has no tokens.
 
     Outside a `CachedGenerator` it counts what was asked, inside it what was paid for.
 
@@ -77,9 +80,18 @@ class MeteredGenerator:
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
         """The other generator's text."""
-        made = self._generator.generate(prompt, schema)
         so_far = self.expense
-        self.expense = Expense(so_far.calls + 1, so_far.tokens_in + made.tokens_in, so_far.tokens_out + made.tokens_out)
+        try:
+            made = self._generator.generate(prompt, schema)
+        except ReplyError:
+            self.expense = replace(so_far, odd=so_far.odd + 1)
+            raise
+        self.expense = Expense(
+            so_far.calls + 1,
+            so_far.tokens_in + made.tokens_in,
+            so_far.tokens_out + made.tokens_out,
+            so_far.odd + (not _usable(made.text, schema)),
+        )
         return made
 
     def clear(self, owner: AnswerOwner | None = None) -> None:
@@ -173,15 +185,15 @@ class CachedGenerator:
         self._answers = MemoryAnswers() if answers is None else answers
 
     def generate(self, prompt: str, schema: ReplySchema | None = None) -> Generation:
-        """The kept text of this prompt, or a new one. A text that the schema cannot read is neither kept nor taken."""
+        """The kept text of this prompt, or a new one. Texts that are empty or not as the schema asks are not kept."""
         kept = self._answers.get([prompt])
         if prompt in kept:
             made = Generation(**kept[prompt])
-            if schema is None or schema.reads(made.text):
+            if _usable(made.text, schema):
                 return made
             self._answers.drop(prompt)
         made = self._generator.generate(prompt, schema)
-        if schema is None or schema.reads(made.text):
+        if _usable(made.text, schema):
             answer = {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out}
             self._answers.put(prompt, answer, answer_owner())
         return made
@@ -190,6 +202,10 @@ class CachedGenerator:
         """Drop every kept answer, or an owner's, as `KeptAnswers.clear` says."""
         self._answers.clear(owner)
         drop_kept_answers(self._generator, owner)
+
+
+def _usable(text: str, schema: ReplySchema | None) -> bool:
+    return bool(text.strip()) if schema is None else schema.reads(text)
 
 
 def drop_kept_answers(generator: object, owner: AnswerOwner | None = None) -> None:

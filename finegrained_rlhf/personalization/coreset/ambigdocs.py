@@ -16,21 +16,19 @@ from typing import Any, ClassVar
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_jsonl
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.schema import ReplySchema, Text, Texts
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.coreset.conversations import AmbiguousConversation
 from finegrained_rlhf.personalization.coreset.scenarios import TURNS, draw_conversation_turns
-from finegrained_rlhf.personalization.prompts.templates import (
-    UnreadableReplyError,
-    filled,
-    reply_field,
-    reply_texts,
-)
+from finegrained_rlhf.personalization.prompts.asking import ask_for
 from finegrained_rlhf.personalization.selection.remarks import SourceDocument
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.scores import exact_match, normalise
 
 _LONGEST = 20_000  # characters of a generated question, and of its answers
+_QUESTION = ReplySchema({"question": Text(_LONGEST), "answers": Texts(_LONGEST)})
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,11 @@ def with_another_question(instance: AmbiguousName, llm: TextGenerator) -> Ambigu
         "documents": [one.text for one in instance.documents],
         "questions": list(instance.questions),
     }
-    reply = llm.generate(filled("another_question", "", data)).text
     try:
-        question, answers = reply_field(reply, "question", _LONGEST), reply_texts(reply, "answers", _LONGEST)
-    except UnreadableReplyError:
+        reply = ask_for(llm, "another_question", "", data, _QUESTION, tries=1)
+    except ReplyError:
         return None
+    question, answers = reply["question"], reply["answers"]
     texts = [one.text for one in instance.documents]
     if (
         not question

@@ -37,6 +37,9 @@ class AnsweredTurn:
         calls: of the agent's language model, for this turn.
         tokens_in: of their prompts.
         tokens_out: of their replies.
+        odd: of their replies, those that could not be used, asked for again or not.
+        unanswered: that the agent gave no reply that can be used at all, and why; empty where it did. Then there is no
+            answer.
     """
 
     agent: str
@@ -55,6 +58,8 @@ class AnsweredTurn:
     calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    odd: int = 0
+    unanswered: str = ""
 
 
 def set_precision_recall(answers: Sequence[str], truth: Sequence[str]) -> tuple[float, float]:

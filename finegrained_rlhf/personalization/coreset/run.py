@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import write_json, write_jsonl
+from finegrained_rlhf.core.files import write_json
+from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
@@ -33,22 +35,27 @@ from finegrained_rlhf.personalization.coreset.measures import (
     set_precision_recall,
     without_model,
 )
+from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK, ConversationAgent, PossibleAnswers
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.text.scores import exact_match
 from finegrained_rlhf.text.tables import markdown_table
 
-SHOWN_COLUMNS = ("precision", "recall", "tokens_in", "tokens_out", "calls", "unsatisfiable")
+SHOWN_COLUMNS = ("precision", "recall", "tokens_in", "tokens_out", "calls", "unsatisfiable", "odd", "unanswered")
 
 
 @dataclass(frozen=True)
 class RunCoreset:
     """Run agents through conversations about several entities of one name, and say how right their answers are.
 
-    Writes `summary.json`, the figures by scenario, number of documents and agent, and `turns.jsonl`, every turn, to
-    `output_dir`.
+    Writes `summary.json`, the figures by scenario, number of documents and agent, and `turns.jsonl`, every turn as it
+    comes, to `output_dir`.
+
+    A turn in which the agent gives no reply that can be used has no answer, and is no end of the run; what the user
+    says of it is heard all the same. Turns that could not be learnt from are tried again before the next one.
 
     Attributes:
         conversations: file of conversations, as `read_conversations` takes it.
@@ -63,6 +70,8 @@ class RunCoreset:
         task: of the agent, in a sentence for the language model.
         answers: SQLite file of kept answers, so that a run that is killed goes on without asking again; for a language
             model with an `identity`, such as an endpoint. None keeps none.
+        failures: the share of the latest 500 turns that may go unanswered; more, and more than chance allows, end the
+            run.
         progress: show a progress bar.
     """
 
@@ -79,6 +88,7 @@ class RunCoreset:
     encoder: ContextEncoder | None = None
     task: str = QUESTION_TASK
     answers: str | None = None
+    failures: float = FAILURES
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -90,6 +100,7 @@ class RunCoreset:
             raise ConfigError(f"k: expected at least 1, got {self.k}")
         if not -1.0 <= self.threshold <= 1.0:
             raise ConfigError(f"threshold: expected a cosine from -1 to 1, got {self.threshold}")
+        OutcomeCounts(self.failures)
         check_kept_answers(self.llm, self.answers)
 
     def run(self) -> dict[str, Any]:
@@ -97,22 +108,29 @@ class RunCoreset:
 
         Returns:
             What `summary.json` has: `figures` by scenario, number of documents and agent, those who ask no language
-            model among them, and how many `conversations` there were of each.
+            model among them, each with `odd`, replies that could not be used, and `unanswered`, turns without one; and
+            how many `conversations` there were of each.
 
         Raises:
-            FineGrainedError: a file is not as it should be, or a language model gives no answer.
+            FailureBudgetError: too many turns are unanswered.
+            FineGrainedError: a file is not as it should be, or a language model is out of reach.
         """
         chosen = self._chosen()
         llm = with_kept_answers(self.llm, self.answers)
-        turns = [one for conversation in chosen for one in _told_nothing(conversation)]
-        for name in self.agents:
-            turns += self._play(name, llm, chosen)
+        directory = Path(self.output_dir)
+        with RoundLog[AnsweredTurn](directory / "turns.jsonl", self.failures) as log:
+            for conversation in chosen:
+                for one in _told_nothing(conversation):
+                    log.keep(one)
+            for name in self.agents:
+                self._play(name, llm, chosen, log)
+        turns = log.rounds
         found: dict[str, Any] = {"figures": {}, "conversations": {}}
         rows: list[dict[str, Any]] = []
         for scenario, count in dict.fromkeys((one.scenario, len(one.documents)) for one in chosen):
             own = [one for one in turns if (one.scenario, one.documents) == (scenario, count)]
             by_agent = {
-                agent: conversation_figures([one for one in own if one.agent == agent])
+                agent: _figures([one for one in own if one.agent == agent])
                 for agent in dict.fromkeys(one.agent for one in own)
             }
             found["figures"].setdefault(scenario, {})[str(count)] = by_agent
@@ -122,8 +140,6 @@ class RunCoreset:
                 {"scenario": scenario, "documents": count, "agent": agent, **{name: of[name] for name in SHOWN_COLUMNS}}
                 for agent, of in by_agent.items()
             ]
-        directory = Path(self.output_dir)
-        write_jsonl(directory / "turns.jsonl", (asdict(one) for one in turns))
         write_json(directory / "summary.json", found)
         table = markdown_table(rows, ["scenario", "documents", "agent", *SHOWN_COLUMNS])
         print(f"{table}\n{len(turns)} turns -> {directory / 'summary.json'}")
@@ -147,9 +163,13 @@ class RunCoreset:
         return chosen
 
     def _play(
-        self, name: str, llm: TextGenerator, conversations: Sequence[AmbiguousConversation]
-    ) -> Iterator[AnsweredTurn]:
-        """The turns of one agent, whose memory begins empty and is gone at the end."""
+        self,
+        name: str,
+        llm: TextGenerator,
+        conversations: Sequence[AmbiguousConversation],
+        log: RoundLog[AnsweredTurn],
+    ) -> None:
+        """Play the turns of one agent, whose memory begins empty and is gone at the end."""
         settings = ConversationSettings(self.k, self.threshold, self.with_documents, self.encoder, self.task)
         holding = {
             f"{one.id}/{number}": [f"{one.id}/{i}" for i in turn.holding]
@@ -162,7 +182,7 @@ class RunCoreset:
             agent = make_conversation_agent(name, memory, meter, holding.__getitem__, settings)
             for conversation in conversations:
                 for number, turn in enumerate(conversation.turns):
-                    yield _answered(name, agent, meter, conversation, number, turn)
+                    log.add(*_answered(name, agent, meter, conversation, number, turn))
                     bar.update()
             memory.close()
 
@@ -174,23 +194,35 @@ def _answered(
     conversation: AmbiguousConversation,
     number: int,
     turn: ScriptedTurn,
-) -> AnsweredTurn:
-    """One turn: the answers, then what the user says of them."""
+) -> tuple[AnsweredTurn, str]:
+    """One turn: the answers, then what the user says of them; and why there are none."""
     before, documents, key = meter.expense, conversation.documents, f"{conversation.id}/{number}"
-    if turn.one:
-        answered = PossibleAnswers(key, turn.question, (agent.pick(documents, turn.question),))
-    else:
-        answered = agent.answer(conversation.id, documents, turn.question, key)
-    agent.observe_turn(conversation.id, answered, turn.remark)
+    attempt, answered = Attempt(), PossibleAnswers(key, turn.question, ())
+    agent.catch_up(conversation.id)
+    with attempt.answered_by("agent"):
+        if turn.one:
+            answered = replace(answered, answers=(agent.pick(documents, turn.question),))
+        else:
+            answered = agent.answer(conversation.id, documents, turn.question, key)
+    with suppress(*UNLEARNT):  # it is caught up
+        agent.observe_turn(conversation.id, answered, turn.remark)
     after = meter.expense
-    return AnsweredTurn(
+    one = AnsweredTurn(
         **_measured(name, conversation, number, turn, answered.answers),
         rests_on=tuple(int(one.rpartition("/")[2]) + 1 for one in answered.rests_on),
         satisfiable=answered.satisfiable,
         calls=after.calls - before.calls,
         tokens_in=after.tokens_in - before.tokens_in,
         tokens_out=after.tokens_out - before.tokens_out,
+        odd=after.odd - before.odd,
+        unanswered=attempt.unanswered,
     )
+    return one, attempt.problem
+
+
+def _figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
+    odd, unanswered = sum(one.odd for one in turns), sum(bool(one.unanswered) for one in turns)
+    return {**conversation_figures(turns), "odd": odd, "unanswered": unanswered}
 
 
 def _told_nothing(conversation: AmbiguousConversation) -> Iterator[AnsweredTurn]:

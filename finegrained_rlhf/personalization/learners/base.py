@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import require_text
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
+from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
 from finegrained_rlhf.personalization.edits import EDIT, EditCost, Tokenise, edit_cost
-from finegrained_rlhf.personalization.prompts.templates import filled, reply_field
+from finegrained_rlhf.personalization.prompts.asking import LONGEST_TEXT, ask_for, ask_for_text
 from finegrained_rlhf.personalization.retrieval.index import ExactIndex, NoteIndex
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import (
@@ -27,6 +30,10 @@ from finegrained_rlhf.personalization.store.records import (
 )
 
 TASK = 'Write a short text for a reader from what the field "context" says.'
+LEARN_TRIES = 3
+"""How often an event is learnt from before it is set aside, unless an agent is told otherwise."""
+UNLEARNT = (ReplyError, MemoryLimitError, DataError)
+"""What says that one event cannot be learnt from now, and nothing of others."""
 _TRIES = 20  # to write notes that other processes keep changing
 
 
@@ -62,6 +69,10 @@ class MemoryAgent(ABC):
         task: what is to be done, in a sentence for the language model.
         longest_text: most characters of a text that is given to the agent; a longer one is refused.
         index: by which a user's notes are found; None compares all of them.
+        learn_tries: how often an event is learnt from before it is set aside.
+
+    Raises:
+        ConfigError: no try.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -73,23 +84,51 @@ class MemoryAgent(ABC):
         llm: TextGenerator,
         *,
         task: str,
-        longest_text: int = 40_000,
+        longest_text: int = LONGEST_TEXT,
         index: NoteIndex | None = None,
+        learn_tries: int = LEARN_TRIES,
     ) -> None:
+        if learn_tries < 1:
+            raise ConfigError(f"learn_tries: expected at least 1, got {learn_tries}")
         self.memory, self.llm, self.task, self._longest_text = memory, llm, task, longest_text
-        self._index = index or ExactIndex()
+        self._index, self._learn_tries = index or ExactIndex(), learn_tries
 
-    def catch_up(self, user: str) -> int:
+    def catch_up(self, user: str, again: bool = False) -> int:
         """Learn from events that were only written down: the process died, or an error came in between.
 
+        An event that cannot be learnt from holds up no other. After `learn_tries` it is set aside.
+
+        Args:
+            user: who it is, from the caller's own login.
+            again: also from those that were set aside.
+
         Returns:
-            How many there were.
+            How many were learnt from.
+
+        Raises:
+            FineGrainedError: the language model is out of reach; it counts as no try.
         """
         handle = self.memory.reader(user)
-        pending = [event for event in handle.pending() if event.kind in self.kinds]
-        for event in pending:
+        learnt = 0
+        for event in self._unlearnt(handle):
+            if again or event.tries < self._learn_tries:
+                learnt += self._tried(handle, event)
+        return learnt
+
+    def set_aside(self, user: str) -> list[Event]:
+        """Events that `catch_up` no longer learns from, since that failed too often, the oldest first."""
+        return [event for event in self._unlearnt(self.memory.reader(user)) if event.tries >= self._learn_tries]
+
+    def _unlearnt(self, handle: UserHandle) -> list[Event]:
+        return [event for event in handle.pending() if event.kind in self.kinds]
+
+    def _tried(self, handle: UserHandle, event: Event) -> bool:
+        """Learn from an event; whether it was possible."""
+        try:
             self._learn(handle, event)
-        return len(pending)
+        except UNLEARNT:
+            return False
+        return True
 
     def forget(self, user: str) -> bool:
         """Remove all that is known of a user, also from answers that the language model's wrappers keep.
@@ -122,6 +161,14 @@ class MemoryAgent(ABC):
         """The notes that follow from an event."""
 
     def _learn(self, handle: UserHandle, event: Event) -> None:
+        """Write what follows from an event; where it cannot be learnt from, that is counted, and raised."""
+        try:
+            self._apply(handle, event)
+        except UNLEARNT:
+            handle.count_try(event)
+            raise
+
+    def _apply(self, handle: UserHandle, event: Event) -> None:
         for left in reversed(range(_TRIES)):
             try:
                 with asked_for(handle.answer_owner):
@@ -133,7 +180,10 @@ class MemoryAgent(ABC):
                     raise
 
     def _ask(self, template: str, data: Mapping[str, Any]) -> str:
-        return self.llm.generate(filled(template, self.task, data)).text.strip()
+        return ask_for_text(self.llm, template, self.task, data, self._longest_text)
+
+    def _ask_for(self, template: str, data: Mapping[str, Any], schema: ReplySchema) -> Mapping[str, Any]:
+        return ask_for(self.llm, template, self.task, data, schema)
 
     def _check(self, name: str, text: str, empty: bool = False) -> None:
         require_text(text, name, empty=empty)
@@ -152,6 +202,7 @@ class Learner(MemoryAgent):
         longest_text: most characters of a context, draft or edited text; a longer one is refused.
         longest_preference: most characters of a preference; a longer one is refused.
         index: by which a user's notes are found; None compares all of them.
+        learn_tries: how often an edit is learnt from before it is set aside.
     """
 
     kinds = (EDIT,)
@@ -163,15 +214,19 @@ class Learner(MemoryAgent):
         *,
         task: str = TASK,
         tokenise: Tokenise = words_and_marks,
-        longest_text: int = 40_000,
+        longest_text: int = LONGEST_TEXT,
         longest_preference: int = 2_000,
         index: NoteIndex | None = None,
+        learn_tries: int = LEARN_TRIES,
     ) -> None:
-        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index)
+        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index, learn_tries=learn_tries)
         self._tokenise, self._longest_preference = tokenise, longest_preference
 
     def respond(self, user: str, context: str, key: str | None = None) -> Draft:
         """A draft for a context. Nothing is written.
+
+        Where the language model gives nothing that can be used of what the draft could rest on, it is written by what
+        there is: the nearest preference, or none.
 
         Args:
             user: who it is, from the caller's own login.
@@ -179,7 +234,8 @@ class Learner(MemoryAgent):
             key: of the round, unique for the user; a random one by default.
 
         Raises:
-            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+            ReplyError: the language model writes no draft for this context.
+            FineGrainedError: the language model is out of reach, or a text is refused.
         """
         self._check("context", context)
         key = uuid.uuid4().hex if key is None else key
@@ -191,7 +247,7 @@ class Learner(MemoryAgent):
         """Learn from what the user made of a draft. The same edit again changes nothing.
 
         The edit is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
-        is missing.
+        is missing, or sets the edit aside where that fails too often.
 
         Args:
             user: whose draft it is.
@@ -206,6 +262,7 @@ class Learner(MemoryAgent):
             RepeatedKeyError: the draft came back before, edited in another way.
             ConsentError: the user has not allowed that anything is stored.
             ForgottenUserError: the user was forgotten after the draft was written.
+            ReplyError: nothing can be derived from the edit now.
             FineGrainedError: as for `respond`.
         """
         for name, text in (("context", context), ("draft", draft.text), ("edited", edited)):
@@ -234,11 +291,11 @@ class Learner(MemoryAgent):
     def _infer(self, edits: Sequence[Mapping[str, Any]]) -> str:
         """The latent preference that explains edits (LPI, algorithm 1, line 11)."""
         pairs = [{"draft": edit["draft"], "edited": edit["edited"]} for edit in edits]
-        return self._named("preference", self._ask("infer", {"edits": pairs}))
+        return self._preference("infer", {"edits": pairs})
 
-    def _named(self, field: str, reply: str) -> str:
-        longest = self._longest_preference if field == "preference" else self._longest_text
-        return reply_field(reply, field, longest)
+    def _preference(self, template: str, data: Mapping[str, Any]) -> str:
+        schema = ReplySchema({"preference": Text(self._longest_preference)})
+        return str(self._ask_for(template, data, schema)["preference"])
 
     def _cost(self, edit: Mapping[str, Any]) -> EditCost:
         return edit_cost(edit["draft"], edit["edited"], self._tokenise)

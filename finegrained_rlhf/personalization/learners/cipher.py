@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.learners.base import Draft
 from finegrained_rlhf.personalization.learners.in_context import RetrievingLearner
@@ -55,8 +56,14 @@ class Cipher(RetrievingLearner):
         return self._of_context(event, preference=preference)  # line 12
 
     def _aggregated(self, preferences: list[str]) -> str:
-        """One preference from those of similar contexts, the nearest first. Empty ones say nothing."""
+        """One preference from those of similar contexts, the nearest first; the nearest where they cannot be combined.
+
+        Empty ones say nothing.
+        """
         said = [preference for preference in preferences if preference]
         if len(set(said)) < 2:
             return said[0] if said else ""
-        return self._named("preference", self._ask("aggregate", {"preferences": said}))
+        try:
+            return self._preference("aggregate", {"preferences": said})
+        except ReplyError:
+            return said[0]

@@ -16,8 +16,8 @@ from typing import Any
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.learners.base import MemoryAgent
-from finegrained_rlhf.personalization.prompts.templates import reply_field, reply_texts
+from finegrained_rlhf.core.generation.schema import Field, ReplySchema, Text, Texts
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, MemoryAgent
 from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument
 from finegrained_rlhf.personalization.store.protocol import MemoryStore, UserHandle
 from finegrained_rlhf.personalization.store.records import Event, NoteChange
@@ -60,14 +60,21 @@ class ConversationAgent(MemoryAgent):
         task: of the agent, in a sentence for the language model.
         longest_text: most characters of all documents together, of a question, of a remark and of a reply; a longer one
             is refused.
+        learn_tries: how often a turn is learnt from before it is set aside.
     """
 
     kinds = (TURN,)
 
     def __init__(
-        self, memory: MemoryStore, llm: TextGenerator, *, task: str = QUESTION_TASK, longest_text: int = 100_000
+        self,
+        memory: MemoryStore,
+        llm: TextGenerator,
+        *,
+        task: str = QUESTION_TASK,
+        longest_text: int = 100_000,
+        learn_tries: int = LEARN_TRIES,
     ) -> None:
-        super().__init__(memory, llm, task=task, longest_text=longest_text)
+        super().__init__(memory, llm, task=task, longest_text=longest_text, learn_tries=learn_tries)
 
     def answer(
         self, user: str, documents: Sequence[SourceDocument], question: str, key: str | None = None
@@ -82,7 +89,8 @@ class ConversationAgent(MemoryAgent):
 
         Raises:
             ConfigError: there is no document.
-            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+            ReplyError: the language model gives no answers to this question.
+            FineGrainedError: the language model is out of reach, or a text is refused.
         """
         self._check_question(documents, question)
         handle = self.memory.reader(user)
@@ -95,17 +103,18 @@ class ConversationAgent(MemoryAgent):
 
         Raises:
             ConfigError: there is no document.
+            ReplyError: as for `answer`.
             FineGrainedError: as for `answer`.
         """
         self._check_question(documents, question)
-        reply = self._ask("answer_one", {"documents": [one.text for one in documents], "question": question})
-        return reply_field(reply, "answer", self._longest_text)
+        data = {"documents": [one.text for one in documents], "question": question}
+        return self._text("answer_one", data, "answer")
 
     def observe_turn(self, user: str, answered: PossibleAnswers, remark: FeedbackRemark | None = None) -> None:
         """Take in a turn that is over, and what the user said of its answers. The same turn again changes nothing.
 
         The turn is safe in the event log before anything is derived from it. When this raises, `catch_up` derives what
-        is missing.
+        is missing, or sets the turn aside where that fails too often.
 
         Args:
             user: whose turn it was.
@@ -116,6 +125,7 @@ class ConversationAgent(MemoryAgent):
             RepeatedKeyError: the turn came back before with another remark.
             ConsentError: the user has not allowed that anything is stored.
             ForgottenUserError: the user was forgotten after the question was answered.
+            ReplyError: nothing can be derived from the turn now.
             FineGrainedError: as for `answer`.
         """
         if remark is not None:
@@ -142,11 +152,23 @@ class ConversationAgent(MemoryAgent):
         return []
 
     def _possible(
-        self, template: str, documents: Sequence[SourceDocument], question: str, shown: Mapping[str, Any]
+        self,
+        template: str,
+        documents: Sequence[SourceDocument],
+        question: str,
+        shown: Mapping[str, Any],
+        reasoning: bool = False,
     ) -> tuple[tuple[str, ...], str]:
-        """The answers in a reply, each once, and the reply itself."""
-        reply = self._ask(template, {"documents": [one.text for one in documents], **shown, "question": question})
-        return tuple(dict.fromkeys(reply_texts(reply, "answers", self._longest_text))), reply
+        """The answers in a reply, each once, and the reasoning before them, where it is asked for."""
+        before: dict[str, Field] = {"reasoning": Text(self._longest_text)} if reasoning else {}
+        schema = ReplySchema({**before, "answers": Texts(self._longest_text)})
+        data = {"documents": [one.text for one in documents], **shown, "question": question}
+        reply = self._ask_for(template, data, schema)
+        return tuple(dict.fromkeys(reply["answers"])), str(reply.get("reasoning", ""))
+
+    def _text(self, template: str, data: Mapping[str, Any], field: str) -> str:
+        """The one text of a reply."""
+        return str(self._ask_for(template, data, ReplySchema({field: Text(self._longest_text)}))[field])
 
     def _check_question(self, documents: Sequence[SourceDocument], question: str) -> None:
         if not documents:
@@ -167,37 +189,32 @@ class WithoutMemory(ConversationAgent):
 class InContext(ConversationAgent):
     """Shows the whole conversation: questions, answers and remarks."""
 
-    template = "answer_history"
+    template, reasons = "answer_history", False
 
     def _answer(
         self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
     ) -> PossibleAnswers:
         turns = handle.events(TURN)
         history = [self._shown(turn.body) for turn in turns]
-        answers, reply = self._possible(self.template, documents, question, {"history": history})
+        shown = {"history": history}
+        answers, reasoning = self._possible(self.template, documents, question, shown, self.reasons)
         said = tuple(turn.key for turn in turns if turn.body["remark"] is not None)
-        return PossibleAnswers(key, question, answers, self._reasoning(reply), said)
+        return PossibleAnswers(key, question, answers, reasoning, said)
 
     def _shown(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         remark = turn["remark"]
         said = {} if remark is None else {"remark": remark["text"]}
         return {"question": turn["question"], "answers": turn["answers"], **said}
 
-    def _reasoning(self, reply: str) -> str:
-        return ""
-
 
 class ChainOfThought(InContext):
     """Shows the whole conversation, earlier reasoning too, and lets the language model reason before it answers."""
 
-    template = "answer_chain"
+    template, reasons = "answer_chain", True
 
     def _shown(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         shown = super()._shown(turn)
         return {"question": shown.pop("question"), "reasoning": turn["reasoning"], **shown}
-
-    def _reasoning(self, reply: str) -> str:
-        return reply_field(reply, "reasoning", self._longest_text)
 
 
 class FullMemory(ConversationAgent):
@@ -272,7 +289,7 @@ class Scratchpad(_Notebook):
     def _rewritten(self, before: str, turn: Mapping[str, Any]) -> str:
         said = "" if turn["remark"] is None else turn["remark"]["text"]
         data = {"scratchpad": before, "question": turn["question"], "answers": turn["answers"], "remark": said}
-        line = reply_field(self._ask("scratchpad", data), "note", self._longest_text)
+        line = self._text("scratchpad", data, "note")
         return f"{before}\n{line}".strip()
 
 
@@ -285,4 +302,4 @@ class SummarisedMemory(_Notebook):
         if turn["remark"] is None:
             return before
         data = {"summary": before, "remark": turn["remark"]["text"]}
-        return reply_field(self._ask("summarise_memory", data), "summary", self._longest_text)
+        return self._text("summarise_memory", data, "summary")

@@ -46,11 +46,13 @@ class Coreset(ConversationAgent):
         k: remarks that are retrieved, those most like the question; None retrieves all.
         least: the lowest cosine of a remark that is retrieved; None takes any.
         encoder: of questions and remarks; words by default.
-        limit: most remarks for `largest`; more are an error, so that k must not be larger.
+        limit: of the retrieved remarks, the newest so many are looked at: each may cost a question (`recency`,
+            `greedy`) or double the questions (`largest`). None: 16 for `largest` and where a language model looks for
+            conflicts, else all.
         **settings: as for every `ConversationAgent`.
 
     Raises:
-        ConfigError: no such selection, k below 1, or `least` outside −1 to 1.
+        ConfigError: no such selection, k or `limit` below 1, or `least` outside −1 to 1.
     """
 
     def __init__(
@@ -62,19 +64,22 @@ class Coreset(ConversationAgent):
         k: int | None = None,
         least: float | None = None,
         encoder: ContextEncoder | None = None,
-        limit: int = LARGEST_EXACT,
+        limit: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(memory, llm, **settings)
         if selection not in SELECTIONS:
             raise ConfigError(f"selection: expected one of {', '.join(SELECTIONS)}, got {selection!r}")
-        if k is not None and k < 1:
-            raise ConfigError(f"k: expected at least 1, got {k}")
+        for name, value in (("k", k), ("limit", limit)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {value}")
         if least is not None and not -1.0 <= least <= 1.0:
             raise ConfigError(f"least: expected a cosine from -1 to 1, got {least}")
         self._conflicts, self._selection, self._k = conflicts, selection, k
         self._least = -math.inf if least is None else least
-        self._encoder, self._limit = encoder or HashedWords(), limit
+        costly = selection == "largest" or getattr(conflicts, "asks_model", False)
+        self._limit = limit or (LARGEST_EXACT if costly else sys.maxsize)
+        self._encoder = encoder or HashedWords()
 
     def _answer(
         self, handle: UserHandle, documents: Sequence[SourceDocument], question: str, key: str
@@ -101,6 +106,11 @@ class Coreset(ConversationAgent):
     def _select(
         self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument], key: str
     ) -> CoresetSelection:
+        older = max(0, len(remarks) - self._limit)
+        found = self._consistent(remarks[older:], documents)
+        return CoresetSelection(tuple(older + i for i in found.chosen), found.satisfiable)
+
+    def _consistent(self, remarks: Sequence[FeedbackRemark], documents: Sequence[SourceDocument]) -> CoresetSelection:
         def has_conflict(chosen: Sequence[FeedbackRemark], remark: FeedbackRemark) -> bool:
             return self._conflicts.has_conflict(chosen, remark, documents)
 
@@ -108,7 +118,7 @@ class Coreset(ConversationAgent):
             return recency_coreset(remarks, has_conflict)
         if self._selection == "greedy":
             return greedy_coreset(remarks, has_conflict)
-        return largest_coreset(remarks, has_conflict, self._limit)
+        return largest_coreset(remarks, has_conflict, len(remarks))
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """The remark of a turn, found again by its words."""

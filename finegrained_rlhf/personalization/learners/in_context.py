@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.schema import ReplySchema, Text
 from finegrained_rlhf.personalization.edits import EDIT
 from finegrained_rlhf.personalization.learners.base import Draft, Learner
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
@@ -62,20 +64,22 @@ def _contexts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
 
 
 class IclEdit(RetrievingLearner):
-    """Writes after k edits of similar contexts, as they are."""
-
-    template = "in_context"
+    """Writes after k edits of similar contexts, as they are; without them where nothing can be written after them."""
 
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         notes = self._retrieved(handle, context)
         if not notes:
             return Draft(key, self._write(context))
         examples = [{"draft": note.body["draft"], "edited": note.body["edited"]} for note in reversed(notes)]
-        reply = self._ask(self.template, {"context": context, "examples": examples})
-        return self._draft_of(reply, key, tuple(note.key for note in notes))
+        try:
+            text, preference = self._after({"context": context, "examples": examples})
+        except ReplyError:
+            return Draft(key, self._write(context))
+        return Draft(key, text, preference, tuple(note.key for note in notes))
 
-    def _draft_of(self, reply: str, key: str, retrieved: tuple[str, ...]) -> Draft:
-        return Draft(key, reply, "", retrieved)
+    def _after(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        """A text for a context after examples, and the preference that it goes by."""
+        return self._ask("in_context", data), ""
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         return self._of_context(event, draft=event.body["draft"], edited=event.body["edited"])
@@ -84,7 +88,7 @@ class IclEdit(RetrievingLearner):
 class CotEdit(IclEdit):
     """Names the preference behind k edits of similar contexts, and writes by it, in one reply."""
 
-    template = "chain"
-
-    def _draft_of(self, reply: str, key: str, retrieved: tuple[str, ...]) -> Draft:
-        return Draft(key, self._named("text", reply), self._named("preference", reply), retrieved)
+    def _after(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        schema = ReplySchema({"preference": Text(self._longest_preference), "text": Text(self._longest_text)})
+        reply = self._ask_for("chain", data, schema)
+        return reply["text"], reply["preference"]

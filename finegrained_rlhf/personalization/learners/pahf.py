@@ -6,16 +6,21 @@ are counted. Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieva
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.learners.base import MemoryAgent
-from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, reply_choice, reply_field
+from finegrained_rlhf.core.generation.schema import Choice, ReplySchema, Text
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
+from finegrained_rlhf.personalization.prompts.asking import LONGEST_TEXT
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
 from finegrained_rlhf.personalization.retrieval.index import NoteIndex, nearest_encoded
 from finegrained_rlhf.personalization.retrieval.nearest import to_bytes
@@ -72,9 +77,10 @@ class Pahf(MemoryAgent):
         longest_text: most characters of an instruction, of all options, or of a remark; a longer one is refused.
         longest_note: most characters of a note, of cues and of a question; a longer one is refused.
         index: by which a user's notes are found; None compares all of them.
+        learn_tries: how often a remark is learnt from before it is set aside.
 
     Raises:
-        ConfigError: no such setting, k below 1, or τ outside −1 to 1.
+        ConfigError: no such setting, k below 1, τ outside −1 to 1, or no try.
     """
 
     kinds = (ANSWER, FEEDBACK)
@@ -89,11 +95,12 @@ class Pahf(MemoryAgent):
         encoder: ContextEncoder | None = None,
         *,
         task: str = CHOICE_TASK,
-        longest_text: int = 40_000,
+        longest_text: int = LONGEST_TEXT,
         longest_note: int = 2_000,
         index: NoteIndex | None = None,
+        learn_tries: int = LEARN_TRIES,
     ) -> None:
-        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index)
+        super().__init__(memory, llm, task=task, longest_text=longest_text, index=index, learn_tries=learn_tries)
         if feedback not in FEEDBACK_SETTINGS:
             raise ConfigError(f"feedback: expected one of {', '.join(FEEDBACK_SETTINGS)}, got {feedback!r}")
         if k < 1:
@@ -109,6 +116,9 @@ class Pahf(MemoryAgent):
     ) -> ChosenAction:
         """Choose an option, after at most one question. A user of whom nothing may be stored is not asked.
 
+        Where the notes cannot be distilled, they are the cues; where it cannot be decided whether to ask, nobody is
+        asked. An answer that cannot be learnt from now is used all the same, and waits for `catch_up`.
+
         Args:
             user: who it is, from the caller's own login.
             instruction: I_t.
@@ -118,7 +128,8 @@ class Pahf(MemoryAgent):
 
         Raises:
             ConfigError: there is no option.
-            FineGrainedError: the language model gives no answer, or none that can be read; or a text is refused.
+            ReplyError: the language model chooses no option.
+            FineGrainedError: the language model is out of reach, or a text is refused.
         """
         if not options:
             raise ConfigError("options: expected at least one")
@@ -144,7 +155,8 @@ class Pahf(MemoryAgent):
             handle = self.memory.user(user, owner)
             owner = handle.owner
             says = {"instruction": seen["instruction"], "question": question, "remark": answer}
-            self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
+            with suppress(*UNLEARNT):
+                self._take_in(handle, f"{key}/{ANSWER}", ANSWER, says, _used(retrieved, cues))
         number = self._choose(seen, cues, question, answer)
         option = seen["options"][number]
         return ChosenAction(key, seen["instruction"], number, option, cues, retrieved, question, answer, owner)
@@ -153,7 +165,7 @@ class Pahf(MemoryAgent):
         """Learn from what the user says of an action. The same remark again changes nothing.
 
         The remark is safe in the event log before anything is derived from it. When this raises, `catch_up` derives
-        what is missing.
+        what is missing, or sets the remark aside where that fails too often.
 
         Args:
             user: whose round it was.
@@ -167,6 +179,7 @@ class Pahf(MemoryAgent):
             RepeatedKeyError: there was another remark on this action before.
             ConsentError: the user has not allowed that anything is stored.
             ForgottenUserError: the user was forgotten after the action.
+            ReplyError: nothing can be derived from the remark now.
             FineGrainedError: as for `act`.
         """
         if self._after:
@@ -184,28 +197,36 @@ class Pahf(MemoryAgent):
         return nearest_encoded(self._index, handle, self._encoder, query, self._k, _texts)
 
     def _distil(self, seen: dict[str, Any], notes: Sequence[Note]) -> str:
-        """What of the notes bears on this round; empty for nothing."""
+        """What of the notes bears on this round; empty for nothing. The notes themselves where that cannot be said."""
         if not notes:
             return ""
-        reply = self._ask("distil", {**seen, "notes": [note.body["text"] for note in notes]})
-        return reply_field(reply, "cues", self._longest_note)
+        texts = [str(note.body["text"]) for note in notes]
+        try:
+            return str(self._ask_for("distil", {**seen, "notes": texts}, self._texts("cues"))["cues"])
+        except ReplyError:
+            return self._shortened(texts)
+
+    def _shortened(self, texts: Sequence[str]) -> str:
+        """The first of some texts, a line each, as many as cues may be long."""
+        lengths = accumulate(len(text) + 1 for text in texts)
+        return "\n".join(text for text, end in zip(texts, lengths, strict=True) if end - 1 <= self._longest_note)
 
     def _question(self, seen: dict[str, Any], cues: str) -> str:
-        """q_t; empty where what is known is enough."""
-        reply = self._ask("decide", {**seen, "cues": cues})
-        if reply_choice(reply, "decision", ("act", "ask")) == "act":
+        """q_t; empty where what is known is enough, or where no decision can be read."""
+        fields = {"decision": Choice(("act", "ask")), "question": Text(self._longest_note, optional=True)}
+        try:
+            reply = self._ask_for("decide", {**seen, "cues": cues}, ReplySchema(fields, _asks_something))
+        except ReplyError:
             return ""
-        question = reply_field(reply, "question", self._longest_note)
-        if not question:
-            raise UnreadableReplyError("question: expected one where the decision is to ask", reply)
-        return question
+        return reply["question"] if reply["decision"] == "ask" else ""
 
     def _choose(self, seen: dict[str, Any], cues: str, question: str, answer: str) -> int:
         """π_act(I_t, O_t, m_t, q_t, f_pre): the option's number, from 0."""
         asked = {"question": question, "answer": answer} if question else {}
         numbered = [f"{number}. {option}" for number, option in enumerate(seen["options"], start=1)]
-        reply = self._ask("choose", {**seen, "options": numbered, "cues": cues, **asked})
-        return int(reply_choice(reply, "choice", [str(number + 1) for number in range(len(numbered))])) - 1
+        data = {**seen, "options": numbered, "cues": cues, **asked}
+        choice = Choice(tuple(str(number + 1) for number in range(len(numbered))))
+        return int(self._ask_for("choose", data, ReplySchema({"choice": choice}))["choice"]) - 1
 
     def _take_in(self, handle: UserHandle, key: str, kind: str, says: dict[str, Any], used: dict[str, Any]) -> None:
         """M_t → M_{t+1}: the remark is recorded, then what follows from it is derived and written at once."""
@@ -215,9 +236,10 @@ class Pahf(MemoryAgent):
 
     def _derive(self, handle: UserHandle, event: Event) -> list[NoteChange]:
         """Detect, summarise, integrate (section 3.4)."""
-        if reply_choice(self._ask("salient", event.body), "salient", ("yes", "no")) == "no":
+        salient = ReplySchema({"salient": Choice(("yes", "no"))})
+        if self._ask_for("salient", event.body, salient)["salient"] == "no":
             return []
-        said = reply_field(self._ask("summarise", event.body), "note", self._longest_note)
+        said = str(self._ask_for("summarise", event.body, self._texts("note"))["note"])
         if not said:
             return []
         near = nearest_encoded(self._index, handle, self._encoder, said, self._k, _texts, self._similarity)
@@ -228,15 +250,23 @@ class Pahf(MemoryAgent):
         if not near:
             return self._note(event.key, said)
         existing = [f"{number}. {note.body['text']}" for number, note in enumerate(near, start=1)]
-        reply = self._ask("integrate", {"note": said, "existing": existing})
-        operation = reply_choice(reply, "operation", ("add", "merge", "replace"))
-        if operation == "add":
+        text = Text(self._longest_note, optional=True)
+        fields = {"operation": Choice(("add", "merge", "replace")), "number": text, "note": text}
+
+        def problem(reply: Mapping[str, Any]) -> str | None:
+            if reply["operation"] != "add" and _number(reply["number"], len(near)) is None:
+                return f"number: expected one from 1 to {len(near)}"
+            return "note: expected the merged text" if reply["operation"] == "merge" and not reply["note"] else None
+
+        reply = self._ask_for("integrate", {"note": said, "existing": existing}, ReplySchema(fields, problem))
+        number = _number(reply["number"], len(near))
+        if reply["operation"] == "add" or number is None:
             return self._note(event.key, said)
-        target = near[int(reply_choice(reply, "number", [str(number + 1) for number in range(len(near))])) - 1]
-        text = said if operation == "replace" else reply_field(reply, "note", self._longest_note)
-        if not text:
-            raise UnreadableReplyError("note: expected the merged text", reply)
-        return self._note(target.key, text, target.version)
+        target = near[number - 1]
+        return self._note(target.key, said if reply["operation"] == "replace" else reply["note"], target.version)
+
+    def _texts(self, field: str) -> ReplySchema:
+        return ReplySchema({field: Text(self._longest_note)})
 
     def _note(self, key: str, text: str, version: int = 0) -> NoteChange:
         vector = to_bytes(self._encoder.encode([text])[0])
@@ -250,3 +280,14 @@ def _texts(handle: UserHandle, notes: Sequence[Note]) -> list[str]:
 def _used(retrieved: Sequence[str], cues: str) -> dict[str, Any]:
     """What an action rests on, as its events say it."""
     return {"notes": list(retrieved), "cues": cues}
+
+
+def _asks_something(reply: Mapping[str, Any]) -> str | None:
+    asks = reply["decision"] == "ask" and not reply["question"]
+    return "question: expected one where the decision is to ask" if asks else None
+
+
+def _number(text: str, count: int) -> int | None:
+    """The number from 1 to `count` that a text begins with."""
+    begins = re.match(r"\D{0,3}(\d+)", text)
+    return int(begins[1]) if begins and len(begins[1]) < 9 and 1 <= int(begins[1]) <= count else None

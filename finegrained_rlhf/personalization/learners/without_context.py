@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.edits import EDIT
 from finegrained_rlhf.personalization.learners.base import Draft, Learner
@@ -81,6 +82,8 @@ class ExploreThenExploit(Learner):
 class Continual(Learner):
     """Infers one preference anew in every round, from the latest edits, whatever their contexts.
 
+    Where none can be inferred, it writes without one.
+
     The paper says all past edits; its code takes the last five.
 
     Args:
@@ -101,5 +104,8 @@ class Continual(Learner):
 
     def _draft(self, handle: UserHandle, context: str, key: str) -> Draft:
         edits = handle.events(EDIT, last=self._last)
-        preference = self._infer([edit.body for edit in edits]) if edits else ""
+        try:
+            preference = self._infer([edit.body for edit in edits]) if edits else ""
+        except ReplyError:
+            preference = ""
         return Draft(key, self._write(context, preference), preference)

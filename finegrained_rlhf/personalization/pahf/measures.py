@@ -37,6 +37,9 @@ class SceneRound:
         calls: of the agent's language model.
         tokens_in: of their prompts.
         tokens_out: of their replies.
+        odd: of their replies, those that could not be used, asked for again or not.
+        unanswered: who gave no reply that can be used at all, the agent or the user, and why; empty where none lacked.
+            Without an action the option is empty, and the round counts as an error.
     """
 
     setting: str
@@ -53,6 +56,8 @@ class SceneRound:
     calls: int
     tokens_in: int
     tokens_out: int
+    odd: int = 0
+    unanswered: str = ""
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import sha256_of, write_json, write_jsonl
+from finegrained_rlhf.core.files import sha256_of, write_json
+from finegrained_rlhf.core.generation.outcomes import OutcomeCounts
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
 from finegrained_rlhf.personalization.answers import check_kept_answers, with_kept_answers
+from finegrained_rlhf.personalization.learners.base import UNLEARNT
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, FEEDBACK_SETTINGS, Pahf
 from finegrained_rlhf.personalization.pahf.curves import draw_phase_curves
 from finegrained_rlhf.personalization.pahf.measures import LEARNING, SceneRound, setting_figures, without_agent
 from finegrained_rlhf.personalization.pahf.scenes import Scene, read_scenes
 from finegrained_rlhf.personalization.pahf.users import AdvisingUser
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
+from finegrained_rlhf.personalization.rounds import FAILURES, Attempt, RoundLog
 from finegrained_rlhf.personalization.store.memory import UserMemory
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
@@ -35,7 +39,11 @@ class RunPahf:
     """Run the settings of PAHF through four phases (learn, test, learn what has changed, test).
 
     Writes `summary.json`, the figures by setting and phase and how often one is right who looks at nothing,
-    `rounds.jsonl`, every round, and `curves.svg`, success and feedback by phase and iteration, to `output_dir`.
+    `rounds.jsonl`, every round as it comes, and `curves.svg`, success and feedback by phase and iteration, to
+    `output_dir`.
+
+    A round in which agent or user gives no reply that can be used is an error of the agent, and no end of the run.
+    Remarks that could not be learnt from are tried again after each iteration.
 
     Attributes:
         phases: four files of scenes, as `read_scenes` takes them.
@@ -50,6 +58,8 @@ class RunPahf:
         task: of the agent, in a sentence for the language model.
         answers: SQLite file of the agent's kept answers, so that a run that is killed goes on without asking again; for
             a language model with an `identity`, such as an endpoint. None keeps none.
+        failures: the share of the latest 500 rounds that may go unanswered; more, and more than chance allows, end the
+            run.
         plots: draw `curves.svg`; needs matplotlib.
         progress: show a progress bar.
     """
@@ -67,6 +77,7 @@ class RunPahf:
     encoder: ContextEncoder | None = None
     task: str = CHOICE_TASK
     answers: str | None = None
+    failures: float = FAILURES
     plots: bool = True
     progress: bool = True
 
@@ -83,17 +94,21 @@ class RunPahf:
             raise ConfigError(f"iterations and k: expected at least 1, got {self.iterations} and {self.k}")
         if not -1.0 <= self.similarity <= 1.0:
             raise ConfigError(f"similarity: expected a cosine from -1 to 1, got {self.similarity}")
+        OutcomeCounts(self.failures)
         check_kept_answers(self.llm, self.answers)
 
     def run(self) -> dict[str, Any]:
         """Run every setting, write the results, print a table.
 
         Returns:
-            What `summary.json` has: `settings`, `baselines` by phase, `scenes` and `left_out` by phase, and
-            `unchanged_in_tests`: whether every memory's files were, byte by byte, the same after a test as before.
+            What `summary.json` has: `settings`, each with `odd`, the agent's replies that could not be used,
+            `unanswered`, the rounds without one, and `not_learnt`, the remarks that were never learnt from; `baselines`
+            by phase, `scenes` and `left_out` by phase, and `unchanged_in_tests`: whether every memory's files were,
+            byte by byte, the same after a test as before.
 
         Raises:
-            FineGrainedError: a file is not as it should be, or a language model gives no answer.
+            FailureBudgetError: too many rounds are unanswered.
+            FineGrainedError: a file is not as it should be, or a language model is out of reach.
             ConfigError: the plots need matplotlib, and it is not installed.
         """
         if self.plots:
@@ -101,87 +116,98 @@ class RunPahf:
         files = [read_scenes(path) for path in self.phases]
         scenes = {phase: file.scenes for phase, file in enumerate(files, start=1)}
         llm = with_kept_answers(self.llm, self.answers)
-        played, unchanged = list[SceneRound](), True
-        for setting in self.feedback:
-            rounds, kept = self._play(setting, llm, scenes)
-            played += rounds
-            unchanged = unchanged and kept
+        directory = Path(self.output_dir)
+        settings, unchanged = {}, True
+        with RoundLog[SceneRound](directory / "rounds.jsonl", self.failures) as log:
+            for setting in self.feedback:
+                settings[setting], kept = self._play(setting, llm, scenes, log)
+                unchanged = unchanged and kept
         found = {
-            "settings": {
-                name: setting_figures([one for one in played if one.setting == name]) for name in self.feedback
-            },
+            "settings": settings,
             "baselines": {f"phase{phase}": without_agent(own) for phase, own in scenes.items()},
             "scenes": {f"phase{phase}": len(own) for phase, own in scenes.items()},
             "left_out": {f"phase{phase}": file.left_out for phase, file in enumerate(files, start=1)},
             "unchanged_in_tests": unchanged,
         }
-        directory = Path(self.output_dir)
-        write_jsonl(directory / "rounds.jsonl", (asdict(one) for one in played))
         if self.plots:
             draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg")
         write_json(directory / "summary.json", found)
-        rows = [{"agent": name, **figures} for name, figures in final_figures(found).items()]
-        print(
-            f"{markdown_table(rows, ['agent', *SHOWN_FIGURES])}\n{len(played)} rounds -> {directory / 'summary.json'}"
-        )
+        rows = [{"agent": name, **settings.get(name, {}), **row} for name, row in final_figures(found).items()]
+        table = markdown_table(rows, ["agent", *SHOWN_FIGURES, "odd", "unanswered", "not_learnt"])
+        print(f"{table}\n{len(log.rounds)} rounds -> {directory / 'summary.json'}")
         return found
 
     def _play(
-        self, setting: str, llm: TextGenerator, scenes: dict[int, tuple[Scene, ...]]
-    ) -> tuple[list[SceneRound], bool]:
-        """The rounds of one setting, whose memory begins empty and is gone at the end; whether tests left it alone."""
+        self, setting: str, llm: TextGenerator, scenes: dict[int, tuple[Scene, ...]], log: RoundLog[SceneRound]
+    ) -> tuple[dict[str, Any], bool]:
+        """Play one setting, whose memory begins empty and is gone at the end: figures; whether tests left it alone."""
         turns = {phase: self.iterations if phase in LEARNING else 1 for phase in scenes}
         total = sum(turns[phase] * len(own) for phase, own in scenes.items())
-        played: list[SceneRound] = []
-        unchanged = True
+        begin, unchanged = len(log.rounds), True
         with (
             tempfile.TemporaryDirectory() as directory,
             progress_bar(setting, total, "scene", self.progress) as bar,
         ):
             memory, meter = UserMemory(Path(directory) / "users.db", durable=False), MeteredGenerator(llm)
             agent = Pahf(memory, meter, setting, self.k, self.similarity, self.encoder, task=self.task)
+            users = {scene.user for own in scenes.values() for scene in own}
             for phase, own in scenes.items():
                 before = _hashes(directory)
                 for iteration in range(1, turns[phase] + 1):
                     for scene in own:
-                        played.append(self._round(agent, setting, meter, scene, (phase, iteration)))
+                        log.add(*self._round(agent, setting, meter, scene, (phase, iteration)))
                         bar.update()
+                    if phase in LEARNING:
+                        for user in sorted(users):
+                            agent.catch_up(user)
                 unchanged = unchanged and (phase in LEARNING or _hashes(directory) == before)
+            not_learnt = sum(len(memory.reader(user).pending()) for user in users)
             memory.close()
-        return played, unchanged
+        played = log.rounds[begin:]
+        counts = {"unanswered": sum(bool(one.unanswered) for one in played), "not_learnt": not_learnt}
+        return {**setting_figures(played), **asdict(meter.expense), **counts}, unchanged
 
     def _round(
         self, agent: Pahf, setting: str, meter: MeteredGenerator, scene: Scene, at: tuple[int, int]
-    ) -> SceneRound:
+    ) -> tuple[SceneRound, str]:
+        """A round, and why it is unanswered."""
         phase, iteration = at
-        before, learns = meter.expense, phase in LEARNING
+        before, learns, attempt = meter.expense, phase in LEARNING, Attempt()
 
         def ask(question: str) -> str:
-            return self.user.answer(scene, question, phase)
+            with attempt.answered_by("user", within=True):
+                return self.user.answer(scene, question, phase)
 
-        key = f"{phase}.{iteration}/{scene.id}"
-        action = agent.act(scene.user, scene.instruction, scene.options, ask if learns else None, key)
-        correct = action.option == scene.intent
-        given = learns and not correct and setting in ("post", "both")
-        if given:
-            agent.observe_feedback(scene.user, action, self.user.correct(scene, action.option, phase))
+        key, action, given = f"{phase}.{iteration}/{scene.id}", None, False
+        with attempt.answered_by("agent"):
+            action = agent.act(scene.user, scene.instruction, scene.options, ask if learns else None, key)
+        correct = action is not None and action.option == scene.intent
+        if action is not None and learns and not correct and setting in ("post", "both"):
+            with attempt.answered_by("user"):
+                remark = self.user.correct(scene, action.option, phase)
+                given = True
+                with suppress(*UNLEARNT):  # it is caught up
+                    agent.observe_feedback(scene.user, action, remark)
         after = meter.expense
-        return SceneRound(
+        one = SceneRound(
             setting=setting,
             phase=phase,
             iteration=iteration,
             scene=scene.id,
             user=scene.user,
-            option=action.option,
+            option="" if action is None else action.option,
             correct=correct,
-            asked=bool(action.question),
+            asked=action is not None and bool(action.question),
             given=given,
-            question=action.question,
-            cues=action.cues,
+            question="" if action is None else action.question,
+            cues="" if action is None else action.cues,
             calls=after.calls - before.calls,
             tokens_in=after.tokens_in - before.tokens_in,
             tokens_out=after.tokens_out - before.tokens_out,
+            odd=after.odd - before.odd,
+            unanswered=attempt.unanswered,
         )
+        return one, attempt.problem
 
 
 def final_figures(summary: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -18,7 +18,7 @@ from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.personalization.pahf.scenes import NO_PURCHASE, Scene, ShoppingScene
 from finegrained_rlhf.personalization.pahf.users import PLAY
-from finegrained_rlhf.personalization.prompts.templates import filled
+from finegrained_rlhf.personalization.prompts.asking import ask_for_text
 
 _NOT_A_PRODUCT = "name"
 
@@ -105,8 +105,8 @@ class ShoppingUser:
         tastes = self._tastes(scene, phase)
         if self.llm is not None:
             persona = json.dumps({feature: asdict(taste) for feature, taste in tastes.items()}, ensure_ascii=False)
-            data = {"persona": persona, "instruction": scene.instruction, "intent": scene.intent, "question": question}
-            return self.llm.generate(filled("persona_answer", PLAY, data)).text.strip()
+            data = {"persona": persona, "instruction": scene.instruction, "question": question}
+            return ask_for_text(self.llm, "persona_answer", PLAY, data)
         named = [feature for feature in tastes if feature.lower() in question.lower()]
         return " ".join(_sentence(feature, tastes[feature]) for feature in named or tastes)
 

@@ -14,7 +14,7 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.personalization.pahf.scenes import Scene, read_personas
-from finegrained_rlhf.personalization.prompts.templates import filled
+from finegrained_rlhf.personalization.prompts.asking import ask_for_text
 
 PLAY = "Play a user of an assistant."
 
@@ -71,7 +71,7 @@ class ScriptedUser:
 
 @dataclass(frozen=True)
 class ModelUser:
-    """A language model that plays personas.
+    """A language model that plays personas. It is shown the scene and what is asked or was done, not what is right.
 
     Attributes:
         llm: the user's own.
@@ -88,7 +88,8 @@ class ModelUser:
         """What the model answers.
 
         Raises:
-            FineGrainedError: it gives no answer, or the user has no persona.
+            ReplyError: it gives no answer.
+            FineGrainedError: it is out of reach, or the user has no persona.
         """
         return self._says("persona_answer", scene, phase, question=question)
 
@@ -101,8 +102,8 @@ class ModelUser:
         return self._says("persona_feedback", scene, phase, action=option)
 
     def _says(self, template: str, scene: Scene, phase: int, **more: str) -> str:
-        data = {"persona": self._persona(scene, phase), "instruction": scene.instruction, "intent": scene.intent}
-        return self.llm.generate(filled(template, PLAY, {**data, **more})).text.strip()
+        there = {"instruction": scene.instruction, "options": list(scene.options)}
+        return ask_for_text(self.llm, template, PLAY, {"persona": self._persona(scene, phase), **there, **more})
 
     def _persona(self, scene: Scene, phase: int) -> str:
         changed = phase > 2 and self.changed_personas is not None

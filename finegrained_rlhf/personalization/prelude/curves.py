@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.prelude.measures import BIN
+from finegrained_rlhf.personalization.prelude.measures import BIN, Round
 from finegrained_rlhf.report.charts.figures import Lines, draw_lines
 
 
@@ -22,13 +22,15 @@ def cost_curves(rounds: Path) -> tuple[dict[str, dict[int, float]], dict[str, di
     Raises:
         DataError: the file is missing or damaged.
     """
-    costs: dict[str, list[int]] = {}
-    for one in read_jsonl(rounds):
-        costs.setdefault(one["agent"], []).append(one["distance"])
-    summed = {agent: dict(enumerate(map(float, accumulate(own)), start=1)) for agent, own in costs.items()}
+    played: dict[str, list[Round]] = {}
+    for row in read_jsonl(rounds):
+        played.setdefault(row["agent"], []).append(Round(**row))
+    summed = {
+        agent: dict(enumerate(accumulate(float(one.distance) for one in own), start=1)) for agent, own in played.items()
+    }
     untouched = {
-        agent: {end: own[end - BIN : end].count(0) / BIN for end in range(BIN, len(own) + 1, BIN)}
-        for agent, own in costs.items()
+        agent: {end: sum(one.untouched for one in own[end - BIN : end]) / BIN for end in range(BIN, len(own) + 1, BIN)}
+        for agent, own in played.items()
     }
     return summed, untouched
 

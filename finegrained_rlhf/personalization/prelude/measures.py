@@ -37,6 +37,9 @@ class Round:
         calls: of the language model, for the draft and for learning.
         tokens_in: of their prompts.
         tokens_out: of their replies.
+        odd: of their replies, those that could not be used, asked for again or not.
+        unanswered: who gave no reply that can be used at all, the agent or the user, and why; empty where none lacked.
+            Such a round has no cost, and counts as a draft of which nothing was kept.
     """
 
     agent: str
@@ -53,6 +56,13 @@ class Round:
     calls: int
     tokens_in: int
     tokens_out: int
+    odd: int = 0
+    unanswered: str = ""
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the user left a draft as it was."""
+        return self.distance == 0 and not self.unanswered
 
 
 def word_overlap(left: str, right: str) -> float:
@@ -84,7 +94,7 @@ def agent_figures(rounds: Sequence[Round]) -> dict[str, Any]:
     """The figures of one agent.
 
     Returns:
-        `rounds`; `cost`: Σ c_t in tokens; `normalised`: mean of the normalised costs; `untouched`: share of drafts with
+        `rounds`; `cost`: Σ c_t in tokens; `normalised`: mean of the normalised costs; `untouched`: share of rounds with
         c_t = 0, and `untouched_by_20` of each 20 rounds; `preference_accuracy`: share of rounds whose preference is
         closest to the true one (None for an agent that names none); `retrieval_accuracy`: share of retrieved contexts
         that are of the round's source (None for one that retrieves none); `calls`, `tokens_in`, `tokens_out`.
@@ -94,7 +104,7 @@ def agent_figures(rounds: Sequence[Round]) -> dict[str, Any]:
     """
     if not rounds:
         raise ValueError("expected at least one round")
-    untouched = [one.distance == 0 for one in rounds]
+    untouched = [one.untouched for one in rounds]
     retrieved = [source == one.source for one in rounds for source in one.retrieved]
     names = any(one.preference for one in rounds)
     return {

@@ -5,14 +5,16 @@ Knows drafts and true preferences. Does not know agents: a user's language model
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, filled, reply_field
+from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
+from finegrained_rlhf.personalization.prompts.asking import ask_for, ask_for_text
 
+_SATISFIED = ReplySchema({"satisfied": Choice(("yes", "no"))})
 ROLE = "You play a reader who has a taste of their own, and who was given a draft of a text."
 
 
@@ -33,7 +35,7 @@ class ModelEditor:
 
     Attributes:
         llm: the user's own.
-        tries: times that each stage is asked while its reply cannot be read; the last one's error is the run's.
+        tries: times that each stage is asked while its reply cannot be read.
         compat: read the first stage as the released code does: a "yes" anywhere in the reply leaves the draft as it is.
     """
 
@@ -49,37 +51,15 @@ class ModelEditor:
         """The draft, or what the user makes of it.
 
         Raises:
-            UnreadableReplyError: no reply of `tries` could be read.
-            FineGrainedError: the language model gives no answer: filtered, cut off, or out of reach. It is not asked
-                again.
+            ReplyError: no reply of `tries` could be read, or the language model will not answer.
+            FineGrainedError: it is out of reach.
         """
         data = {"context": context, "draft": draft, "preference": preference}
-        if self._asked("check_draft", data, self._likes):
+        if self._likes(data):
             return draft
-        return self._asked("edit_draft", {"draft": draft, "preference": preference}, _edited)
+        return ask_for_text(self.llm, "edit_draft", ROLE, {"draft": draft, "preference": preference}, tries=self.tries)
 
-    def _asked(self, template: str, data: dict[str, Any], read: Callable[[str], Any]) -> Any:
-        for unread in range(self.tries):
-            more = {"unreadable_replies": unread} if unread else {}  # another prompt: kept answers are not given again
-            reply = self.llm.generate(filled(template, ROLE, {**data, **more})).text
-            try:
-                return read(reply)
-            except UnreadableReplyError:
-                if unread + 1 == self.tries:
-                    raise
-        raise AssertionError("tries is at least 1")
-
-    def _likes(self, reply: str) -> bool:
+    def _likes(self, data: Mapping[str, str]) -> bool:
         if self.compat:
-            return "yes" in reply.lower()
-        answer = reply_field(reply, "satisfied", 20).lower()
-        if answer not in ("yes", "no"):
-            raise UnreadableReplyError('satisfied: expected "yes" or "no" in a reply of the user\'s model', reply)
-        return answer == "yes"
-
-
-def _edited(reply: str) -> str:
-    text = reply.strip()
-    if not text:
-        raise UnreadableReplyError("expected an edited text in a reply of the user's model", reply)
-    return text
+            return "yes" in ask_for_text(self.llm, "check_draft", ROLE, data, tries=self.tries).lower()
+        return ask_for(self.llm, "check_draft", ROLE, data, _SATISFIED, self.tries)["satisfied"] == "yes"

@@ -1,4 +1,4 @@
-"""Prompts from templates, and replies that are JSON.
+"""Prompts from templates.
 
 Knows the fence: what users wrote stands between two lines as JSON, in which no character can close the fence, and the
 template says that nothing in it is an instruction. Does not know learners.
@@ -6,7 +6,7 @@ template says that nothing in it is an instruction. Does not know learners.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -15,7 +15,6 @@ from typing import Any
 from finegrained_rlhf.core.generation.fence import fenced as fenced
 from finegrained_rlhf.core.generation.fence import fenced_data as fenced_data
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError as UnreadableReplyError
-from finegrained_rlhf.core.generation.schema import Choice, ReplySchema, Text, Texts
 
 NAMES = (
     *("write", "write_preferred", "infer", "aggregate", "in_context", "chain"),
@@ -46,30 +45,3 @@ def filled(name: str, task: str, data: Mapping[str, Any]) -> str:
         data: all that comes from users and from earlier replies.
     """
     return _template(name).substitute(task=task, data=fenced(data))
-
-
-def reply_field(reply: str, field: str, longest: int) -> str:
-    """A text field of the JSON object in a reply of a language model.
-
-    Raises:
-        UnreadableReplyError: the reply cannot be read so, or the text has more than `longest` characters.
-    """
-    return str(ReplySchema({field: Text(longest)}).read(reply)[field])
-
-
-def reply_choice(reply: str, field: str, values: Sequence[str]) -> str:
-    """A field of the JSON object in a reply of a language model that has one of some values.
-
-    Raises:
-        UnreadableReplyError: the reply cannot be read so.
-    """
-    return str(ReplySchema({field: Choice(tuple(values))}).read(reply)[field])
-
-
-def reply_texts(reply: str, field: str, longest: int) -> tuple[str, ...]:
-    """A field of the JSON object in a reply of a language model that lists texts; empty ones are left out.
-
-    Raises:
-        UnreadableReplyError: the reply cannot be read so, or the texts have more than `longest` characters together.
-    """
-    return tuple(ReplySchema({field: Texts(longest)}).read(reply)[field])

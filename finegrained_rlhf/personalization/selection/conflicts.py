@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import AnswerOwner
 from finegrained_rlhf.core.generation.protocol import TextGenerator
+from finegrained_rlhf.core.generation.schema import Choice, ReplySchema
 from finegrained_rlhf.core.generation.wrappers import drop_kept_answers
-from finegrained_rlhf.personalization.prompts.templates import filled, reply_choice
+from finegrained_rlhf.personalization.prompts.asking import ask_for
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.selection.remarks import FeedbackRemark, SourceDocument, documents_left
+
+_VERDICT = ReplySchema({"conflict": Choice(("yes", "no"))})
 
 
 class ConflictCheck(Protocol):
@@ -63,10 +67,13 @@ class ModelConflicts:
     """Asks a language model for yes or no.
 
     Attributes:
+        asks_model: so that `Coreset` looks at a bounded number of remarks.
         llm: that is asked.
         with_documents: whether it is shown the documents. Without them it can only see what contradicts itself, and not
             that no document fits two remarks about different facts.
     """
+
+    asks_model: ClassVar[bool] = True
 
     llm: TextGenerator
     with_documents: bool = True
@@ -78,16 +85,21 @@ class ModelConflicts:
     def has_conflict(
         self, chosen: Sequence[FeedbackRemark], remark: FeedbackRemark, documents: Sequence[SourceDocument]
     ) -> bool:
-        """What it says. Without documents and with no other remark there is nothing to ask: no.
+        """What it says; yes where it says neither, so that the remark is not shown.
+
+        Without documents and with no other remark there is nothing to ask: no.
 
         Raises:
-            FineGrainedError: it gives no answer, or neither yes nor no.
+            FineGrainedError: it is out of reach.
         """
         if not chosen and not self.with_documents:
             return False
         shown = {"documents": [one.text for one in documents]} if self.with_documents else {}
         data = {**shown, "chosen": [one.text for one in chosen], "remark": remark.text}
-        return reply_choice(self.llm.generate(filled("conflict", "", data)).text, "conflict", ("yes", "no")) == "yes"
+        try:
+            return ask_for(self.llm, "conflict", "", data, _VERDICT)["conflict"] == "yes"
+        except ReplyError:
+            return True
 
 
 @dataclass(frozen=True)

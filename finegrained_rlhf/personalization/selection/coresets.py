@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from finegrained_rlhf.core.errors import ConfigError
-
 T = TypeVar("T")
 HasConflict = Callable[[Sequence[T], T], bool]
 """Whether a remark contradicts those that were chosen (the oldest first)."""
 LARGEST_EXACT = 16
-"""Most remarks among which the largest set is looked for: there are 2^(n−1) sets with the newest one."""
+"""Remarks among which the largest set is looked for, the newest: there are 2^(n−1) sets with the newest one."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +71,18 @@ def largest_coreset(remarks: Sequence[T], has_conflict: HasConflict[T], limit: i
     Args:
         remarks: f_1 to f_n, the oldest first.
         has_conflict: of a remark with newer ones.
-        limit: most remarks; more are refused.
-
-    Raises:
-        ConfigError: more than `limit` remarks.
+        limit: the newest so many are looked at, since there may be 2^(limit − 1) questions.
     """
-    if len(remarks) > limit:
-        raise ConfigError(f"the largest consistent set is found among at most {limit} remarks, got {len(remarks)}")
     if not remarks:
         return CoresetSelection(())
+    oldest = max(0, len(remarks) - limit)
     best: tuple[int, ...] = ()
 
     def visit(i: int, chosen: tuple[int, ...]) -> None:
         nonlocal best
-        if len(chosen) + i + 1 <= len(best):
+        if len(chosen) + i + 1 - oldest <= len(best):
             return
-        if i < 0:
+        if i < oldest:
             best = chosen
             return
         if not has_conflict([remarks[j] for j in chosen], remarks[i]):

@@ -146,12 +146,20 @@ class SqlHandle:
             own = session.execute('SELECT applied FROM events WHERE id = ? AND "user" = ?', (event.id, self.number))
             if (row := own.fetchone()) is None:
                 raise ForgottenUserError("the event is not in this user's log")
-            if row[0]:
+            if row[0] > 0:
                 return False
             for change, text in zip(changes, texts, strict=True):
                 self._write(session, change, text, event.id)
             session.execute("UPDATE events SET applied = 1 WHERE id = ?", (event.id,))
         return True
+
+    def count_try(self, event: Event) -> None:
+        """Count that an event could not be learnt from, as `UserHandle.count_try` says."""
+        with self._database.transaction() as session:
+            session.execute(
+                'UPDATE events SET applied = applied - 1 WHERE id = ? AND "user" = ? AND applied <= 0',
+                (event.id, self.number),
+            )
 
     def replace_vectors(self, notes: Sequence[Note]) -> None:
         """Write vectors that were made anew, as `UserHandle.replace_vectors` says."""
@@ -201,8 +209,8 @@ class SqlHandle:
         return [_event(row) for row in reversed(rows)]
 
     def pending(self) -> list[Event]:
-        """Events that nothing was derived from yet, the oldest first."""
-        statement = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND applied = 0 ORDER BY id'
+        """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
+        statement = f'SELECT {_EVENT} FROM events WHERE "user" = ? AND applied <= 0 ORDER BY id'
         return [_event(row) for row in self._database.read(statement, (self.number,))]
 
     def notes(self) -> list[Note]:
@@ -257,7 +265,10 @@ def _text(word: str | bytes) -> str:
 
 def _event(row: Sequence[Any]) -> Event:
     used = None if row[6] is None else json.loads(row[6])
-    return Event(int(row[0]), _text(row[1]), _text(row[2]), json.loads(row[3]), bool(row[4]), row[5], used)
+    applied = int(row[4])  # 1: applied; 0 or below: how often that was tried in vain
+    return Event(
+        int(row[0]), _text(row[1]), _text(row[2]), json.loads(row[3]), applied > 0, row[5], used, max(0, -applied)
+    )
 
 
 def _note(row: Sequence[Any]) -> Note:

@@ -77,6 +77,14 @@ class UserHandle(Protocol):
         """
         ...
 
+    def count_try(self, event: Event) -> None:
+        """Count that an event could not be learnt from (`Event.tries`); nothing of one that is applied, or gone.
+
+        Args:
+            event: that was recorded.
+        """
+        ...
+
     def replace_vectors(self, notes: Sequence[Note]) -> None:
         """Write bodies and vectors of notes whose vectors were made anew; their versions stay.
 
@@ -100,7 +108,7 @@ class UserHandle(Protocol):
         ...
 
     def pending(self) -> list[Event]:
-        """Events that nothing was derived from yet, the oldest first."""
+        """Events that nothing was derived from yet, the oldest first, also those for which that failed."""
         ...
 
     def notes(self) -> list[Note]:

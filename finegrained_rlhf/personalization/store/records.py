@@ -111,6 +111,7 @@ class Event:
         applied: whether the notes say what follows from it.
         at: when it was recorded, in seconds since 1970 (UTC); None in a memory from before times were kept.
         used: what the draft or action rested on, a JSON object; None where that was not said.
+        tries: how often it could not be learnt from; 0 for an event that is applied.
     """
 
     id: int
@@ -120,6 +121,7 @@ class Event:
     applied: bool
     at: float | None = None
     used: Mapping[str, Any] | None = None
+    tries: int = 0
 
 
 @dataclass(frozen=True)
