@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, ScriptedGenerator
 from finegrained_rlhf.personalization import (
     ChainOfThought,
@@ -23,7 +24,12 @@ from finegrained_rlhf.personalization import (
     SummarisedMemory,
     UserMemory,
 )
-from finegrained_rlhf.personalization.learners.conversation import ConversationAgent, HoldingRemarks, WithoutMemory
+from finegrained_rlhf.personalization.learners.conversation import (
+    ConversationAgent,
+    HoldingRemarks,
+    PossibleAnswers,
+    WithoutMemory,
+)
 from finegrained_rlhf.personalization.learners.coreset import RandomWindow
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
 from finegrained_rlhf.personalization.store.records import MemoryLimitError, RepeatedKeyError
@@ -134,7 +140,7 @@ def test_a_turn_is_learnt_once_and_not_lost(memory: UserMemory) -> None:
 
 def test_what_is_refused(memory: UserMemory) -> None:
     llm = ScriptedGenerator(model)
-    for wrong in ({"selection": "newest"}, {"k": 0}, {"least": 2.0}):
+    for wrong in ({"selection": "newest"}, {"k": 0}, {"limit": 0}, {"least": 2.0}):
         with pytest.raises(ConfigError):
             Coreset(memory, llm, ExactConflicts(), **wrong)  # type: ignore[arg-type]
     agent = FullMemory(memory, llm, longest_text=60)
@@ -144,12 +150,31 @@ def test_what_is_refused(memory: UserMemory) -> None:
         agent.answer("ada", DOCUMENTS * 2, QUESTION)
     with pytest.raises(MemoryLimitError):
         agent.observe_turn("ada", agent.answer("ada", DOCUMENTS, QUESTION), FeedbackRemark("x" * 61))
-    for reply in ("Rome", '{"answers": "Rome"}', '{"answers": [1]}', json.dumps({"answers": ["x" * 61]})):
+    for reply in ("Rome", '{"answers": [{}]}', json.dumps({"answers": ["x" * 61]})):
         with pytest.raises(UnreadableReplyError):
-            FullMemory(memory, ScriptedGenerator([reply]), longest_text=60).answer("ada", DOCUMENTS, QUESTION)
-    with pytest.raises(ConfigError, match="at most 1 "):
-        few = Coreset(memory, llm, ExactConflicts(), "largest", limit=1)
-        talk(few, LAW, LAW)
+            FullMemory(memory, ScriptedGenerator([reply] * TRIES), longest_text=60).answer("ada", DOCUMENTS, QUESTION)
+
+
+@pytest.mark.parametrize(("selection", "shown"), [("recency", 16), ("greedy", 16), ("largest", 16)])
+def test_a_long_conversation_costs_a_bounded_number_of_questions(
+    memory: UserMemory, selection: str, shown: int
+) -> None:
+    llm = ScriptedGenerator(lambda prompt: json.dumps({"answers": ["Rome"], "conflict": "no"}))
+    agent = Coreset(memory, llm, ModelConflicts(llm), selection)
+    for turn in range(40):
+        memory_of_turn = PossibleAnswers(str(turn), QUESTION, ())
+        agent.observe_turn("ada", memory_of_turn, FeedbackRemark(f"Remark {turn}."))
+    assert llm.prompts == []
+    found = agent.answer("ada", DOCUMENTS, QUESTION)
+    assert found.rests_on == tuple(str(turn) for turn in range(40 - shown, 40))  # the newest
+    assert len(llm.prompts) == shown + 1
+
+
+def test_limits_of_remarks(memory: UserMemory) -> None:
+    exact = Coreset(memory, ScriptedGenerator(model), ExactConflicts())
+    assert len(talk(exact, *[LAW] * 20)["remarks"]) == 20  # no question is asked: all
+    few = Coreset(memory, ScriptedGenerator(model), ExactConflicts(), "largest", limit=2)
+    assert few.answer("ada", DOCUMENTS, QUESTION).rests_on == ("18", "19")
 
 
 def test_answers_of_the_model_that_looks_for_conflicts_are_forgotten(memory: UserMemory, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.asking import TRIES
+from finegrained_rlhf.core.generation.outcomes import RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import CachedGenerator, MeteredGenerator, ScriptedGenerator
 from finegrained_rlhf.personalization import (
     Cipher,
@@ -164,6 +166,77 @@ def test_an_edit_is_kept_when_the_language_model_fails(memory: UserMemory) -> No
     assert memory.user("ada").notes()[0].body["preference"] == "short"
 
 
+def odd(*words: str) -> Callable[[str], str]:
+    """The scripted language model, which gives no JSON to prompts with one of some words."""
+    return lambda prompt: "Sorry." if any(word in prompt for word in words) else scripted(prompt)
+
+
+def test_an_edit_that_cannot_be_learnt_from_holds_up_no_other_and_is_set_aside(memory: UserMemory) -> None:
+    learner = Cipher(memory, ScriptedGenerator(odd("POISON")), learn_tries=2)
+    for key, edited in (("1", "short"), ("2", "POISON")):
+        with nullcontext() if key == "1" else pytest.raises(UnreadableReplyError):
+            learner.observe_edit("ada", f"context {key}", Draft(key, "text"), f"text {edited}")
+    for key in ("3", "4"):  # written down only, as by a process that died
+        body = {"context": f"context {key}", "draft": "text", "edited": f"text fine{key}", "preference": ""}
+        memory.user("ada").record(key, "edit", body)
+    assert learner.set_aside("ada") == []
+    assert learner.catch_up("ada") == 2
+    assert {note.key: note.body["preference"] for note in memory.user("ada").notes()} == {
+        "1": "short",
+        "3": "fine3",
+        "4": "fine4",
+    }
+    assert [(event.key, event.tries, event.applied) for event in learner.set_aside("ada")] == [("2", 2, False)]
+    assert isinstance(learner.llm, ScriptedGenerator)
+    asked(learner.llm)
+    assert learner.catch_up("ada") == 0 and asked(learner.llm) == []  # it is not asked about any more
+    assert learner.catch_up("ada", again=True) == 0 and learner.set_aside("ada")[0].tries == 3
+    better = Cipher(memory, ScriptedGenerator(scripted), learn_tries=2)
+    assert better.catch_up("ada") == 0 and better.catch_up("ada", again=True) == 1
+    assert better.set_aside("ada") == [] == memory.user("ada").pending()
+    assert memory.user("ada").events()[1].applied and memory.user("ada").events()[1].tries == 0
+
+
+def test_a_model_that_is_out_of_reach_is_no_try(memory: UserMemory) -> None:
+    def gone(prompt: str) -> str:
+        raise ConfigError("no service")
+
+    learner = Cipher(memory, ScriptedGenerator(gone))
+    with pytest.raises(ConfigError, match="no service"):
+        learner.observe_edit("ada", "x", Draft("1", "text"), "text short")
+    with pytest.raises(ConfigError, match="no service"):
+        learner.catch_up("ada")
+    assert memory.user("ada").pending()[0].tries == 0
+
+
+def test_who_gets_nothing_to_rest_on_writes_by_what_there_is(memory: UserMemory, llm: ScriptedGenerator) -> None:
+    for kind, word, preference in (
+        (Cipher, '"preferences"', "near"),  # the nearest where they cannot be combined
+        (Continual, '"edits"', ""),
+        (IclEdit, '"examples"', ""),
+        (CotEdit, '"examples"', ""),
+    ):
+        user = kind.__name__
+        learnt = Cipher(memory, llm) if kind is Cipher else kind(memory, llm)
+        for context, edited in (("trains", "far"), ("bread rolls", "near")):
+            learnt.observe_edit(user, context, Draft(context, "text"), f"text {edited}")
+        refuses = ScriptedGenerator(
+            lambda prompt, word=word: refused() if word in prompt else scripted(prompt)  # type: ignore[misc]
+        )
+        for model in (ScriptedGenerator(odd(word)), refuses):
+            draft = kind(memory, model).respond(user, "bread")
+            if kind is not IclEdit or model is refuses:
+                assert (draft.text, draft.preference) == (f"text {preference}".strip(), preference), kind
+    with pytest.raises(RefusedReplyError):
+        NoLearning(memory, ScriptedGenerator(lambda prompt: refused())).respond("ada", "x")
+    with pytest.raises(UnreadableReplyError):
+        NoLearning(memory, ScriptedGenerator(["", " ", "\n"])).respond("ada", "x")
+
+
+def refused() -> str:
+    raise RefusedReplyError("the service will not answer")
+
+
 def test_users_are_apart_and_forgotten(memory: UserMemory, llm: ScriptedGenerator, tmp_path: Path) -> None:
     inner = MeteredGenerator(llm)
     learner = Cipher(memory, MeteredGenerator(CachedGenerator(inner)))
@@ -246,6 +319,7 @@ def test_no_text_closes_the_fence_or_fills_a_placeholder(name: str) -> None:
         lambda m, llm: Cipher(m, llm, k=0),
         lambda m, llm: Cipher(m, llm, delta=-1),
         lambda m, llm: Continual(m, llm, last=0),
+        lambda m, llm: Continual(m, llm, learn_tries=0),
         lambda m, llm: ExploreThenExploit(m, llm, rounds=0),
     ],
 )

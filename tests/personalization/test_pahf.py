@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.generation.asking import TRIES
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import Pahf, UserMemory
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
@@ -155,9 +156,7 @@ def test_a_merge_touches_the_named_note_only(memory: UserMemory) -> None:
         ("choose", {"choice": "3"}),
         ("choose", {"choice": "0"}),
         ("choose", "the first one"),
-        ("decide", {"decision": "maybe"}),
-        ("decide", {"decision": "ask", "question": " "}),
-        ("salient", {"salient": "yes, certainly, because it says so"}),
+        ("salient", {"salient": "perhaps"}),
         ("integrate", {"operation": "delete", "number": "1", "note": ""}),
         ("integrate", {"operation": "replace", "number": "2", "note": ""}),
         ("integrate", {"operation": "merge", "number": "1", "note": ""}),
@@ -174,6 +173,36 @@ def test_replies_that_do_not_fit_change_nothing(step: str, reply: Any, memory: U
     assert memory.user("ada").notes() == before
     assert agent.catch_up("ada") == (step in ("salient", "integrate"))  # what was said is not lost
     assert not memory.user("ada").pending()
+
+
+@pytest.mark.parametrize("reply", [{"decision": "maybe"}, {"decision": "ask", "question": " "}, "I cannot say."])
+def test_who_cannot_decide_whether_to_ask_acts(reply: Any, memory: UserMemory) -> None:
+    model = Model(decide=reply)
+    action = pahf(memory, model).act("ada", DRINK, DRINKS, lambda question: pytest.fail("was asked"))
+    assert (action.option, action.question) == ("cold tea", "") and model.steps() == ["decide"] * TRIES + ["choose"]
+
+
+def test_notes_that_cannot_be_distilled_are_the_cues(memory: UserMemory) -> None:
+    said = iter(["drink: hot", "a long note about drinks", "drink: sweet"])
+    agent = pahf(memory, Model(summarise=lambda data: {"note": next(said)}), longest_note=25)
+    for key in ("1", "2", "3"):
+        agent.observe_feedback("ada", agent.act("ada", DRINK, DRINKS, key=key), "Hm.")
+    model = Model(distil="Sorry.")
+    action = pahf(memory, model, longest_note=25).act("ada", DRINK, DRINKS)
+    nearest = [memory.user("ada").note(key) for key in action.retrieved]
+    texts = [note.body["text"] for note in nearest if note is not None]
+    assert len(texts) == 3 and action.cues and len(action.cues) <= 25
+    assert action.cues.split("\n") == texts[: len(action.cues.split("\n"))]  # whole notes, the nearest first
+    assert model.asked[-1][1]["cues"] == action.cues
+
+
+def test_an_answer_that_cannot_be_learnt_from_is_acted_on_and_waits(memory: UserMemory) -> None:
+    model = Model(decide={"decision": "ask", "question": "Which?"}, salient="Sorry.")
+    action = pahf(memory, model).act("ada", DRINK, DRINKS, lambda question: "Hot.", key="one")
+    assert action.answer == "Hot." and action.owner == memory.user("ada").owner
+    (event,) = memory.user("ada").pending()
+    assert (event.key, event.tries, event.applied) == ("one/answer", 1, False)
+    assert pahf(memory, Model()).catch_up("ada") == 1 and texts(memory) == ["drink: hot"]
 
 
 def test_a_note_that_changed_meanwhile_is_derived_again(memory: UserMemory) -> None:

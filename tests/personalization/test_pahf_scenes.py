@@ -88,11 +88,12 @@ def test_a_user_that_a_language_model_plays(tmp_path: Path) -> None:
     llm = ScriptedGenerator(lambda prompt: f" {json.dumps(fenced_data(prompt))} ")
     user = ModelUser(llm, str(before), str(after))
     said = json.loads(user.answer(SCENE, "Which?", 1))
-    assert said["persona"] == "Likes blue." and said["question"] == "Which?" and said["intent"] == "blue pen"
+    assert said["persona"] == "Likes blue." and said["question"] == "Which?"
+    assert said.keys() == {"persona", "instruction", "options", "question"}  # not what is right
     assert json.loads(user.correct(SCENE, "red pen", 3)) == {
         "persona": "Likes red.",
         "instruction": SCENE.instruction,
-        "intent": "blue pen",
+        "options": list(SCENE.options),
         "action": "red pen",
     }
     assert json.loads(ModelUser(llm).answer(SCENE, "?", 4))["persona"] == SCENE.preference
@@ -159,6 +160,7 @@ def test_a_shopper_names_one_feature(tmp_path: Path) -> None:
     asked: list[str] = []
     spoken = replace(user, llm=ScriptedGenerator(lambda prompt: asked.append(prompt) or " Gas. "))
     assert spoken.answer(bought, "What heat?", 1) == "Gas." and "electric" in fenced_data(asked[0])["persona"]
+    assert fenced_data(asked[0]).keys() == {"persona", "instruction", "question"} and bought.intent not in asked[0]
     assert len(asked) == 1 and spoken.correct(bought, NONE, 1).startswith("I would") and len(asked) == 1
     for wrong in (
         {},

@@ -124,7 +124,7 @@ def chosen(body: dict[str, Any]) -> dict[str, Any]:
     prompt = body["messages"][0]["content"]
     if body["model"] == "user":
         data = fenced_data(prompt)
-        said = f"I want {data['intent']}. {data['persona'][:20]}"
+        said = data["persona"][:20]
     else:
         said = ChoiceScript(noise=0.0, overreach=0.0).generate(prompt).text
     return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
@@ -141,7 +141,8 @@ def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> No
         row["scene_objects"] = ["hot drink", "iced drink", "mild drink"]
         write_json(scenarios / f"{name}.json", [row, {**row, "index": 2, "user_intent_object": "soup"}])
     for name in ("original", "evolved"):
-        write_text(people / f"{name}_persona.py", f'prompt_Mia = "{name}"\n')
+        wanted = "iced drink" if name == "original" else "hot drink"
+        write_text(people / f"{name}_persona.py", f'prompt_Mia = "I want {wanted}."\n')
     oven = {"product": "oven", "User": "Mia", "Task": "Find me a drink.", "gt": None}
     oven |= {"Option A": ["coal"], "Option B": ["wood"], "Option C": ["oil"]}
     for number in (1, 2, 3, 4):
@@ -163,7 +164,9 @@ def test_the_papers_scenarios_with_models_behind_endpoints(tmp_path: Path) -> No
             run = run_script("run_experiment", "pipeline=personalization/pahf_scenarios", *keys, *own)
             assert run.returncode == 0, run.stderr
         asked = [fenced_data(body["messages"][0]["content"]) for body in service.requests if body["model"] == "user"]
-    assert {data["persona"] for data in asked} >= {"original", "evolved"} and any("coal" in d["persona"] for d in asked)
+    assert {data["persona"] for data in asked} >= {"I want iced drink.", "I want hot drink."} and any(
+        "coal" in d["persona"] for d in asked
+    )
     found = read_json(tmp_path / "embodied/run/summary.json")
     assert found["left_out"]["phase4"] == 1 and found["unchanged_in_tests"]
     assert found["settings"]["both"]["phase1"]["success"] == [1.0] == found["settings"]["both"]["phase2"]["success"]
