@@ -94,7 +94,7 @@ class Echo:
     calls: Calls = field(default_factory=Calls)
     identity: str = "echo"
 
-    def generate(self, prompt: str) -> Generation:
+    def generate(self, prompt: str, schema: Any = None) -> Generation:
         text = f"{SECRET if SECRET in prompt else 'an answer'} {zlib.crc32(prompt.encode())}"
         fields = ("preference", "text", "cues", "note", "summary", "reasoning", "question", "answer")
         chosen = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
 from finegrained_rlhf.personalization import BertScore, MakePreludeContexts, ModelEditor, RunPrelude
 from finegrained_rlhf.personalization.prelude.inputs.documents import TASTES_OF_TASKS, read_prelude_experiment
@@ -118,10 +120,10 @@ def test_a_user_in_two_stages() -> None:
     assert user.edit("c", "short", "d") == "d" and fenced_data(llm.prompts[0])["preference"] == "short"
     user, llm = editor('{"satisfied": "no"}', " Edited. ")
     assert user.edit("c", "short", "d") == "Edited." and "context" not in fenced_data(llm.prompts[1])
-    user, llm = editor("Eyes: yes or no?", '{"satisfied": "Yes, mostly"}', '{"satisfied": "no"}', " ", "E")
+    user, llm = editor("Eyes: yes or no?", '{"satisfied": "yes or no"}', '{"satisfied": "no"}', " ", "E")
     assert user.edit("c", "p", "d") == "E"  # neither a "yes" somewhere nor an empty edit counts
     assert len(llm.prompts) == 5 == len(set(llm.prompts))
-    user, llm = editor("yes", "yes", "yes")
+    user, llm = editor("Well.", "Well.", "Well.")
     with pytest.raises(UnreadableReplyError, match="satisfied"):
         user.edit("c", "p", "d")
     assert len(llm.prompts) == 3
@@ -131,20 +133,22 @@ def test_a_user_in_two_stages() -> None:
         editor(tries=0)
 
 
-def test_a_filtered_answer_ends_the_run_in_one_error(tmp_path: Path) -> None:
+def test_a_filtered_answer_is_the_outcome_of_a_round(tmp_path: Path) -> None:
     asked = []
 
     def refuse(prompt: str) -> str:
         asked.append(prompt)
-        raise ModelError("an answer that ended by 'content_filter'")
+        raise RefusedReplyError("an answer that ended by 'content_filter'")
 
     write_jsonl(tmp_path / "contexts.jsonl", [{"id": "1", "source": "a", "text": "x"}])
     write_json(tmp_path / "preferences.json", {"a": "short"})
     files = (str(tmp_path / "contexts.jsonl"), str(tmp_path / "preferences.json"), str(tmp_path / "out"))
     user = ModelEditor(ScriptedGenerator(refuse))
-    with pytest.raises(ModelError, match="content_filter"):
-        RunPrelude(*files, ScriptedGenerator(["d"]), user, agents=["no_learning"], progress=False).run()
-    assert len(asked) == 1 and not (tmp_path / "out").exists()
+    run = RunPrelude(*files, ScriptedGenerator(["d", "d"]), user, agents=["no_learning"], plots=False, progress=False)
+    assert run.run()["no_learning"]["unanswered"] == 1 == len(asked)
+    with pytest.raises(FailureBudgetError, match="failures=0: .*user refused.*content_filter"):
+        replace(run, failures=0.0).run()
+    assert read_jsonl(tmp_path / "out/rounds.jsonl")[0]["unanswered"] == "user refused"
 
 
 def test_tokens_of_costs(monkeypatch: pytest.MonkeyPatch) -> None:
