@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_without_asking_again(world: Path, tmp_path: Path) 
     keys = {"agents": ["cipher_1"], "answers": str(tmp_path / "answers.sqlite"), "llm": Served()}
     with pytest.raises(KeyboardInterrupt):
         prelude(world, tmp_path / "a", **keys).run()
-    assert len(read_jsonl(tmp_path / "a/rounds.jsonl")) == 14 and not (tmp_path / "a/summary.json").exists()
+    assert len(read_jsonl(tmp_path / "a/rounds.jsonl")) == 15 and not (tmp_path / "a/summary.json").exists()
     found = prelude(world, tmp_path / "a", **keys).run()
     whole = prelude(world, tmp_path / "b", **{**keys, "answers": None}).run()
     assert found == whole

@@ -107,7 +107,7 @@ def ask_each(
     waiting = dict(enumerate(prompts))
     for number in range(1, tries + 1):
         odd = _round(generate_each, waiting, schema, keep, number, last=number == tries)
-        waiting = {item: with_complaint(prompts[item], problem, schema) for item, problem in odd.items()}
+        waiting = {item: with_complaint(prompts[item], problem, schema, number) for item, problem in odd.items()}
         if not waiting:
             return
 
@@ -134,12 +134,19 @@ def _round(
     return odd
 
 
-def with_complaint(prompt: str, problem: str, schema: ReplySchema) -> str:
-    """The prompt of another try: it says what was wrong with the reply to the last one."""
+def with_complaint(prompt: str, problem: str, schema: ReplySchema, tries: int = 1) -> str:
+    """The prompt of another try: it says what was wrong with the last reply, and differs from those before it."""
     return (
-        f"{prompt}\n\nA reply to this could not be used: {problem}. Reply with one JSON object of the form "
+        f"{prompt}\n\n{complaint(problem, tries)} Reply with one JSON object of the form "
         f"{schema.form()} and nothing else."
     )
+
+
+def complaint(problem: str, tries: int) -> str:
+    """What was wrong with the last of some replies, in a sentence."""
+    if tries == 1:
+        return f"A reply to this could not be used: {problem}."
+    return f"{tries} replies to this could not be used, the last one: {problem}."
 
 
 def _read(made: Generation | ReplyError, schema: ReplySchema, tries: int) -> Reply:

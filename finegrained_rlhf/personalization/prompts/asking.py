@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from finegrained_rlhf.core.generation.asking import TRIES, ask
+from finegrained_rlhf.core.generation.asking import TRIES, ask, complaint
 from finegrained_rlhf.core.generation.outcomes import UnreadableReplyError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
 from finegrained_rlhf.core.generation.schema import ReplySchema
@@ -65,7 +65,7 @@ def ask_for_text(
     prompt = filled(template, task, data)
     error = UnreadableReplyError("it was not asked for a text")
     for number in range(tries):
-        more = f"\n\nA reply to this could not be used: {error}. Reply with the text alone." if number else ""
+        more = f"\n\n{complaint(str(error), number)} Reply with the text alone." if number else ""
         try:
             return _text(llm.generate(prompt + more).text, longest)
         except UnreadableReplyError as unreadable:
