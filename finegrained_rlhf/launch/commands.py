@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "run_pahf": "run an agent that asks and is corrected through PAHF's four phases",
         "measure_regret": "measure the regret of PAHF's policies beside formulas and bounds",
         "show_user_memory": "show what is remembered of a user, from what, and when it was used",
+        "catch_up": "list what a user did or said that was not learnt from, and learn from it again",
         "run_coreset": "run agents that are told which of several entities is meant, and say how right they are",
         "measure_drift": "measure how far reward models agree with the oracle during a run",
         "attack_judge": "measure how often a judge changes its mind where an answer tells it to",

@@ -6,6 +6,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "BertScore": "prelude.similarity",
+        "CatchUp": "catch_up",
         "ChainOfThought": "learners.conversation",
         "Cipher": "learners.cipher",
         "Continual": "learners.without_context",

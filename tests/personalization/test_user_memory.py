@@ -49,6 +49,20 @@ def test_an_event_is_pending_until_its_notes_are_written(memory: MemoryStore) ->
     assert handle.note("n") == note and handle.note("other") is None
 
 
+def test_tries_in_vain_are_counted_until_an_event_is_applied(memory: MemoryStore) -> None:
+    handle = memory.user("ada")
+    first, second = handle.record("1", "edit", {}), handle.record("2", "edit", {})
+    for _ in range(2):
+        handle.count_try(first)
+    memory.user("eve").count_try(second)  # another user's: nothing
+    memory.reader("nobody").count_try(second)
+    assert [(event.key, event.tries, event.applied) for event in handle.pending()] == [("1", 2, False), ("2", 0, False)]
+    assert handle.record("1", "edit", {}).tries == 2
+    assert handle.apply(first, [NoteChange("n", {"v": 1})]) and not handle.apply(first)
+    handle.count_try(first)  # it is applied: nothing
+    assert [(event.key, event.tries, event.applied) for event in handle.events()] == [("1", 0, True), ("2", 0, False)]
+
+
 def test_a_key_is_for_one_event(memory: MemoryStore) -> None:
     handle = memory.user("ada")
     event = handle.record("k", "edit", {"a": 1, "b": 2})

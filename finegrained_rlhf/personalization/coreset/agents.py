@@ -29,7 +29,7 @@ from finegrained_rlhf.personalization.selection.conflicts import (
     ExactConflicts,
     ModelConflicts,
 )
-from finegrained_rlhf.personalization.store.memory import UserMemory
+from finegrained_rlhf.personalization.store.protocol import MemoryStore
 
 CONFLICT_CHECKS = ("model", "embedding", "exact")
 """Who looks for conflicts: the language model, vectors, the documents' facts."""
@@ -50,7 +50,8 @@ DEFAULT_AGENTS = (
     *("random_window", "holding_remarks"),
 )
 """The paper's agents; `no_feedback` and `random_window` are controls, `holding_remarks` is a ceiling of selection."""
-_NAMES = (*_PLAIN, *CORESETS, "random_window", "holding_remarks")
+CONVERSATION_AGENTS = (*_PLAIN, *CORESETS, "random_window", "holding_remarks")
+"""All names."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,13 @@ def check_conversation_agent(name: str) -> None:
     Raises:
         ConfigError: it is one.
     """
-    if name not in _NAMES:
-        raise ConfigError(f"agents: expected some of {', '.join(_NAMES)}, got {name!r}")
+    if name not in CONVERSATION_AGENTS:
+        raise ConfigError(f"agents: expected some of {', '.join(CONVERSATION_AGENTS)}, got {name!r}")
 
 
 def make_conversation_agent(
     name: str,
-    memory: UserMemory,
+    memory: MemoryStore,
     llm: TextGenerator,
     holding: Callable[[str], Sequence[str]],
     settings: ConversationSettings,

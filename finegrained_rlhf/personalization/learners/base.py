@@ -91,7 +91,7 @@ class MemoryAgent(ABC):
         if learn_tries < 1:
             raise ConfigError(f"learn_tries: expected at least 1, got {learn_tries}")
         self.memory, self.llm, self.task, self._longest_text = memory, llm, task, longest_text
-        self._index, self._learn_tries = index or ExactIndex(), learn_tries
+        self._index, self.learn_tries = index or ExactIndex(), learn_tries
 
     def catch_up(self, user: str, again: bool = False) -> int:
         """Learn from events that were only written down: the process died, or an error came in between.
@@ -111,13 +111,13 @@ class MemoryAgent(ABC):
         handle = self.memory.reader(user)
         learnt = 0
         for event in self._unlearnt(handle):
-            if again or event.tries < self._learn_tries:
+            if again or event.tries < self.learn_tries:
                 learnt += self._tried(handle, event)
         return learnt
 
     def set_aside(self, user: str) -> list[Event]:
         """Events that `catch_up` no longer learns from, since that failed too often, the oldest first."""
-        return [event for event in self._unlearnt(self.memory.reader(user)) if event.tries >= self._learn_tries]
+        return [event for event in self._unlearnt(self.memory.reader(user)) if event.tries >= self.learn_tries]
 
     def _unlearnt(self, handle: UserHandle) -> list[Event]:
         return [event for event in handle.pending() if event.kind in self.kinds]

@@ -156,7 +156,8 @@ def _event(event: Event, anchors: Mapping[str, str], derived: Sequence[str]) -> 
     else:
         rows.append(("notes used", _notes(_used(event), anchors) or "none"))
     learnt: Any = _notes(derived, anchors) or "nothing"
-    rows.append(("notes learnt", learnt if event.applied else "not yet"))
+    waits = f"not yet, tried in vain: {event.tries}" if event.tries else "not yet"
+    rows.append(("notes learnt", learnt if event.applied else waits))
     title = join(f"{event.id}. ", isolated(event.kind), el("span", _time(event.at), class_="unit"))
     return el("article", el("h3", title), _list(rows), id=f"event-{event.id}")
 

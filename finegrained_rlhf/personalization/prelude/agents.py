@@ -60,14 +60,19 @@ class AgentSettings:
     tokenise: Tokenise = words_and_marks
 
 
-def check_agent(name: str) -> None:
+def check_agent(name: str, *others: str, key: str = "agents") -> None:
     """Refuse a name that no agent has.
+
+    Args:
+        name: that was given.
+        others: that may be given, too.
+        key: that it was given by.
 
     Raises:
         ConfigError: it is one.
     """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise ConfigError(f"agents: expected names like {', '.join(AGENTS)}, got {name!r}")
+    if not isinstance(name, str) or (_NAME.fullmatch(name) is None and name not in others):
+        raise ConfigError(f"{key}: expected names like {', '.join((*AGENTS, *others))}, got {name!r}")
 
 
 def make_agent(
