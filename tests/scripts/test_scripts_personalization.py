@@ -77,6 +77,21 @@ def test_a_page_of_a_user(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
 
 
+def test_events_that_were_not_learnt_from(tmp_path: Path) -> None:
+    memory = UserMemory(tmp_path / "users.db", durable=False)
+    memory.user("7").record(
+        "k", "edit", {"context": "Dogs", "draft": "It is red.", "edited": "It is.", "preference": ""}
+    )
+    memory.close()
+    keys = [f"memory={tmp_path}/users.db", "user='7'"]
+    listed = run_script("catch_up", *keys)
+    assert listed.returncode == 0 and "1 wait, 0 are set aside" in listed.stdout and "| edit" in listed.stdout
+    learnt = run_script("catch_up", *keys, "agent=icl_edit_5", "text_generator@llm=style_writer")
+    assert learnt.returncode == 0 and "learnt from 1 events; 0 wait" in learnt.stdout, learnt.stderr
+    wrong = run_script("catch_up", *keys, "text_generator@llm=style_writer")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: agent: ") and wrong.stderr.count("\n") == 1
+
+
 def test_conversations(tmp_path: Path) -> None:
     keys = ["conversations=1", "documents=[3]", "scenarios=[mixed]", "turns=8"]
     made = run_script("make_bios_world", f"output_dir={tmp_path}/world", *keys)
