@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.core.generation.schema import Choice, ReplySchema, Text
+from finegrained_rlhf.core.generation.schema import Choice, Field, ReplySchema, Text
 from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, UNLEARNT, MemoryAgent
 from finegrained_rlhf.personalization.prompts.asking import LONGEST_TEXT
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder, HashedWords
@@ -213,7 +213,10 @@ class Pahf(MemoryAgent):
 
     def _question(self, seen: dict[str, Any], cues: str) -> str:
         """q_t; empty where what is known is enough, or where no decision can be read."""
-        fields = {"decision": Choice(("act", "ask")), "question": Text(self._longest_note, optional=True)}
+        fields: dict[str, Field] = {
+            "decision": Choice(("act", "ask")),
+            "question": Text(self._longest_note, optional=True),
+        }
         try:
             reply = self._ask_for("decide", {**seen, "cues": cues}, ReplySchema(fields, _asks_something))
         except ReplyError:
@@ -251,7 +254,7 @@ class Pahf(MemoryAgent):
             return self._note(event.key, said)
         existing = [f"{number}. {note.body['text']}" for number, note in enumerate(near, start=1)]
         text = Text(self._longest_note, optional=True)
-        fields = {"operation": Choice(("add", "merge", "replace")), "number": text, "note": text}
+        fields: dict[str, Field] = {"operation": Choice(("add", "merge", "replace")), "number": text, "note": text}
 
         def problem(reply: Mapping[str, Any]) -> str | None:
             if reply["operation"] != "add" and _number(reply["number"], len(near)) is None:
