@@ -126,6 +126,19 @@ def test_lists_and_records() -> None:
         assert ERRORS.read(f'{{"errors": {written}}}') == one
 
 
+def test_what_may_be_missing_and_what_is_no_character() -> None:
+    schema = ReplySchema({"decision": Choice(("act", "ask")), "question": Text(20, optional=True)})
+    for reply in (
+        '{"decision": "act"}',
+        '{"decision": "act", "question": null}',
+        '{"decision": "act", "question": ""}',
+    ):
+        assert schema.read(reply) == {"decision": "act", "question": ""}
+    assert not schema.reads('{"question": "Which?"}')
+    assert not schema.reads('{"decision": "ask", "question": "\\ud83d"}')
+    assert schema.read('{"decision": "ask", "question": "\\ud83d\\ude00?"}')["question"] == "\U0001f600?"
+
+
 def test_hostile_replies_take_no_time() -> None:
     began = time.process_time()
     for reply in (

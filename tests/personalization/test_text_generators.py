@@ -70,6 +70,25 @@ def test_a_call_that_fails_is_neither_counted_nor_kept() -> None:
     assert meter.expense == Expense()
 
 
+def test_odd_replies_are_counted_and_empty_ones_are_not_kept() -> None:
+    replies = iter(['{"choice": "2"}', "Sorry.", "", " ", "a text", '{"choice": 1}'])
+    meter = MeteredGenerator(ScriptedGenerator(lambda prompt: next(replies)))
+    llm, schema = CachedGenerator(meter), ReplySchema({"choice": Choice(("1", "2"))})
+    odd = []
+    for asked in (schema, schema, None, None, None, None, schema):
+        llm.generate("free" if asked is None else f"choose {len(odd) % 6}", asked)
+        odd.append(meter.expense.odd)
+    assert odd == [0, 1, 2, 3, 3, 3, 3] and meter.expense.calls == 5  # a text is kept, and so is what was read
+    refused = MeteredGenerator(ScriptedGenerator(refuse))
+    with pytest.raises(RefusedReplyError):
+        refused.generate("a")
+    assert refused.expense == Expense(odd=1)
+
+
+def refuse(prompt: str) -> str:
+    raise RefusedReplyError("the service will not answer")
+
+
 def test_answers_in_memory_have_a_limit() -> None:
     kept = MemoryAnswers(2)
     for name in "abc":

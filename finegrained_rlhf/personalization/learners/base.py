@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.checks import require_text
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import AnswerOwner, asked_for
 from finegrained_rlhf.core.generation.protocol import TextGenerator, words_and_marks
@@ -32,7 +32,7 @@ from finegrained_rlhf.personalization.store.records import (
 TASK = 'Write a short text for a reader from what the field "context" says.'
 LEARN_TRIES = 3
 """How often an event is learnt from before it is set aside, unless an agent is told otherwise."""
-UNLEARNT = (ReplyError, MemoryLimitError, DataError)
+UNLEARNT = (ReplyError, MemoryLimitError)
 """What says that one event cannot be learnt from now, and nothing of others."""
 _TRIES = 20  # to write notes that other processes keep changing
 
