@@ -160,7 +160,7 @@ def test_every_script_explains_itself_in_at_most_40_lines(script: str, real: boo
     assert len(path.read_text().splitlines()) <= 40
     done = run_process(str(path), "--help", cwd=tmp_path) if real else run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    keys = "seed data input run runs corpus directory models model tasks output pages".split()
+    keys = "seed data input memory run runs corpus directory models model tasks output pages".split()
     assert any(f"{key}:" in done.stdout for key in keys)
     assert "powered by Hydra" not in done.stdout
     assert not list(tmp_path.iterdir())

@@ -151,7 +151,7 @@ def test_what_is_kept_of_a_step_says_so_and_is_weighed_as_it_was_trained(tmp_pat
     rows = read_samples(tmp_path / "samples" / "step_1.jsonl")
     odd = [row for row in rows if row.unscored]
     assert len(odd) == metrics["outcome/words/unscored"] > 0
-    assert all(len(row.text) % 3 == 0 and row.unscored == ["words"] and not row.of("words") for row in odd)
+    assert all(len(row.text) % 3 == 0 and row.unscored == ("words",) and not row.of("words") for row in odd)
     known = [row for row in rows if not row.unscored]
     assert metrics["reward/total"] == pytest.approx(sum(row.total for row in known) / len(known), abs=1e-4)
     of_words = sum(row.totals("words")[0] for row in known) / len(known)
