@@ -12,7 +12,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import REPLY_ERRORS, Outcome, ReplyError, UnreadableReplyError
-from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator
+from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 TRIES = 3
@@ -72,7 +72,7 @@ def ask(generator: TextGenerator, prompt: str, schema: ReplySchema, tries: int =
     def each(prompts: Sequence[str], schema: ReplySchema, take: Callable[[int, Generation | ReplyError], None]) -> None:
         for number, text in enumerate(prompts):
             try:
-                made: Generation | ReplyError = generator.generate(text, schema)
+                made: Generation | ReplyError = generated(generator, text, schema)
             except ReplyError as error:
                 made = error
             take(number, made)

@@ -5,9 +5,11 @@ Knows texts and token counts. Does not know models, endpoints, prompts or what t
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
@@ -45,6 +47,26 @@ class TextGenerator(Protocol):
             FineGrainedError: there is no model or service; one error after a bounded number of tries.
         """
         ...
+
+
+def generated(generator: TextGenerator, prompt: str, schema: ReplySchema | None = None) -> Generation:
+    """The text of a generator, which is given the schema where it takes one: one of somebody's own may know prompts alone.
+
+    Args:
+        generator: with a `generate(prompt)`, or one that takes the schema too.
+        prompt: as for `TextGenerator.generate`.
+        schema: as for `TextGenerator.generate`.
+    """
+    if schema is None or not _takes_schema(type(generator)):
+        return generator.generate(prompt)
+    return generator.generate(prompt, schema)
+
+
+@cache
+def _takes_schema(kind: Any) -> bool:
+    parameters = list(inspect.signature(kind.generate).parameters.values())[2:]  # after self and the prompt
+    named = (parameter.name == "schema" for parameter in parameters)
+    return any(named) or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
 
 
 def words_and_marks(text: str) -> list[str]:

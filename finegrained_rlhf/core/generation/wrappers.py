@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.outcomes import ReplyError
 from finegrained_rlhf.core.generation.owners import AnswerOwner, answer_owner
-from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, words_and_marks
+from finegrained_rlhf.core.generation.protocol import Generation, TextGenerator, generated, words_and_marks
 from finegrained_rlhf.core.generation.schema import ReplySchema
 
 
@@ -82,7 +82,7 @@ class MeteredGenerator:
         """The other generator's text."""
         so_far = self.expense
         try:
-            made = self._generator.generate(prompt, schema)
+            made = generated(self._generator, prompt, schema)
         except ReplyError:
             self.expense = replace(so_far, odd=so_far.odd + 1)
             raise
@@ -192,7 +192,7 @@ class CachedGenerator:
             if _usable(made.text, schema):
                 return made
             self._answers.drop(prompt)
-        made = self._generator.generate(prompt, schema)
+        made = generated(self._generator, prompt, schema)
         if _usable(made.text, schema):
             answer = {"text": made.text, "tokens_in": made.tokens_in, "tokens_out": made.tokens_out}
             self._answers.put(prompt, answer, answer_owner())
