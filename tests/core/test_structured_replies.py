@@ -273,7 +273,7 @@ def test_the_fence_holds() -> None:
 
 
 def test_a_generator_that_knows_prompts_alone_is_asked_by_prompt() -> None:
-    """What somebody wrote for `generate(prompt)` serves, below the wrappers too; one that takes the schema is given it."""
+    """What somebody wrote for `generate(prompt)` serves, below the wrappers too; who takes the schema is given it."""
 
     class Plain:
         def generate(self, prompt: str) -> Generation:

@@ -50,7 +50,9 @@ class TextGenerator(Protocol):
 
 
 def generated(generator: TextGenerator, prompt: str, schema: ReplySchema | None = None) -> Generation:
-    """The text of a generator, which is given the schema where it takes one: one of somebody's own may know prompts alone.
+    """The text of a generator, which is given the schema where it takes one.
+
+    A generator of somebody's own may know prompts alone.
 
     Args:
         generator: with a `generate(prompt)`, or one that takes the schema too.
