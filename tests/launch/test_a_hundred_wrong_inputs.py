@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 from hydra_once import composed_once
+from safetensors.numpy import save_file
 
 from finegrained_rlhf.launch.app import run_command
 
@@ -57,7 +59,7 @@ FILES = {
 FEEDBACK = ("data=whole.json",)
 OWN = ("--config-dir", "my_conf", *FEEDBACK)
 SMOKE = ("experiment=smoke", "output_dir=run")
-CLASSIFIER = ("model=folder", "output_dir=run")
+CLASSIFIER = ("model=whole", "output_dir=run")
 GEDI = ("policy.path=folder", "output_dir=run")
 PAHF = ("output_dir=run",)
 
@@ -153,28 +155,28 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("train_sft", ("learning_rate=1",), "did you mean optimizer.lr?"),
     ("train_sft", ("num_train_epochs=1",), "did you mean epochs?"),
     ("train_classifier", (*CLASSIFIER, "data=empty.jsonl"), "empty.jsonl"),
-    ("train_classifier", (*CLASSIFIER, "data=list.jsonl"), "list.jsonl, record 0: expected a JSON object, got list"),
+    ("train_classifier", (*CLASSIFIER, "data=list.jsonl"), "list.jsonl, record 0: expected a JSON object a line"),
     ("train_classifier", (*CLASSIFIER, "data=whole.json"), "one JSON document; expected JSON lines"),
     ("train_classifier", (*CLASSIFIER, "data=cut.jsonl"), "cut.jsonl, record 1: not valid JSON"),
     ("train_classifier", (*CLASSIFIER, "data=nan.jsonl"), "nan.jsonl, record 0"),
     ("train_classifier", (*CLASSIFIER, "data=alike.jsonl"), "classes: expected two different ones or more, got a"),
-    ("train_classifier", (*CLASSIFIER, "data=texts.jsonl"), "folder"),
+    ("train_classifier", (*CLASSIFIER, "data=texts.jsonl"), "whole"),
     ("train_gedi", (*GEDI, "data=alike.jsonl"), "folder: no model here"),
     ("train_gedi", (*GEDI, "data=texts.jsonl", "generative=2"), "generative"),
     (
         "train_dpr",
-        ("query_model=folder", "passage_model=folder", "output_dir=run", "data=prompts.jsonl"),
+        ("query_model=whole", "passage_model=whole", "output_dir=run", "data=prompts.jsonl"),
         "prompts.jsonl",
     ),
-    ("train_reward_model", ("reward_model=relevance", "model=folder", "data=null.json", "output_dir=run"), "null.json"),
+    ("train_reward_model", ("reward_model=relevance", "model=whole", "data=null.json", "output_dir=run"), "null.json"),
     (
         "train_reward_model",
-        ("reward_model=relevance", "model=folder", "data=number.json", "output_dir=run"),
+        ("reward_model=relevance", "model=whole", "data=number.json", "output_dir=run"),
         "number.json",
     ),
     ("train_reward_model", ("reward_model=relevance", "optimizer.lr=1"), "did you mean reward_model.optimizer.lr?"),
-    ("evaluate_dialki", ("checkpoint=folder", "data=dialogue.jsonl", "output_dir=run"), "unknown role 'system'"),
-    ("identify_knowledge", ("checkpoint=folder", "turns=[Who?]"), "document"),
+    ("evaluate_dialki", ("checkpoint=whole", "data=dialogue.jsonl", "output_dir=run"), "unknown role 'system'"),
+    ("identify_knowledge", ("checkpoint=whole", "turns=[Who?]"), "document"),
     ("identify_knowledge", ("checkpoint=folder", "turns=[Who?]", "document=gone.txt"), "document: gone.txt: no such"),
     ("make_response_data", ("data=dialogue.jsonl", "output_dir=run"), "unknown role 'system'"),
     ("make_tiny_models", ("data=notes.txt", "output_dir=m", "t5.layers=0"), "layers"),
@@ -183,7 +185,7 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("build_index", ("corpus=passages.jsonl", "output_dir=i", "retriever=bm25"), "passages.jsonl"),
     ("build_index", ("corpus=empty.jsonl", "output_dir=i", "retriever=bm25"), "empty.jsonl"),
     ("search", ("index=folder", "queries=[ä]"), "folder"),
-    ("search", ("index=folder",), "give input=FILE, or queries"),
+    ("search", ("index=folder",), "no index here"),
     ("search", ("index=folder", "queries=[a]", "k=0"), "k: expected at least 1, got 0"),
     ("fuse_runs", ("inputs=[run.trec,gone]", "output=o"), "gone"),
     ("fuse_runs", ("inputs=run.trec", "output=o"), "inputs: expected a list of"),
@@ -192,8 +194,8 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("evaluate_scai", ("data=null.json", "predictions=null.json"), "null.json"),
     ("evaluate_inscit", ("data=number.json", "predictions=null.json"), "number.json"),
     ("evaluate_inscit", ("data=null.json",), ""),
-    ("rewrite", ("checkpoint=folder", "turns=[a,b]"), "turns: expected question, answer"),
-    ("rewrite", ("checkpoint=folder", "turns=[' ']"), "turns"),
+    ("rewrite", ("checkpoint=whole", "turns=[a,b]"), "turns: expected question, answer"),
+    ("rewrite", ("checkpoint=whole", "turns=[' ']"), "turns"),
     ("rewrite", ("checkpoint=folder", "turns=[Who?]"), "folder"),
     ("generate", ("checkpoint=folder", "input=blank.jsonl", "output=o.jsonl"), ""),
     ("sample_outputs", ("checkpoint=folder", "data=prompts.jsonl", "output=o", "samples=0"), "decoding: need n >= 1"),
@@ -257,6 +259,10 @@ def refused(
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
     (place / "my_conf/taxonomy/latin.yaml").write_bytes(b"name: \xe9\n")
+    (place / "whole").mkdir()  # a model, as far as its files tell
+    (place / "whole/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
+    (place / "whole/vocab.txt").write_text("[PAD]\n[UNK]\n")
+    save_file({"one": numpy.zeros(1, numpy.float32)}, place / "whole/model.safetensors")
     (place / "folder").mkdir()
     (place / "folder/inside").write_text("nothing of ours")
     monkeypatch.chdir(place)
