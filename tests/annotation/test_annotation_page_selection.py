@@ -62,7 +62,11 @@ HANDLES = """([from, to, beyond]) => {
   const nodes = [], walker = document.createTreeWalker(document.getElementById("answer"), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) nodes.push(walker.currentNode);
   const point = (offset) => {
-    for (const node of nodes) { if (offset <= node.length) return [node, offset]; offset -= node.length; }
+    for (const node of nodes) {
+      const half = /^[\\uDC00-\\uDFFF]/.test(node.data.slice(offset));  // a handle never stands inside a letter
+      if (offset <= node.length) return [node, offset + half];
+      offset -= node.length;
+    }
   };
   const outside = { above: document.querySelector("h1"), below: document.querySelector("#done") }[beyond];
   window.getSelection().setBaseAndExtent(...point(from), ...(outside ? [outside.firstChild, 1] : point(to)));
