@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 import pytest
-from hydra_once import composed_once
+from refusals import quick_hydra, tree  # noqa: F401
 from safetensors.numpy import save_file
 
 from finegrained_rlhf.launch.app import run_command
@@ -235,17 +234,6 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
     ("run_experiment", ("pipeline=factworld/demo", "seeds=[]"), "seeds"),
     ("doctor", (*SMOKE, "doctor.timeout=0"), "timeout"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quick_hydra() -> Iterator[None]:
-    with composed_once():
-        yield
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    found = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
 
 
 def refused(

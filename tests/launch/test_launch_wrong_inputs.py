@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra_once import composed_once
+from refusals import quick_hydra, tree  # noqa: F401
 
 from finegrained_rlhf.launch.app import run_command
 
@@ -75,19 +75,6 @@ def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return lines[0].removeprefix("error: ")
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def quick_hydra() -> Iterator[None]:
-    """Most of a refusal's time is Hydra's."""
-    with composed_once():
-        yield
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    """Every file with its content, but for what Python keeps of the modules that it imports."""
-    found = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
 
 
 TYPES = [

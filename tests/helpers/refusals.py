@@ -1,0 +1,22 @@
+"""What tests of refusals share: a folder as it was, and Hydra that reads its files once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra_once import composed_once
+
+
+@pytest.fixture(autouse=True)
+def quick_hydra() -> Iterator[None]:
+    """Most of a refusal's time is Hydra's."""
+    with composed_once():
+        yield
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its content, but for what Python keeps of the modules that it imports."""
+    files = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in files}
