@@ -1,0 +1,283 @@
+"""How two trees of results differ: tensors by name, JSON and YAML by key, tables and texts by cell, the rest by bytes.
+
+Knows files. Does not know what wrote them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from finegrained_rlhf.core.errors import ConfigError
+
+EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that is not the same.
+
+    Attributes:
+        name: `FILE: NAME` of a value, or `FILE`.
+        what: both sides in words.
+        size: the largest absolute difference of numbers; None where they are no numbers, or one is absent.
+    """
+
+    name: str
+    what: str
+    size: float | None = None
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """What is not compared.
+
+    Attributes:
+        patterns: each must match a whole name to leave it out.
+    """
+
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    @staticmethod
+    def read(path: Path = EXCLUSIONS) -> Exclusions:
+        """The committed ones; each says why.
+
+        Raises:
+            ConfigError: one has no pattern that can be read, or no reason.
+        """
+        patterns = []
+        for row in tomllib.loads(path.read_text(encoding="utf-8"))["excluded"]:
+            if set(row) != {"pattern", "why"}:
+                raise ConfigError(f"{path.name}: {row}: expected pattern and why")
+            try:
+                patterns.append(re.compile(row["pattern"], re.DOTALL))
+            except re.error as error:
+                raise ConfigError(f"{path.name}: {row['pattern']!r}: {error}") from None
+        return Exclusions(tuple(patterns))
+
+    def __contains__(self, name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in self.patterns)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The results of one side.
+
+    Attributes:
+        root: directory.
+        words: what stands in texts for places of this side alone: path → word.
+    """
+
+    root: Path
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def files(self) -> dict[str, Path]:
+        """Its files by path below the root."""
+        return {path.relative_to(self.root).as_posix(): path for path in sorted(self.root.rglob("*")) if path.is_file()}
+
+    def text(self, path: Path) -> str:
+        """The text of a file, with words in place of this side's paths, the longest first."""
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        for place in sorted(self.words, key=len, reverse=True):
+            text = text.replace(place, self.words[place])
+        return text
+
+
+def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), prefix: str = "") -> list[Difference]:
+    """All differences of two trees, in the order of their files.
+
+    Args:
+        base: one side.
+        new: the other.
+        exclusions: names that are left out.
+        prefix: put before every name, for the exclusions too.
+    """
+    left, right = base.files(), new.files()
+    differences = []
+    for file in sorted({*left, *right}):
+        name = prefix + file
+        if name in exclusions:
+            continue
+        if file not in left or file not in right:
+            differences.append(Difference(name, f"only in {'new' if file in right else 'base'}"))
+            continue
+        old, now = read_values(base, left[file]), read_values(new, right[file])
+        for key in [*old, *(key for key in now if key not in old)]:
+            full = f"{name}: {key}" if key else name
+            if full not in exclusions and (found := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT))):
+                differences.append(found)
+    return differences
+
+
+def difference(name: str, base: Any, new: Any) -> Difference | None:
+    """How two values differ; None where they are equal, bit by bit where they are tensors."""
+    if base is _ABSENT or new is _ABSENT:
+        return Difference(
+            name, f"only in {'new' if base is _ABSENT else 'base'}: {_shown(new if base is _ABSENT else base)}"
+        )
+    if isinstance(base, Tensor) and isinstance(new, Tensor):
+        return _tensor_difference(name, base, new)
+    numbers = _number(base), _number(new)
+    if type(base) is type(new) and (base == new or (base != base and new != new)):
+        return None
+    if numbers[0] is None or numbers[1] is None:
+        return Difference(name, f"{_shown(base)} → {_shown(new)}")
+    return Difference(name, f"{_shown(base)} → {_shown(new)}", abs(numbers[0] - numbers[1]))
+
+
+def _tensor_difference(name: str, base: Tensor, new: Tensor) -> Difference | None:
+    if base.shape != new.shape or base.dtype != new.dtype:
+        return Difference(name, f"{base.dtype} {list(base.shape)} → {new.dtype} {list(new.shape)}")
+    if torch.equal(base, new) or base.contiguous().numpy(force=True).tobytes() == new.numpy(force=True).tobytes():
+        return None
+    apart = (base.double() - new.double()).abs()
+    count = int((base != new).sum())
+    return Difference(name, f"{count} of {base.numel()} numbers differ", float(apart.max()))
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text that is one, perhaps with a percent sign or separators."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return float(value.strip().replace(",", "").removesuffix("%")) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    text = f"tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def read_values(tree: Tree, path: Path) -> dict[str, Any]:
+    """The values of a file by name; of one that is none of the known kinds its hash, without a name."""
+    reader = _READERS.get(path.suffix)
+    try:
+        return dict(reader(tree, path)) if reader else {"": hashlib.sha256(path.read_bytes()).hexdigest()}
+    except (ValueError, yaml.YAMLError):  # no such text after all
+        return {"": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _tensors(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    yield from load_file(path).items()
+
+
+def _arrays(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        yield "array", _as_tensor(loaded)
+    else:
+        for name in loaded.files:
+            yield name, _as_tensor(loaded[name])
+
+
+def _as_tensor(array: np.ndarray) -> Any:
+    return torch.from_numpy(array) if array.dtype.kind in "biuf" and array.dtype != np.uint16 else array.tolist()
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value:
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{key}.{number}" if key else str(number))
+    else:
+        yield key, value if isinstance(value, str | int | float | bool) or value is None else repr(value)
+
+
+def _json(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    yield from _flat(json.loads(tree.text(path)))
+
+
+def _json_lines(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    yield from _flat([json.loads(line) for line in tree.text(path).splitlines() if line.strip()])
+
+
+def _yaml(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    yield from _flat(yaml.safe_load(tree.text(path)))
+
+
+def _cells(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Any]]:
+    for number, row in enumerate(rows, start=1):
+        for place, cell in enumerate(row, start=1):
+            yield f"line {number} cell {place}", cell.strip()
+
+
+def _text(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    """A text whose lines may be rows of a Markdown table; a line that is JSON is read as such."""
+    lines = tree.text(path).splitlines()
+    try:
+        yield from _flat(json.loads("\n".join(lines)))
+    except ValueError:
+        yield from _cells([line.strip().strip("|").split("|") for line in lines])
+
+
+def _separated(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    rows = csv.reader(tree.text(path).splitlines(), delimiter="\t" if path.suffix == ".tsv" else ",")
+    yield from _cells(list(rows))
+
+
+class _Page(HTMLParser):
+    """The texts of a page, without scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._silent = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._silent += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._silent -= tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+
+def _html(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
+    page = _Page()
+    page.feed(tree.text(path))
+    yield from ((f"text {number}", text) for number, text in enumerate(page.texts, start=1))
+
+
+_READERS: Mapping[str, Callable[[Tree, Path], Iterator[tuple[str, Any]]]] = {
+    ".safetensors": _tensors,
+    ".npy": _arrays,
+    ".npz": _arrays,
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".yaml": _yaml,
+    ".md": _text,
+    ".txt": _text,
+    ".csv": _separated,
+    ".tsv": _separated,
+    ".html": _html,
+}
+
+
+def largest(differences: Sequence[Difference]) -> float | None:
+    """The largest difference in numbers; NaN where one side is NaN; None where none is a number."""
+    sizes = [one.size for one in differences if one.size is not None]
+    return math.nan if any(map(math.isnan, sizes)) else max(sizes, default=None)
