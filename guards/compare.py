@@ -1,4 +1,4 @@
-"""`python -m guards.compare BASE NEW out=DIR [only=CASE,…]`: do two checkouts compute the same?
+"""`python -m guards.compare BASE NEW out=DIR [only=CASE,…] [cases=FILE]`: do two checkouts compute the same?
 
 BASE and NEW are directories with a checkout, or git revisions of this repository, which are cloned below `out`. Each
 case of `cases.yaml` is run in both, by one thread, and its results are compared: tensors by name, JSON by key, tables
@@ -277,8 +277,8 @@ def main(arguments: Sequence[str]) -> Mapping[str, Any]:
     """Run and compare."""
     if len(arguments) < 2 or "=" in arguments[0] or "=" in arguments[1]:
         raise ConfigError("expected BASE NEW out=DIR [only=CASE,…]: two checkouts or revisions, and where results go")
-    given = read_arguments(arguments[2:], ("out", "only"), ("out",))
-    cases, out = read_cases(), Path(given["out"]).resolve()
+    given = read_arguments(arguments[2:], ("out", "only", "cases"), ("out",))
+    cases, out = read_cases(Path(given.get("cases", CASES))), Path(given["out"]).resolve()
     names = chosen(list(cases), given.get("only"))
     names = [name for name in names if "only" in given or not cases[name].long]
     exclusions = Exclusions.read()

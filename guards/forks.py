@@ -1,7 +1,7 @@
 """Python processes that need not import libraries: forked from this one, which has imported them.
 
 A forked process imports the project of the directories it is given, never the one that this process knows. It ends
-without taking the interpreter apart, but runs its exit handlers, those of this process included.
+without taking the interpreter apart, but runs its own exit handlers; those of this process are not its.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def wait(pid: int, seconds: float) -> int:
 
 def _become(directory: Path, paths: Sequence[Path], variables: Mapping[str, str]) -> None:
     os.setsid()
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     libraries = [entry for entry in sys.path if not (Path(entry) / "finegrained_rlhf").is_dir()]
     sys.path[:] = [*map(str, paths), *libraries]
     os.chdir(directory)
