@@ -1,10 +1,10 @@
-"""When a reward model's judgements carry nothing: counted by hand."""
+"""The four counts of claims and their rates, and when a reward model's judgements carry nothing: counted by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from finegrained_rlhf.metrics.detection import uninformative
+from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean, uninformative
 
 
 def confusion(found: int, missed: int, false_alarms: int, clean: int) -> dict[str, object]:
@@ -32,3 +32,21 @@ def confusion(found: int, missed: int, false_alarms: int, clean: int) -> dict[st
 )
 def test_uninformative_judgements(trust: dict[str, object], problem: str | None) -> None:
     assert uninformative(trust) == problem
+
+
+def test_counts_and_rates_by_hand() -> None:
+    truth = [True, True, True, False, False, False, False, False]
+    claims = [True, True, False, True, False, False, False, False]
+    counts = Confusion.of(truth, claims)
+    assert counts == Confusion(found=2, missed=1, false_alarms=1, clean=4)
+    assert (counts.items, counts.errors, counts.claims) == (8, 3, 3)
+    assert (counts.accuracy, counts.precision, counts.recall, counts.f1) == (6 / 8, 2 / 3, 2 / 3, 2 / 3)
+    assert counts.false_alarm_rate == 1 / 5
+    one_sided = Confusion.of([False, False, True], [True, True, False])
+    assert one_sided == Confusion(found=0, missed=1, false_alarms=2, clean=0)
+    assert (one_sided.recall, one_sided.false_alarm_rate, one_sided.f1) == (0.0, 1.0, 0.0)
+    nothing = Confusion.of([], [])
+    assert (nothing.accuracy, nothing.precision, nothing.recall, nothing.f1, nothing.false_alarm_rate) == (None,) * 5
+    with pytest.raises(ValueError):
+        Confusion.of([True], [])
+    assert harmonic_mean(0.5, 1.0) == pytest.approx(2 / 3) and harmonic_mean(0.0, 0.0) == 0.0

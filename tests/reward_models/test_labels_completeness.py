@@ -103,6 +103,9 @@ def test_scores_by_hand() -> None:
     pairs = COMPLETENESS.pairs([row], SEGMENTER)
     assert [(pair.better, pair.worse) for pair in pairs.pairs] == [(0, 1), (0, 2), (0, 3), (2, 1), (2, 3)]
     assert (pairs.examples, pairs.first, pairs.second, pairs.ties) == (1, 4, 1, 1)
+    longer = record(WIDE, others=(f"{WIDE} {COLD} {SWIM}", SWIM, "No."), correction=f"{WIDE} {COLD}")
+    result = completeness(longer, SEGMENTER)
+    assert result is not None and result.scores == (0.5, 1.0, 0.0, 0.0), "what is said beyond S costs nothing"
     assert pairs.pairs[3].better_text.startswith(WIDE) and pairs.pairs[3].worse_text == SWIM
 
 

@@ -27,7 +27,7 @@ from reward_models.kinds.parts import answer_parts, factuality_parts, relevance_
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import TrainRewardModel, set_counts
-from reward_models.training.logistic import CountedItems, counted_items, fit_counts, newton
+from reward_models.training.logistic import CountedItems, balanced_weights, counted_items, fit_counts, newton
 from reward_models.training.trainer import RewardBatchConfig
 
 QUESTION = "What is the lake like?"
@@ -160,6 +160,17 @@ def test_sentences_are_chosen_by_shared_words_and_kept_in_order() -> None:
     assert choose(sentences, [6, 4, 7], content_words("is the lake cold?"), 11) == [1, 2]
     assert choose(sentences, [6, 4, 7], content_words("the mill"), 10) == [0, 1]
     assert choose(sentences, [6, 4, 7], content_words("is the lake cold?"), 3) == []
+    common = ["lake red stone", "lake red wood", "lake red boat", "salmon"]
+    # 2 log(1 + 4/3) / √3 = 0.98 of each of the first three against log(1 + 4) = 1.61
+    assert choose(common, [1] * 4, {"lake", "red", "salmon"}, 1) == [3], "a word that few sentences have weighs more"
+    assert choose(common, [1] * 4, {"lake", "red", "salmon"}, 2) == [0, 3], "equal ones from the front"
+
+
+def test_balanced_weights_by_hand() -> None:
+    no_error, has_error = balanced_weights(errors=1, of=4)
+    assert (no_error, has_error) == (pytest.approx(2 / 3), 2.0)
+    assert 3 * no_error == pytest.approx(1 * has_error) and 3 * no_error + 1 * has_error == pytest.approx(4)
+    assert balanced_weights(0, 4) == balanced_weights(4, 4) == balanced_weights(0, 0) == (1.0, 1.0)
 
 
 def test_an_encoder_reads_the_sentences_that_were_chosen(tmp_path: Path) -> None:
