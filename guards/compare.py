@@ -14,7 +14,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -184,7 +183,7 @@ class Side:
 
     def __init__(self, checkout: Checkout, cases: Mapping[str, Case]) -> None:
         self.checkout, self._cases = checkout, cases
-        self._running: dict[str, tuple[int, float]] = {}
+        self._running: dict[str, int] = {}
 
     def declared(self, case: Case) -> str:
         """A hash of the declaration of a case and of those that it needs, and of the committed inputs."""
@@ -217,20 +216,18 @@ class Side:
             shutil.copytree(_filled(source, places), home / "out" / target)
         arguments = [_filled(word, places) for word in case.arguments]
         command = [*self.checkout.command(case.command), *arguments]
-        pid = start(command, home, self.checkout.paths, _VARIABLES)
-        self._running[case.name] = pid, time.monotonic()
+        self._running[case.name] = start(command, home, self.checkout.paths, _VARIABLES)
 
     def end(self, case: Case) -> None:
         """Wait for a case that was started."""
         if case.name not in self._running:
             return
-        pid, began = self._running.pop(case.name)
-        status = wait(pid, _LONG_SECONDS if case.long else _SECONDS)
+        status, seconds = wait(self._running.pop(case.name), _LONG_SECONDS if case.long else _SECONDS)
         home = self.checkout.home / case.name
         if case.printed:
             shutil.copyfile(home / "stdout.txt", home / "out" / "printed.txt")
-        seconds = round(time.monotonic() - began, 1)
-        write_json(home / "done.json", {"declared": self.declared(case), "status": status, "seconds": seconds})
+        done = {"declared": self.declared(case), "status": status, "processor_seconds": round(seconds, 1)}
+        write_json(home / "done.json", done)
 
     def complaint(self, case: Case) -> str | None:
         """Why there are no results; None where there are."""

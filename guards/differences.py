@@ -217,24 +217,33 @@ def _yaml(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
     yield from _flat(yaml.safe_load(tree.text(path)))
 
 
-def _cells(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Any]]:
-    for number, row in enumerate(rows, start=1):
-        for place, cell in enumerate(row, start=1):
-            yield f"line {number} cell {place}", cell.strip()
+def _cells(rows: Sequence[Sequence[str]], heads: Sequence[Sequence[str]]) -> Iterator[tuple[str, Any]]:
+    """Cells by line and column; a column has the name that stands at its head, where there is one."""
+    for number, (row, head) in enumerate(zip(rows, heads, strict=True), start=1):
+        for place, cell in enumerate(row):
+            yield f"line {number}.{head[place].strip() if place < len(head) else place + 1}", cell.strip()
 
 
 def _text(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
-    """A text whose lines may be rows of a Markdown table; a line that is JSON is read as such."""
-    lines = tree.text(path).splitlines()
+    """A text whose lines may be rows of Markdown tables; a text that is JSON is read as such."""
+    text = tree.text(path)
     try:
-        yield from _flat(json.loads("\n".join(lines)))
+        yield from _flat(json.loads(text))
+        return
     except ValueError:
-        yield from _cells([line.strip().strip("|").split("|") for line in lines])
+        rows = [line.strip().strip("|").split("|") for line in text.splitlines()]
+    heads: list[list[str]] = []
+    for number, row in enumerate(rows):
+        if number and len(row) > 1 and re.fullmatch(r"[-:\s]*-[-:\s]*", "".join(row)):
+            heads.append(rows[number - 1])  # the line of dashes below the head
+        else:
+            heads.append(heads[-1] if heads and len(row) > 1 else [])
+    yield from _cells(rows, heads)
 
 
 def _separated(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
-    rows = csv.reader(tree.text(path).splitlines(), delimiter="\t" if path.suffix == ".tsv" else ",")
-    yield from _cells(list(rows))
+    rows = list(csv.reader(tree.text(path).splitlines(), delimiter="\t" if path.suffix == ".tsv" else ","))
+    yield from _cells(rows, [[], *([rows[0]] * (len(rows) - 1))] if rows else [])
 
 
 class _Page(HTMLParser):

@@ -75,18 +75,23 @@ def start(command: Sequence[str], directory: Path, paths: Sequence[Path], variab
     raise AssertionError  # it has ended
 
 
-def wait(pid: int, seconds: float) -> int:
-    """The exit status of a process, negative for a signal; `TIMED_OUT` where its group had to be killed."""
+def wait(pid: int, seconds: float) -> tuple[int, float]:
+    """The exit status of a process, negative for a signal, and the processor time that it used, in seconds.
+
+    Args:
+        pid: of a process that `start` started.
+        seconds: after so many its group is killed, and the status is `TIMED_OUT`.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         if time.monotonic() > deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return TIMED_OUT
+            _, _, used = os.wait4(pid, 0)
+            return TIMED_OUT, used.ru_utime + used.ru_stime
         time.sleep(0.02)
 
 

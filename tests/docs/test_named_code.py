@@ -20,7 +20,7 @@ _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
 _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
 _BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
-_OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|docs"
+_OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|guards|docs"
 _DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
 _PACKAGES = ("finegrained_rlhf", "reward_models")
 _OTHERS_FILES = (

@@ -134,7 +134,7 @@ def test_every_algorithm_trainer_and_measure_is_among_the_cases() -> None:
 def test_a_case_without_results_has_failed(tmp_path: Path) -> None:
     cases = read_cases()
     base = Checkout(checkout(tmp_path / "base", "1"), tmp_path / "out")
-    sides = [Side(base, cases), Side(base, cases)]
-    result, why = compare_case(cases["smoke"], *sides, Exclusions())
+    side = Side(base, cases)
+    result, why = compare_case(cases["smoke"], side, side, Exclusions())
     assert result == "failed" and len(why) == 2
     assert table({"smoke": (result, why)}).splitlines()[2].startswith("| smoke | failed | 2 |")
