@@ -118,21 +118,16 @@ class Checkout:
             if not (root / "finegrained_rlhf").is_dir():
                 raise ConfigError(f"{given}: no checkout, it has no finegrained_rlhf/")
             return Checkout(root, out)
-        commit = _git("rev-parse", "--verify", "--quiet", f"{given}^{{commit}}")
-        if commit is None:
-            raise ConfigError(f"{given}: neither a directory nor a revision of {ROOT}")
+        try:
+            commit = _git(ROOT, "rev-parse", "--verify", "--quiet", f"{given}^{{commit}}")
+        except ConfigError:
+            raise ConfigError(f"{given}: neither a directory nor a revision of {ROOT}") from None
         root = out / "checkouts" / commit[:12]
         if not (root / "finegrained_rlhf").is_dir():
             shutil.rmtree(root, ignore_errors=True)
-            _git(
-                "clone",
-                "--quiet",
-                "--shared",
-                "--no-checkout",
-                str(_git("rev-parse", "--path-format=absolute", "--git-common-dir")),
-                str(root),
-            )
-            subprocess.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", commit], check=True)
+            repository = _git(ROOT, "rev-parse", "--path-format=absolute", "--git-common-dir")
+            _git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", repository, str(root))
+            _git(root, "checkout", "--quiet", "--detach", commit)
         return Checkout(root, out)
 
     @cached_property
@@ -168,9 +163,12 @@ class Checkout:
         )
 
 
-def _git(*words: str) -> str | None:
-    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
+def _git(directory: Path, *words: str) -> str:
+    """What git prints. Raises ConfigError with its last line where it fails."""
+    done = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise ConfigError(f"git {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout.strip()
 
 
 class Side:
@@ -186,15 +184,11 @@ class Side:
         self._running: dict[str, int] = {}
 
     def declared(self, case: Case) -> str:
-        """A hash of the declaration of a case and of those that it needs, and of the committed inputs."""
-        inputs = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(INPUTS.glob("*")))
-        words = [
-            case.command,
-            *case.arguments,
-            *case.copies,
-            *(self.declared(self._cases[name]) for name in case.needs),
-            inputs,
-        ]
+        """A hash of the declaration of a case and of those that it needs, and of the committed inputs it reads."""
+        needs = [self.declared(self._cases[name]) for name in case.needs]
+        read = sorted(INPUTS.glob("*")) if any("{inputs}" in word for word in case.arguments) else []
+        inputs = [hashlib.sha256(path.read_bytes()).hexdigest() for path in read]
+        words = [case.command, case.arguments, case.printed, dict(case.copies), needs, inputs]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     def status(self, case: Case) -> int | None:
@@ -222,12 +216,18 @@ class Side:
         """Wait for a case that was started."""
         if case.name not in self._running:
             return
-        status, seconds = wait(self._running.pop(case.name), _LONG_SECONDS if case.long else _SECONDS)
+        status, seconds = wait(self._running[case.name], _LONG_SECONDS if case.long else _SECONDS)
+        del self._running[case.name]
         home = self.checkout.home / case.name
         if case.printed:
             shutil.copyfile(home / "stdout.txt", home / "out" / "printed.txt")
         done = {"declared": self.declared(case), "status": status, "processor_seconds": round(seconds, 1)}
         write_json(home / "done.json", done)
+
+    def stop(self) -> None:
+        """Kill what still runs."""
+        for pid in self._running.values():
+            wait(pid, 0.0)
 
     def complaint(self, case: Case) -> str | None:
         """Why there are no results; None where there are."""
@@ -283,15 +283,21 @@ def main(arguments: Sequence[str]) -> Mapping[str, Any]:
     sides = Side(base, cases), Side(replace(new, again=new.digest == base.digest), cases)
     import_libraries()
     results: dict[str, tuple[str, list[Difference]]] = {}
-    for name in _with_needs(names, cases):
+    try:
+        for name in _with_needs(names, cases):
+            for side in sides:
+                side.begin(cases[name])
+            for side in sides:
+                side.end(cases[name])
+            if name in names:
+                results[name] = compare_case(cases[name], *sides, exclusions)
+                result, differences = results[name]
+                print(
+                    f"{result}: {name}" + "".join(f"\n  {d.name}: {d.what}" for d in differences[:_SHOWN]), flush=True
+                )
+    finally:
         for side in sides:
-            side.begin(cases[name])
-        for side in sides:
-            side.end(cases[name])
-        if name in names:
-            results[name] = compare_case(cases[name], *sides, exclusions)
-            result, differences = results[name]
-            print(f"{result}: {name}" + "".join(f"\n  {d.name}: {d.what}" for d in differences[:_SHOWN]), flush=True)
+            side.stop()
     text = table(results)
     (out / "report.md").write_text(text, encoding="utf-8")
     rows = {
