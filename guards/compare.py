@@ -37,8 +37,6 @@ _CODE = ("finegrained_rlhf", "reward_models", "conf", "scripts", "lab")
 _VARIABLES = {
     "ACCELERATE_USE_CPU": "true",
     "HF_HUB_OFFLINE": "1",
-    "MKL_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "WANDB_MODE": "offline",
 }

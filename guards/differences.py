@@ -11,6 +11,7 @@ import json
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -27,6 +28,8 @@ from finegrained_rlhf.core.errors import ConfigError
 
 EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
 _ABSENT = object()
+_SILENT_TAGS = ("script", "style", "svg")
+_HEADINGS = ("h1", "h2", "h3", "h4")
 
 
 @dataclass(frozen=True)
@@ -247,28 +250,35 @@ def _separated(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _Page(HTMLParser):
-    """The texts of a page, without scripts and styles."""
+    """The texts of a page by the heading above them, without scripts, styles and drawings."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.texts: list[str] = []
-        self._silent = 0
+        self.texts: dict[str, str] = {}
+        self._silent, self._in_heading, self._heading = 0, False, ""
+        self._counts: Counter[str] = Counter()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._silent += tag in ("script", "style")
+        self._silent += tag in _SILENT_TAGS
+        self._in_heading = self._in_heading or tag in _HEADINGS
 
     def handle_endtag(self, tag: str) -> None:
-        self._silent -= tag in ("script", "style")
+        self._silent -= tag in _SILENT_TAGS
+        self._in_heading = self._in_heading and tag not in _HEADINGS
 
     def handle_data(self, data: str) -> None:
-        if not self._silent and data.strip():
-            self.texts.append(" ".join(data.split()))
+        text = " ".join(data.split())
+        if self._silent or not text:
+            return
+        self._heading = text if self._in_heading else self._heading
+        self._counts[self._heading] += 1
+        self.texts[f"{self._heading} {self._counts[self._heading]}"] = text
 
 
 def _html(tree: Tree, path: Path) -> Iterator[tuple[str, Any]]:
     page = _Page()
     page.feed(tree.text(path))
-    yield from ((f"text {number}", text) for number, text in enumerate(page.texts, start=1))
+    yield from page.texts.items()
 
 
 _READERS: Mapping[str, Callable[[Tree, Path], Iterator[tuple[str, Any]]]] = {

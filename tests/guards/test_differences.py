@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from finegrained_rlhf.core.errors import ConfigError
 from guards.differences import Exclusions, Tree, compare_trees, largest
 
-PAGE = "<html><style>a {}</style><body><h1>Run</h1><p>score {score}</p><script>var x = 1;</script></body></html>"
+PAGE = """<html><style>a {}</style><body><h1>Run</h1><p>score {score}</p><script>var x = 1;</script>
+<svg><text>0.5</text></svg><h2>Time</h2><td>3.5</td></body></html>"""
 
 
 def make(root: Path) -> Path:
@@ -85,7 +86,9 @@ def test_equal_trees_are_equal_wherever_they_lie(trees: tuple[Tree, Tree]) -> No
         (replaced("scores.json", '"f1"', '"F1"'), ["scores.json: systems.0.f1", "scores.json: systems.0.F1"], None),
         (replaced("table.md", "71.5", "70.5"), ["table.md: line 4.F1"], 1.0),
         (replaced("table.csv", "ours", "theirs"), ["table.csv: line 2.system"], None),
-        (replaced("page.html", "score 0.5", "score 0.6"), ["page.html: text 2"], None),
+        (replaced("page.html", "score 0.5", "score 0.6"), ["page.html: Run 2"], None),
+        (replaced("page.html", "3.5", "4"), ["page.html: Time 2"], 0.5),
+        (replaced("page.html", "<text>0.5", "<text>0.6"), [], None),
         (replaced("printed.txt", "step 2", "step 1"), ["printed.txt: line 1.1"], None),
         (lambda root: (root / "figure.png").write_bytes(b"\x89PNH"), ["figure.png"], None),
         (lambda root: (root / "figure.png").unlink(), ["figure.png"], None),
