@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 
 from benchmarks.machine import cudnn_attention
 from benchmarks.ours import ADAM, Step
-from benchmarks.plain_rewards import PlainRewards
+from benchmarks.plain_rewards import PlainRewards, spans
 from benchmarks.workload import PAD, WEIGHTS, Workload, end_ids
 from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.inference.measure import PhaseTimer
@@ -176,7 +176,7 @@ class Plain:
             with self.autocast():
                 scores = self.rewards.score(name, drawn.prompts, drawn.texts)
             for row, (text, values) in enumerate(zip(drawn.texts, scores, strict=True)):
-                heads = [text[:end] for _, end in self.rewards.spans(name, text)]
+                heads = [text[:end] for _, end in spans(name, text)]
                 ends = [len(ids) - 1 for ids in self.tokenizer(heads, add_special_tokens=False)["input_ids"]]
                 if name == "completeness":
                     ends = [lengths[row] - 1]

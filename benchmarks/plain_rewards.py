@@ -30,6 +30,20 @@ def reward_input(name: str, prompt: Prompt, segments: Sequence[str], response: s
     return completeness_input(prompt.text, response)
 
 
+def spans(name: str, text: str) -> list[Span]:
+    """The segments that a component judges; the whole text for completeness."""
+    segmenter = PlainSegmenter()
+    if name == "relevance":
+        return segmenter.sub_sentences(text)
+    return segmenter.sentences(text) if name == "factuality" else [(0, len(text))]
+
+
+def reward_inputs(name: str, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[str]:
+    """The R texts that a component's model reads."""
+    cut = [[text[a:b] for a, b in spans(name, text)] for text in texts]
+    return [reward_input(name, *row) for row in zip(prompts, cut, texts, strict=True)]
+
+
 class PlainRewards:
     """Three Longformers as transformers computes them.
 
@@ -38,7 +52,7 @@ class PlainRewards:
     """
 
     def __init__(self, workload: Workload) -> None:
-        self.device, self.segmenter = workload.device, PlainSegmenter()
+        self.device = workload.device
         self.tokenizer = reward_tokenizer(workload.profile.vocabulary)
         self.models: dict[str, Any] = {}
         for name, kind in COMPONENTS.items():
@@ -47,22 +61,11 @@ class PlainRewards:
                 model = auto.from_pretrained(workload.directory / name, trust_remote_code=False)
                 self.models[name] = model.to(self.device).eval()
 
-    def spans(self, name: str, text: str) -> list[Span]:
-        """The segments that a component judges; the whole text for completeness."""
-        if name == "relevance":
-            return self.segmenter.sub_sentences(text)
-        return self.segmenter.sentences(text) if name == "factuality" else [(0, len(text))]
-
-    def inputs(self, name: str, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[str]:
-        """The R texts that a component's model reads."""
-        cut = [[text[a:b] for a, b in self.spans(name, text)] for text in texts]
-        return [reward_input(name, *row) for row in zip(prompts, cut, texts, strict=True)]
-
     @torch.no_grad()
     def score(self, name: str, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[float]]:
         """One component's values: R lists, one value a segment."""
         values: list[list[float]] = []
-        inputs = self.inputs(name, prompts, texts)
+        inputs = reward_inputs(name, prompts, texts)
         for start in range(0, len(inputs), REWARD_BATCH):
             batch = self.tokenizer(inputs[start : start + REWARD_BATCH], padding=True, return_tensors="pt")
             ids, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)

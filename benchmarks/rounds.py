@@ -5,6 +5,7 @@ Knows both sides through `step()`; measures memory around each step. Does not kn
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,11 @@ from benchmarks.machine import Rates, memory_at_rest, peak_memory
 from benchmarks.ours import Ours
 from benchmarks.plain import Plain
 from benchmarks.plain_causal import plain_side
+from benchmarks.plain_rewards import reward_inputs
 from benchmarks.profiles import PHASES
-from benchmarks.workload import COMPONENTS, EOS, Workload
+from benchmarks.workload import COMPONENTS, EOS, Workload, reward_tokenizer
 from finegrained_rlhf.core.errors import ConsistencyError
+from finegrained_rlhf.core.records import Rollout
 from finegrained_rlhf.text.tables import markdown_table
 
 
@@ -62,6 +65,13 @@ class Side:
             self.steps.append(step.seconds)
             self.tokens.append(step.tokens)
 
+    def forget(self) -> None:
+        """Let go of what it holds; what was measured stays."""
+        self.runner = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
     def seconds(self, phase: str) -> float:
         """Median of the rounds."""
         return median(step[phase] for step in self.steps)
@@ -72,47 +82,56 @@ class Side:
         return None if self.resident is None or self.rise is None else self.resident + self.rise
 
 
-def work_of(ours: Ours, plain: Plain) -> Work:
-    """What ours worked on in its last step."""
-    rollout = ours.rollout
+def work_of(rollout: Rollout, vocabulary: int) -> Work:
+    """What a step works on that drew these responses, in a workload with so large a vocabulary."""
     lengths = rollout.lengths().view(len(rollout.prompts), -1).tolist()
-    prompts, tokenizer = rollout.row_prompts(), plain.rewards.tokenizer
+    prompts, tokenizer = rollout.row_prompts(), reward_tokenizer(vocabulary)
     inputs = []
     for name in COMPONENTS:
-        ids = tokenizer(plain.rewards.inputs(name, prompts, rollout.texts))["input_ids"]
+        ids = tokenizer(reward_inputs(name, prompts, rollout.texts))["input_ids"]
         inputs.append([(len(row), 1 if name == "completeness" else row.count(EOS) - 1) for row in ids])
     return Work([len(prompt.input_ids) for prompt in rollout.prompts], lengths, inputs)
 
 
 def run_rounds(workload: Workload, lengths: str, rates: Rates, say: Callable[[str], None]) -> dict[str, Any]:
-    """All rounds of one run, the sides in turn; the report of the run."""
+    """All rounds of one run; the report of the run.
+
+    On a CPU the sides take turns, since other programs come and go. On a GPU one has the whole memory after the other.
+    """
     profile, device = workload.profile, workload.device
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory)
-        sides = {
-            "plain": Side(lambda: plain_side(workload, lengths)),
-            "ours": Side(lambda: Ours(workload, lengths, run)),
-        }
-        floors: list[dict[str, float]] = []
-        for number in range(-profile.warmup, profile.rounds):
+        plain, ours = Side(lambda: plain_side(workload, lengths)), Side(lambda: Ours(workload, lengths, run))
+        work: list[Work] = []
+
+        def turn(number: int, name: str, side: Side) -> None:
+            start = time.perf_counter()
+            side.run(device, counted=number >= 0)
+            spent = time.perf_counter() - start
+            say(f"{lengths} lengths, {f'round {number + 1}' if number >= 0 else 'warm-up'}, {name}: {spent:.1f} s")
+            if isinstance(side.runner, Ours):
+                work.append(work_of(side.runner.rollout, profile.vocabulary))
+                if lengths == "fixed" and {n for row in work[-1].responses for n in row} != {profile.new_tokens}:
+                    raise ConsistencyError(
+                        f"a response of the run with fixed lengths has not {profile.new_tokens} tokens"
+                    )
+
+        sides, numbers = {"ours": ours, "plain": plain}, range(-profile.warmup, profile.rounds)
+        if device.type == "cuda":
             for name, side in sides.items():
-                start = time.perf_counter()
-                side.run(device, counted=number >= 0)
-                spent = time.perf_counter() - start
-                say(f"{lengths} lengths, {f'round {number + 1}' if number >= 0 else 'warm-up'}, {name}: {spent:.1f} s")
-            ours, plain = sides["ours"].runner, sides["plain"].runner
-            assert isinstance(ours, Ours) and isinstance(plain, Plain)
-            work = work_of(ours, plain)
-            drawn = [length for row in work.responses for length in row]
-            if lengths == "fixed" and set(drawn) != {profile.new_tokens}:
-                raise ConsistencyError(f"a response of the run with fixed lengths has not {profile.new_tokens} tokens")
-            if number >= 0:
-                floors.append(limits(profile, work, rates))
-    return report(sides, floors, lengths, drawn, work)
+                for number in numbers:
+                    turn(number, name, side)
+                side.forget()
+        else:
+            for number in numbers:
+                for name, side in sides.items():
+                    turn(number, name, side)
+    floors = [limits(profile, one, rates) for one in work[profile.warmup :]]
+    return report(sides, floors, lengths, work[-1])
 
 
 def report(
-    sides: Mapping[str, Side], floors: Sequence[Mapping[str, float]], lengths: str, drawn: Sequence[int], work: Work
+    sides: Mapping[str, Side], floors: Sequence[Mapping[str, float]], lengths: str, work: Work
 ) -> dict[str, Any]:
     """Medians over rounds, per phase; everything that was measured beside them."""
     phases = {}
@@ -131,7 +150,10 @@ def report(
         "peak_bytes": {name: side.peak for name, side in sides.items()},
         "resident_bytes": {name: side.resident for name, side in sides.items()},
         "response_tokens": {name: side.tokens for name, side in sides.items()},
-        "last_batch": {"prompt_tokens": list(work.prompts), "response_tokens": list(drawn)},
+        "last_batch": {
+            "prompt_tokens": list(work.prompts),
+            "response_tokens": [length for row in work.responses for length in row],
+        },
         "rounds": {name: side.steps for name, side in sides.items()},
     }
 

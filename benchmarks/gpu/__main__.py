@@ -5,8 +5,8 @@
     out       directory for gpu_NAME.json and gpu_NAME.md (NAME is the hardware's), both written anew after every item;
               where a lease empties its folder of results at each command, name one inside the checkout and copy
               gpu_NAME.* at the end
-    part      some of steps, memory, equality, attention, training, update, resume, in any order; all by default. They
-              are measured in this order: `part=steps` is what a short lease begins with
+    part      some of steps, memory, equality, attention, training, update, resume, in any order, or single items
+              (steps.t5); all by default. They are measured in this order: a short lease begins with `part=steps`
     budget_s  after so many seconds the running item is stopped too, and is left; the same command goes on from there
     device    cuda or cpu
     small     true: little models and few repeats; `device=cpu small=true` shows in minutes that everything runs
@@ -61,18 +61,18 @@ def all_items() -> list[Item]:
 
 
 def chosen_items(parts: str | None) -> list[Item]:
-    """Those of some parts, `a,b`; all where None.
+    """Those of some parts or single ones, `a,b.c`; all where None.
 
     Raises:
-        ConfigError: no such part.
+        ConfigError: no such part or item.
     """
     items = all_items()
     known = list(dict.fromkeys(item.part for item in items))
     asked = known if parts is None else parts.split(",")
     for part in asked:
-        if part not in known:
-            raise ConfigError(f"part: expected some of {', '.join(known)}, got {part!r}")
-    return [item for item in items if item.part in asked]
+        if part not in known and part not in (item.key for item in items):
+            raise ConfigError(f"part: expected some of {', '.join(known)}, or PART.ITEM, got {part!r}")
+    return [item for item in items if item.part in asked or item.key in asked]
 
 
 def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
@@ -108,10 +108,7 @@ def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
         say(f"{len(left)} of {len(items)} items are left: start the same command again")
         return LEFT
     say(f"{summary}, {summary.with_suffix('.md').name}")
-    parts = {item.part for item in items}
-    return (
-        0 if all(passed(result) for item, result in results() if item.part in parts and result is not None) else FAILED
-    )
+    return 0 if all(passed(ledger.read(item) or {}) for item in items) else FAILED
 
 
 def _prepare(device: torch.device) -> None:
