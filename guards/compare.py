@@ -244,27 +244,55 @@ def _filled(word: str, places: Mapping[str, Path]) -> str:
     return word
 
 
-def compare_case(case: Case, base: Side, new: Side, exclusions: Exclusions) -> tuple[str, list[Difference]]:
-    """`equal`, `different` or `failed`, with the differences or reasons."""
-    complaints = [
+@dataclass(frozen=True)
+class Result:
+    """What a case gave.
+
+    Attributes:
+        verdict: `equal`, `different` or `failed`.
+        compared: values that were compared.
+        differences: what differs, or why it failed.
+    """
+
+    verdict: str
+    compared: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the report has it."""
+        return {
+            "result": self.verdict,
+            "compared": self.compared,
+            "differences": [{"name": one.name, "what": one.what, "size": one.size} for one in self.differences],
+        }
+
+
+def compare_case(case: Case, base: Side, new: Side, exclusions: Exclusions) -> Result:
+    """Compare what a case gave on both sides; one that gave nothing to compare has failed."""
+    complaints = tuple(
         Difference(name, complaint)
         for name, side in (("base", base), ("new", new))
         if (complaint := side.complaint(case)) is not None
-    ]
+    )
     if complaints:
-        return "failed", complaints
-    differences = compare_trees(base.checkout.tree(case), new.checkout.tree(case), exclusions, f"{case.name}/")
-    return ("different" if differences else "equal"), differences
+        return Result("failed", 0, complaints)
+    found = compare_trees(base.checkout.tree(case), new.checkout.tree(case), exclusions, f"{case.name}/")
+    if found.differences:
+        return Result("different", found.compared, found.differences)
+    nothing = (Difference("both", "no value to compare"),)
+    return Result("equal", found.compared, ()) if found.compared else Result("failed", 0, nothing)
 
 
-def table(results: Mapping[str, tuple[str, list[Difference]]]) -> str:
-    """One Markdown table: case, result, how many values differ, the largest difference, the first of them."""
-    lines = ["| case | result | values | largest difference | first |", "|---|---|---:|---:|---|"]
-    for name, (result, differences) in results.items():
-        first = "<br>".join(f"`{one.name}`: {one.what}".replace("|", "¦") for one in differences[:_SHOWN])
-        most = largest(differences)
+def table(results: Mapping[str, Result]) -> str:
+    """One Markdown table: case, result, values compared and different, the largest difference, the first of them."""
+    lines = ["| case | result | compared | different | largest difference | first |", "|---|---|---:|---:|---:|---|"]
+    for name, result in results.items():
+        first = "<br>".join(f"`{one.name}`: {one.what}".replace("|", "¦") for one in result.differences[:_SHOWN])
+        most = largest(result.differences)
         size = "" if most is None else f"{most:.3g}"
-        lines.append(f"| {name} | {result} | {len(differences) or ''} | {size} | {first} |")
+        count = len(result.differences) or ""
+        lines.append(f"| {name} | {result.verdict} | {result.compared:,} | {count} | {size} | {first} |")
     return "\n".join(lines) + "\n"
 
 
@@ -280,7 +308,7 @@ def main(arguments: Sequence[str]) -> Mapping[str, Any]:
     base, new = (Checkout.of(word, out) for word in arguments[:2])
     sides = Side(base, cases), Side(replace(new, again=new.digest == base.digest), cases)
     import_libraries()
-    results: dict[str, tuple[str, list[Difference]]] = {}
+    results: dict[str, Result] = {}
     try:
         for name in _with_needs(names, cases):
             for side in sides:
@@ -288,24 +316,17 @@ def main(arguments: Sequence[str]) -> Mapping[str, Any]:
             for side in sides:
                 side.end(cases[name])
             if name in names:
-                results[name] = compare_case(cases[name], *sides, exclusions)
-                result, differences = results[name]
-                print(
-                    f"{result}: {name}" + "".join(f"\n  {d.name}: {d.what}" for d in differences[:_SHOWN]), flush=True
-                )
+                results[name] = result = compare_case(cases[name], *sides, exclusions)
+                shown = "".join(f"\n  {one.name}: {one.what}" for one in result.differences[:_SHOWN])
+                print(f"{result.verdict}: {name}{shown}", flush=True)
     finally:
         for side in sides:
             side.stop()
-    text = table(results)
-    (out / "report.md").write_text(text, encoding="utf-8")
-    rows = {
-        name: {"result": result, "differences": [{"name": d.name, "what": d.what, "size": d.size} for d in differences]}
-        for name, (result, differences) in results.items()
-    }
-    write_json(out / "report.json", rows)
-    equal = sum(result == "equal" for result, _ in results.values())
-    print(f"{equal} of {len(results)} cases equal; {out / 'report.md'}")
-    return {"equal": {name: {"ok": result == "equal"} for name, (result, _) in results.items()}}
+    (out / "report.md").write_text(table(results), encoding="utf-8")
+    write_json(out / "report.json", {name: result.row for name, result in results.items()})
+    equal = {name: {"ok": result.verdict == "equal"} for name, result in results.items()}
+    print(f"{sum(one['ok'] for one in equal.values())} of {len(results)} cases equal; {out / 'report.md'}")
+    return {"equal": equal}
 
 
 def _with_needs(names: Sequence[str], cases: Mapping[str, Case]) -> list[str]:

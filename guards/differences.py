@@ -48,6 +48,19 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What comparing two trees gave.
+
+    Attributes:
+        compared: how many values both sides have and were compared.
+        differences: in the order of files.
+    """
+
+    compared: int
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
 class Exclusions:
     """What is not compared.
 
@@ -102,8 +115,8 @@ class Tree:
         return text
 
 
-def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), prefix: str = "") -> list[Difference]:
-    """All differences of two trees, in the order of their files.
+def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), prefix: str = "") -> Comparison:
+    """All differences of two trees.
 
     Args:
         base: one side.
@@ -112,7 +125,7 @@ def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), 
         prefix: put before every name, for the exclusions too.
     """
     left, right = base.files(), new.files()
-    differences = []
+    differences, compared = [], 0
     for file in sorted({*left, *right}):
         name = prefix + file
         if name in exclusions:
@@ -123,9 +136,12 @@ def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), 
         old, now = read_values(base, left[file]), read_values(new, right[file])
         for key in [*old, *(key for key in now if key not in old)]:
             full = f"{name}: {key}" if key else name
-            if full not in exclusions and (found := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT))):
+            if full in exclusions:
+                continue
+            compared += key in old and key in now
+            if found := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT)):
                 differences.append(found)
-    return differences
+    return Comparison(compared, tuple(differences))
 
 
 def difference(name: str, base: Any, new: Any) -> Difference | None:
@@ -147,7 +163,8 @@ def difference(name: str, base: Any, new: Any) -> Difference | None:
 def _tensor_difference(name: str, base: Tensor, new: Tensor) -> Difference | None:
     if base.shape != new.shape or base.dtype != new.dtype:
         return Difference(name, f"{base.dtype} {list(base.shape)} → {new.dtype} {list(new.shape)}")
-    if torch.equal(base, new) or base.contiguous().numpy(force=True).tobytes() == new.numpy(force=True).tobytes():
+    old, now = (side.reshape(-1).view(torch.uint8) for side in (base.contiguous(), new.contiguous()))
+    if torch.equal(old, now):
         return None
     apart = (base.double() - new.double()).abs()
     count = int((base != new).sum())

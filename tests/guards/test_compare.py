@@ -78,7 +78,7 @@ def test_a_mutated_checkout_differs_where_its_formula_matters(tmp_path: Path) ->
     assert names == {"second/b/made.json: width": 54.0, "second/printed.txt": 54.0}
     assert "ended with 1: FileNotFoundError" in report["third"]["differences"][0]["what"]
     assert "what it needs failed" in report["fourth"]["differences"][0]["what"]
-    assert "| second | different | 2 | 54 |" in (tmp_path / "out/report.md").read_text()
+    assert "| second | different | 3 | 2 | 54 |" in (tmp_path / "out/report.md").read_text()
 
 
 def test_commands_are_found_without_scripts_and_results_are_kept(tmp_path: Path) -> None:
@@ -135,6 +135,15 @@ def test_a_case_without_results_has_failed(tmp_path: Path) -> None:
     cases = read_cases()
     base = Checkout(checkout(tmp_path / "base", "1"), tmp_path / "out")
     side = Side(base, cases)
-    result, why = compare_case(cases["smoke"], side, side, Exclusions())
-    assert result == "failed" and len(why) == 2
-    assert table({"smoke": (result, why)}).splitlines()[2].startswith("| smoke | failed | 2 |")
+    result = compare_case(cases["smoke"], side, side, Exclusions())
+    assert result.verdict == "failed" and len(result.differences) == 2
+    assert table({"smoke": result}).splitlines()[2].startswith("| smoke | failed | 0 | 2 |")
+
+
+def test_a_case_whose_results_are_all_left_out_has_failed(tmp_path: Path) -> None:
+    base, new = (checkout(tmp_path / name, formula) for name, formula in (("base", "1"), ("new", "1.0 * 1")))
+    run(tmp_path, base, new)
+    cases = read_cases(tmp_path / "cases.yaml")
+    sides = [Side(Checkout(root, tmp_path / "out"), cases) for root in (base, new)]
+    result = compare_case(cases["first"], sides[0], sides[1], Exclusions((re.compile(".*"),)))
+    assert (result.verdict, result.differences[0].what) == ("failed", "no value to compare")

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,14 @@ import torch
 from safetensors.torch import save_file
 
 from finegrained_rlhf.core.errors import ConfigError
-from guards.differences import Exclusions, Tree, compare_trees, largest
+from guards.differences import Difference, Exclusions, Tree, compare_trees, largest
 
 PAGE = """<html><style>a {}</style><body><h1>Run</h1><p>score {score}</p><script>var x = 1;</script>
 <svg><text>0.5</text></svg><h2>Time</h2><td>3.5</td></body></html>"""
+
+
+def differences(*arguments: Any) -> tuple[Difference, ...]:
+    return compare_trees(*arguments).differences
 
 
 def make(root: Path) -> Path:
@@ -69,8 +74,8 @@ def trees(tmp_path: Path) -> tuple[Tree, Tree]:
 
 
 def test_equal_trees_are_equal_wherever_they_lie(trees: tuple[Tree, Tree]) -> None:
-    assert compare_trees(*trees) == []
-    bare = compare_trees(Tree(trees[0].root), Tree(trees[1].root))
+    assert differences(*trees) == () and compare_trees(*trees).compared == 32  # counted by hand
+    bare = differences(Tree(trees[0].root), Tree(trees[1].root))
     assert [one.name for one in bare] == ["run/config.yaml: data"]
 
 
@@ -99,7 +104,7 @@ def test_every_change_is_seen_by_its_name(
     trees: tuple[Tree, Tree], change: Callable[[Path], None], names: list[str], size: float | None
 ) -> None:
     change(trees[1].root)
-    found = compare_trees(*trees)
+    found = differences(*trees)
     assert [one.name for one in found] == names and largest(found) == size
 
 
@@ -108,10 +113,10 @@ def test_what_is_left_out_is_listed_with_a_reason(trees: tuple[Tree, Tree], tmp_
     replaced("run/metrics.jsonl", '"time/step_s": 1.0', '"time/step_s": 9.0')(changed)
     replaced("run/config.yaml", "a.B", "c.B")(changed)
     replaced("scores.json", "3.1", "3.2")(changed)
-    assert len(compare_trees(*trees)) == 3
-    assert compare_trees(*trees, Exclusions.read(), "case/") == []
+    assert len(differences(*trees)) == 3
+    assert differences(*trees, Exclusions.read(), "case/") == ()
     replaced("scores.json", "0.5", "0.6")(changed)
-    assert [one.name for one in compare_trees(*trees, Exclusions.read(), "case/")] == ["case/scores.json: systems.0.f1"]
+    assert [one.name for one in differences(*trees, Exclusions.read(), "case/")] == ["case/scores.json: systems.0.f1"]
     (tmp_path / "list.toml").write_text("[[excluded]]\npattern = '.*'\n")
     with pytest.raises(ConfigError, match="expected pattern and why"):
         Exclusions.read(tmp_path / "list.toml")
@@ -123,11 +128,26 @@ def test_not_a_number_equals_itself_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / name / "a.json").write_text(f'{{"loss": {text}}}')
         save_file({"w": torch.tensor([float(text)])}, tmp_path / name / "a.safetensors")
     base, new, other = (Tree(tmp_path / name) for name in ("base", "new", "other"))
-    assert compare_trees(base, new) == []
-    assert [one.name for one in compare_trees(base, other)] == ["a.json: loss", "a.safetensors: w"]
+    assert differences(base, new) == ()
+    assert [one.name for one in differences(base, other)] == ["a.json: loss", "a.safetensors: w"]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64, torch.int64, torch.bool])
+def test_tensors_of_every_kind(tmp_path: Path, kind: torch.dtype) -> None:
+    for name, value in (("base", 0), ("new", 1)):
+        (tmp_path / name).mkdir()
+        tensors = {"scalar": torch.tensor(value, dtype=kind), "row": torch.tensor([1, value, 0], dtype=kind)}
+        save_file(tensors, tmp_path / name / "a.safetensors")
+    base, new = Tree(tmp_path / "base"), Tree(tmp_path / "new")
+    found = {one.name: (one.what, one.size) for one in differences(base, new)}
+    assert found == {
+        "a.safetensors: row": ("1 of 3 numbers differ", 1.0),
+        "a.safetensors: scalar": ("1 of 1 numbers differ", 1.0),
+    }
+    assert differences(base, base) == ()
 
 
 def test_a_copied_tree_without_a_directory(trees: tuple[Tree, Tree]) -> None:
     shutil.rmtree(trees[1].root / "run")
-    found = compare_trees(*trees)
+    found = differences(*trees)
     assert len(found) == 3 and all(one.what == "only in base" for one in found)
