@@ -131,12 +131,12 @@ class Checkout:
     @cached_property
     def digest(self) -> str:
         """Of all files that a command may read."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for path in sorted(path for top in _CODE for path in (self.root / top).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                found.update(f"{path.relative_to(self.root)}\0".encode())
-                found.update(hashlib.sha256(path.read_bytes()).digest())
-        return found.hexdigest()[:12]
+                hashed.update(f"{path.relative_to(self.root)}\0".encode())
+                hashed.update(hashlib.sha256(path.read_bytes()).digest())
+        return hashed.hexdigest()[:12]
 
     @property
     def home(self) -> Path:
@@ -277,11 +277,11 @@ def compare_case(case: Case, base: Side, new: Side, exclusions: Exclusions) -> R
     )
     if complaints:
         return Result("failed", 0, complaints)
-    found = compare_trees(base.checkout.tree(case), new.checkout.tree(case), exclusions, f"{case.name}/")
-    if found.differences:
-        return Result("different", found.compared, found.differences)
+    comparison = compare_trees(base.checkout.tree(case), new.checkout.tree(case), exclusions, f"{case.name}/")
+    if comparison.differences:
+        return Result("different", comparison.compared, comparison.differences)
     nothing = (Difference("both", "no value to compare"),)
-    return Result("equal", found.compared, ()) if found.compared else Result("failed", 0, nothing)
+    return Result("equal", comparison.compared, ()) if comparison.compared else Result("failed", 0, nothing)
 
 
 def table(results: Mapping[str, Result]) -> str:

@@ -139,8 +139,8 @@ def compare_trees(base: Tree, new: Tree, exclusions: Exclusions = Exclusions(), 
             if full in exclusions:
                 continue
             compared += key in old and key in now
-            if found := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT)):
-                differences.append(found)
+            if changed := difference(full, old.get(key, _ABSENT), now.get(key, _ABSENT)):
+                differences.append(changed)
     return Comparison(compared, tuple(differences))
 
 
