@@ -153,13 +153,6 @@ class Checkout:
         script = self.root / "scripts" / f"{name}.py"
         return [str(script)] if script.is_file() else ["-m", "finegrained_rlhf", name]
 
-    def tree(self, case: Case) -> Tree:
-        """The results of a case."""
-        return Tree(
-            self.home / case.name / "out",
-            {str(self.home): "RESULTS", str(self.root): "CHECKOUT", str(INPUTS): "INPUTS"},
-        )
-
 
 def _git(directory: Path, *words: str) -> str:
     """What git prints. Raises ConfigError with its last line where it fails."""
@@ -220,7 +213,13 @@ class Side:
         if case.printed:
             shutil.copyfile(home / "stdout.txt", home / "out" / "printed.txt")
         done = {"declared": self.declared(case), "status": status, "processor_seconds": round(seconds, 1)}
-        write_json(home / "done.json", done)
+        write_json(home / "done.json", {**done, "checkout": str(self.checkout.root)})
+
+    def tree(self, case: Case) -> Tree:
+        """The results of a case, with words for the places of the checkout that gave them."""
+        home = self.checkout.home
+        root = read_json(home / case.name / "done.json")["checkout"]
+        return Tree(home / case.name / "out", {str(home): "RESULTS", root: "CHECKOUT", str(INPUTS): "INPUTS"})
 
     def stop(self) -> None:
         """Kill what still runs."""
@@ -277,7 +276,7 @@ def compare_case(case: Case, base: Side, new: Side, exclusions: Exclusions) -> R
     )
     if complaints:
         return Result("failed", 0, complaints)
-    comparison = compare_trees(base.checkout.tree(case), new.checkout.tree(case), exclusions, f"{case.name}/")
+    comparison = compare_trees(base.tree(case), new.tree(case), exclusions, f"{case.name}/")
     if comparison.differences:
         return Result("different", comparison.compared, comparison.differences)
     nothing = (Difference("both", "no value to compare"),)

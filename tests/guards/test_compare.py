@@ -95,6 +95,14 @@ def test_commands_are_found_without_scripts_and_results_are_kept(tmp_path: Path)
     assert len(after) == 6 and made.items() <= after.items()  # what was run stays; the changed code has its own place
 
 
+def test_kept_results_are_those_of_the_same_code_elsewhere(tmp_path: Path) -> None:
+    formula = "__file__"
+    base, new = checkout(tmp_path / "base", formula), checkout(tmp_path / "new", f"({formula})")
+    assert run(tmp_path, base, new)["first"]["result"] == "equal"
+    moved = base.rename(tmp_path / "moved")
+    assert run(tmp_path, moved, new)["first"]["result"] == "equal"
+
+
 def test_two_runs_of_one_checkout_are_two(tmp_path: Path) -> None:
     base = checkout(tmp_path / "base", "__import__('os').getpid()")
     report = run(tmp_path, base, base)
