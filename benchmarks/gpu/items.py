@@ -1,8 +1,8 @@
 """What the command measures, one item after the other, and what was measured already.
 
 Items are measured by a process of their own, forked before anything has asked the device: one that fails, ends with its
-process or takes too long costs itself alone. Every result is kept when it comes, and what a long item hands over while it
-runs, so that the command, started again, goes on with the next one, and nothing measured is lost. Knows no model.
+process or takes too long costs itself alone. Every result is kept when it comes, and what a long item hands over while
+it runs, so that the command, started again, goes on with the next one and nothing measured is lost. Knows no model.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Worker:
                 if whole:
                     break
                 keep(result, times)
-        except EOFError:
+        except (EOFError, OSError):  # between two results, or amid one
             self._process.join()
             code = self._process.exitcode or 0
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
