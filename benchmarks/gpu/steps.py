@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ SHAPES: dict[str, Callable[[Setting], Profile]] = {"t5": t5_profile, "smollm2": 
 
 def of_shapes(part: str, measure: Callable[[str, Setting], Result], limit_s: float, prefix: str = "") -> list[Item]:
     """An item a shape; `measure` gets the shape's name."""
-    return [Item(part, prefix + name, lambda setting, name=name: measure(name, setting), limit_s) for name in SHAPES]
+    return [Item(part, prefix + name, partial(measure, name), limit_s) for name in SHAPES]
 
 
 def step_items() -> list[Item]:
