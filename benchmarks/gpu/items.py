@@ -227,11 +227,6 @@ def _serve(pipe: Any, far: Any, items: Sequence[Item], setting: Setting, prepare
                 torch.cuda.empty_cache()
 
 
-def _keep(ledger: Ledger, item: Item, began: float, written: Callable[[], None], part: Result, times: int) -> None:
-    ledger.keep(item, {**part, "seconds": time.monotonic() - began}, times)
-    written()
-
-
 def run_items(
     items: Sequence[Item],
     ledger: Ledger,
@@ -279,6 +274,11 @@ def run_items(
         if worker is not None:
             worker.end()
     return []
+
+
+def _keep(ledger: Ledger, item: Item, began: float, written: Callable[[], None], part: Result, times: int) -> None:
+    ledger.keep(item, {**part, "seconds": time.monotonic() - began}, times)
+    written()
 
 
 def passed(result: Mapping[str, Any]) -> bool:

@@ -371,6 +371,17 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_the_command_says_what_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [handing_over({"rows": [{"seconds": 1.5}]}), noted(tmp_path, "b", good())]
+    monkeypatch.setattr(gpu_command, "all_items", lambda: items)
+    said: list[str] = []
+    words = [f"out={tmp_path}/out", "device=cpu", "small=true", "budget_s=6"]
+    assert main(words, said.append) == gpu_command.LEFT
+    assert said[-1] == "2 of 2 items are left, 1 of them cut off: start the same command again"
+    text = (tmp_path / "out" / "gpu_cpu.md").read_text(encoding="utf-8")
+    assert "| part | 0 of 2   | 0 of 0 | 1       | 0       |" in text and "Cut off after" in text
+
+
 def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files, whatever ends the command: what a short lease brings back. Where it is started, nothing changes."""
     (tmp_path / "here").mkdir()
@@ -399,17 +410,6 @@ def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="measured with small True, this is False"):
         main([f"out={tmp_path}/out", "device=cpu"], said.append)
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["kept.txt"]
-
-
-def test_the_command_says_what_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [handing_over({"rows": [{"seconds": 1.5}]}), noted(tmp_path, "b", good())]
-    monkeypatch.setattr(gpu_command, "all_items", lambda: items)
-    said: list[str] = []
-    words = [f"out={tmp_path}/out", "device=cpu", "small=true", "budget_s=6"]
-    assert main(words, said.append) == gpu_command.LEFT
-    assert said[-1] == "2 of 2 items are left, 1 of them cut off: start the same command again"
-    text = (tmp_path / "out" / "gpu_cpu.md").read_text(encoding="utf-8")
-    assert "| part | 0 of 2   | 0 of 0 | 1       | 0       |" in text and "Cut off after" in text
 
 
 def test_help_says_where_to_put_out(capsys: pytest.CaptureFixture[str]) -> None:
