@@ -78,7 +78,7 @@ def import_everything() -> None:
 
 
 def fill_caches(conf: Path) -> None:
-    """What every script does first and is kept: YAML parsed, regular expressions compiled, registries and spaCy built."""
+    """What scripts do first and is kept: YAML parsed, expressions compiled, registries and spaCy's rules built."""
     with hydra_once.merged_once(), initialize_config_dir(str(conf), version_base=None):
         for path in conf.rglob("*.yaml"):
             OmegaConf.load(path)
