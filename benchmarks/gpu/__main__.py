@@ -49,6 +49,7 @@ from benchmarks.gpu.training import memory_items, training_items
 from benchmarks.machine import describe_machine
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.launch.sweeps.children import ended_by_signals
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
     def written() -> None:
         write_text(summary.with_suffix(".md"), page(machine, results()))
 
-    with tempfile.TemporaryDirectory() as scratch, quiet_transformers():
+    with ended_by_signals(), tempfile.TemporaryDirectory() as scratch, quiet_transformers():
         setting = Setting(device, small, Path(scratch), say)
         left_s = seconds - (time.monotonic() - start)
         left = run_items(items, ledger, setting, left_s, partial(_prepare, device), written, PATIENCE[device.type])
@@ -149,8 +150,10 @@ def _machine(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(torch.device(name), True, Path(scratch), print)
         worker = Worker([Item("machine", name, describe)], setting, lambda: None)
-        found = worker.measure(0, 120.0)
-        worker.end()
+        try:
+            found = worker.measure(0, 120.0)
+        finally:
+            worker.end()
     if found is None or "error" in found:
         raise ConfigError(f"device={name}: it does not answer ({(found or {}).get('error', 'for two minutes')})")
     if not found:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +139,7 @@ def _finite(value: Any) -> Any:
 
 
 class Worker:
-    """A process that measures items, one at a time.
+    """A process that measures items, one at a time. It ends with this process, however that ends.
 
     Args:
         items: any of which it can be asked for; it knows them by having been forked.
@@ -206,6 +207,7 @@ def _serve(pipe: Any, far: Any, items: Sequence[Item], setting: Setting, prepare
     """Measure what is asked for until an item fails: then the device may be lost to this process."""
     os.setsid()
     far.close()
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     prepare()
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -225,6 +227,12 @@ def _serve(pipe: Any, far: Any, items: Sequence[Item], setting: Setting, prepare
                 return
             if setting.device.type == "cuda":
                 torch.cuda.empty_cache()
+
+
+def _end_with(parent: Any) -> None:
+    """End the group of this process when the command has ended, even by `kill -9`: nobody would read the result."""
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
 
 
 def run_items(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from families_toy import TINY
+from other_processes import alive, wait_until
 
 from benchmarks.gpu import __main__ as gpu_command
 from benchmarks.gpu import equality, steps
@@ -410,6 +413,36 @@ def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="measured with small True, this is False"):
         main([f"out={tmp_path}/out", "device=cpu"], said.append)
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["kept.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_measures_ends_with_the_command(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that it started. A command that may still do so removes what was written meanwhile, too."""
+
+    def endless(setting: Setting) -> Result:
+        (setting.scratch / "much.txt").touch()
+        with subprocess.Popen(["sleep", "120"]) as started:
+            (tmp_path / "begun.txt").write_text(f"{os.getpid()} {started.pid}\n")
+        return {}
+
+    monkeypatch.setattr(gpu_command, "all_items", lambda: [Item("steps", "a", endless)])
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    words = [f"out={tmp_path}/out", "device=cpu", "small=true"]
+    command = multiprocessing.get_context("fork").Process(target=lambda: gpu_command.main(words, print))
+    command.start()
+    begun = tmp_path / "begun.txt"
+    wait_until(lambda: begun.is_file() and begun.read_text().endswith("\n"), "nothing is measured")
+    processes = [int(word) for word in begun.read_text().split()]
+    assert command.pid is not None and all(map(alive, processes))
+    os.kill(command.pid, number)
+    command.join(20)
+    assert command.exitcode == (1 if number == signal.SIGTERM else -number)
+    wait_until(lambda: not any(map(alive, processes)), "what measures lives on", 20)
+    left = list((tmp_path / "scratch").rglob("much.txt"))
+    assert len(left) == (number == signal.SIGKILL) and not list((tmp_path / "out").glob("*"))
 
 
 def test_help_says_where_to_put_out(capsys: pytest.CaptureFixture[str]) -> None:
