@@ -38,16 +38,20 @@ class Side:
         runner: it; None before its first step.
         resident: bytes that it holds between steps (weights, optimizer state, caches); None where it is not known.
         rise: bytes by which its steps rose above that, the most of all rounds.
+        warm_up: seconds by phase of each round that is not counted.
         steps: seconds by phase of each counted round.
         tokens: response tokens of each counted round.
+        work: of each counted round; ours alone tells it.
     """
 
     build: Callable[[], Ours | Plain]
     runner: Ours | Plain | None = None
     resident: int | None = None
     rise: int | None = None
+    warm_up: list[dict[str, float]] = field(default_factory=list)
     steps: list[dict[str, float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
 
     def run(self, device: torch.device, counted: bool) -> None:
         """One step; the first one builds the side."""
@@ -61,8 +65,8 @@ class Side:
             self.resident = (memory_at_rest(device) or 0) - before
         if not first and peak.rise is not None:  # the first step also makes the optimizer's state
             self.rise = max(self.rise or 0, peak.rise)
+        (self.steps if counted else self.warm_up).append(step.seconds)
         if counted:
-            self.steps.append(step.seconds)
             self.tokens.append(step.tokens)
 
     def forget(self) -> None:
@@ -101,33 +105,39 @@ def run_rounds(workload: Workload, lengths: str, rates: Rates, say: Callable[[st
     profile, device = workload.profile, workload.device
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory)
-        plain, ours = Side(lambda: plain_side(workload, lengths)), Side(lambda: Ours(workload, lengths, run))
-        work: list[Work] = []
-
-        def turn(number: int, name: str, side: Side) -> None:
-            start = time.perf_counter()
-            side.run(device, counted=number >= 0)
-            spent = time.perf_counter() - start
-            say(f"{lengths} lengths, {f'round {number + 1}' if number >= 0 else 'warm-up'}, {name}: {spent:.1f} s")
-            if isinstance(side.runner, Ours):
-                work.append(work_of(side.runner.rollout, profile.vocabulary))
-                if lengths == "fixed" and {n for row in work[-1].responses for n in row} != {profile.new_tokens}:
-                    raise ConsistencyError(
-                        f"a response of the run with fixed lengths has not {profile.new_tokens} tokens"
-                    )
-
-        sides, numbers = {"ours": ours, "plain": plain}, range(-profile.warmup, profile.rounds)
+        sides = {
+            "ours": Side(lambda: Ours(workload, lengths, run)),
+            "plain": Side(lambda: plain_side(workload, lengths)),
+        }
+        numbers = range(-profile.warmup, profile.rounds)
         if device.type == "cuda":
             for name, side in sides.items():
                 for number in numbers:
-                    turn(number, name, side)
+                    turn(workload, lengths, number, name, side, say)
                 side.forget()
         else:
             for number in numbers:
                 for name, side in sides.items():
-                    turn(number, name, side)
-    floors = [limits(profile, one, rates) for one in work[profile.warmup :]]
-    return report(sides, floors, lengths, work[-1])
+                    turn(workload, lengths, number, name, side, say)
+    work = sides["ours"].work
+    return report(sides, [limits(profile, one, rates) for one in work], lengths, work[-1])
+
+
+def turn(workload: Workload, lengths: str, number: int, name: str, side: Side, say: Callable[[str], None]) -> None:
+    """One round of a side; those below 0 are not counted.
+
+    Raises:
+        ConsistencyError: a response of the run with fixed lengths ended early.
+    """
+    start = time.perf_counter()
+    side.run(workload.device, counted=number >= 0)
+    spent = time.perf_counter() - start
+    say(f"{lengths} lengths, {f'round {number + 1}' if number >= 0 else 'warm-up'}, {name}: {spent:.1f} s")
+    if isinstance(side.runner, Ours) and number >= 0:
+        side.work.append(work_of(side.runner.rollout, workload.profile.vocabulary))
+        longest = workload.profile.new_tokens
+        if lengths == "fixed" and {n for row in side.work[-1].responses for n in row} != {longest}:
+            raise ConsistencyError(f"a response of the run with fixed lengths has not {longest} tokens")
 
 
 def report(

@@ -5,15 +5,17 @@
     out       directory for gpu_NAME.json and gpu_NAME.md (NAME is the hardware's), both written anew after every item;
               where a lease empties its folder of results at each command, name one inside the checkout and copy
               gpu_NAME.* at the end
-    part      some of steps, memory, equality, attention, training, update, resume, in any order, or single items
-              (steps.t5); all by default. They are measured in this order: a short lease begins with `part=steps`
-    budget_s  after so many seconds the running item is stopped too, and is left; the same command goes on from there
+    part      some of steps, profile, plain, memory, equality, attention, training, update, resume, in any order, or
+              single items (steps.t5); all by default. They are measured in this order: a short lease begins with
+              `part=steps` (ours against limits: about 150 s on an H100), then `part=profile` (where the time goes)
+    budget_s  after so many seconds the running item is stopped too, and is left; what it has measured is kept, marked
+              as cut off, and the same command goes on from there and measures it again
     device    cuda or cpu
     small     true: little models and few repeats; `device=cpu small=true` shows in minutes that everything runs
     again     true: measure anew what failed
 
 Needs torch, transformers, accelerate, numpy and safetensors, and no network. The exit status is 0; 1 where an item
-failed; 2 for a mistake on the command line; 3 where items are left.
+failed; 2 for a mistake on the command line; 3 where items are left, cut off or not begun.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ from benchmarks.gpu.attention import attention_items
 from benchmarks.gpu.equality import equality_items
 from benchmarks.gpu.items import Item, Ledger, Result, Setting, Worker, passed, run_items
 from benchmarks.gpu.page import page
-from benchmarks.gpu.steps import step_items
+from benchmarks.gpu.profiling import profile_items
+from benchmarks.gpu.steps import plain_items, same_step_items, step_items
 from benchmarks.gpu.training import memory_items, training_items
 from benchmarks.machine import describe_machine
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.launch.sweeps.children import ended_by_signals
 from finegrained_rlhf.models.quiet import quiet_transformers
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 
@@ -57,7 +61,16 @@ PATIENCE = {"cuda": 1.0, "cpu": 10.0}
 
 def all_items() -> list[Item]:
     """In the order in which they are measured: what a short lease must not lose first."""
-    return [*step_items(), *memory_items(), *equality_items(), *attention_items(), *training_items()]
+    return [
+        *step_items(),
+        *profile_items(),
+        *plain_items(),
+        *memory_items(),
+        *same_step_items(),
+        *equality_items(),
+        *attention_items(),
+        *training_items(),
+    ]
 
 
 def chosen_items(parts: str | None) -> list[Item]:
@@ -100,12 +113,13 @@ def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
     def written() -> None:
         write_text(summary.with_suffix(".md"), page(machine, results()))
 
-    with tempfile.TemporaryDirectory() as scratch, quiet_transformers():
+    with ended_by_signals(), tempfile.TemporaryDirectory() as scratch, quiet_transformers():
         setting = Setting(device, small, Path(scratch), say)
         left_s = seconds - (time.monotonic() - start)
         left = run_items(items, ledger, setting, left_s, partial(_prepare, device), written, PATIENCE[device.type])
     if left:
-        say(f"{len(left)} of {len(items)} items are left: start the same command again")
+        cut = sum("cut_off" in (ledger.read(item) or {}) for item in left)
+        say(f"{len(left)} of {len(items)} items are left, {cut} of them cut off: start the same command again")
         return LEFT
     say(f"{summary}, {summary.with_suffix('.md').name}")
     return 0 if all(passed(ledger.read(item) or {}) for item in items) else FAILED
@@ -136,8 +150,10 @@ def _machine(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(torch.device(name), True, Path(scratch), print)
         worker = Worker([Item("machine", name, describe)], setting, lambda: None)
-        found = worker.measure(0, 120.0)
-        worker.end()
+        try:
+            found = worker.measure(0, 120.0)
+        finally:
+            worker.end()
     if found is None or "error" in found:
         raise ConfigError(f"device={name}: it does not answer ({(found or {}).get('error', 'for two minutes')})")
     if not found:

@@ -8,7 +8,9 @@ from typing import Any
 from benchmarks.gpu.items import Item, Result, passed
 from finegrained_rlhf.text.tables import markdown_table
 
-_LEFT_OUT = {"settings", "seconds", "equal", "targets", "rows", "steps"}
+_LEFT_OUT = {"settings", "seconds", "equal", "targets", "phases", "model", "error", "cut_off", "response_tokens"}
+_TABLES = ("warm_up", "rounds", "rows", "steps", "kernels", "operations")
+"""Keys under which results have rows."""
 
 
 def page(machine: Mapping[str, Any], results: Sequence[tuple[Item, Result | None]]) -> str:
@@ -28,23 +30,29 @@ def _overview(results: Sequence[tuple[Item, Result | None]]) -> str:
     rows = []
     for part in dict.fromkeys(item.part for item, _ in results):
         mine = [result for item, result in results if item.part == part]
-        done = [result for result in mine if result is not None]
+        begun = [result for result in mine if result is not None]
+        done = [result for result in begun if "cut_off" not in result]
         seconds = sum(result["seconds"] for result in done)
         rows.append(
             {
                 "part": part,
                 "measured": f"{len(done)} of {len(mine)}",
                 "passed": f"{sum(map(passed, done))} of {len(done)}",
+                "cut off": str(len(begun) - len(done)),
                 "seconds": f"{seconds:.0f}",
             }
         )
-    return markdown_table(rows, ["part", "measured", "passed", "seconds"]) + "\n"
+    return markdown_table(rows, list(rows[0])) + "\n"
 
 
 def _section(result: Result) -> list[str]:
-    if "error" in result:
-        return [f"Failed: {result['error']}", ""]
     lines: list[str] = []
+    if "error" in result:
+        lines += [f"Failed: {result['error']}", ""]
+    if "cut_off" in result:
+        lines += [f"Cut off after {result['seconds']:.0f} s: not measured whole, this is what there was.", ""]
+    if "model" in result:
+        lines += [f"{result['model']}:", ""]
     checks = {**result.get("equal", {}), **result.get("targets", {})}
     if checks:
         rows = [
@@ -52,21 +60,23 @@ def _section(result: Result) -> list[str]:
              "": "passed" if check["ok"] else "FAILED"}
             for name, check in checks.items()
         ]  # fmt: skip
-        lines += [markdown_table(rows, ["check", "value", "at most", ""]), ""]
-    if "phases" in result:
-        rows = [
-            {"phase": name, **{key: _number(value) for key, value in phase.items()}}
-            for name, phase in result["phases"].items()
-        ]
-        return [f"{result['model']}:", "", *lines, markdown_table(rows, list(rows[0])), ""]
-    for name in ("rows", "steps"):
-        if isinstance(result.get(name), list) and result[name]:
-            rows = [{key: _number(value) for key, value in row.items()} for row in result[name]]
-            lines += [markdown_table(rows, list(rows[0])), ""]
-    for name, value in result.items():
-        if name not in _LEFT_OUT:
-            lines += [f"- {name}: {_shown(value)}"]
+        lines += _table(rows)
+    if result.get("phases"):
+        lines += _table([{"phase": name, **phase} for name, phase in result["phases"].items()])
+    tables = [name for name in _TABLES if isinstance(result.get(name), list)]
+    for name in tables:
+        if result[name]:
+            lines += [f"{name}:", "", *_table(result[name])]
+    lines += [
+        f"- {name}: {_shown(value)}" for name, value in result.items() if name not in _LEFT_OUT and name not in tables
+    ]
     return [*lines, ""]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """With a line after it."""
+    shown = [{key: _number(value) for key, value in row.items()} for row in rows]
+    return [markdown_table(shown, list(shown[0])), ""]
 
 
 def _shown(value: Any) -> str:

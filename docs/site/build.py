@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,20 @@ def rooms() -> dict[str, list[str]]:
     return found
 
 
-def write_api(to: Path) -> list[dict[str, Any]]:
+def write_api(to: Path, only: Collection[str] | None = None) -> list[dict[str, Any]]:
     """One page a package, with everything public in its modules.
 
-    Returns the entries of the navigation: a room with the packages below it folds, the parents before the children.
+    Args:
+        to: where the pages lie.
+        only: of these packages; None takes all.
+
+    Returns:
+        The entries of the navigation: a room with the packages below it folds, the parents before the children.
     """
     entries: dict[str, list[dict[str, str]]] = {}
     for package, modules in sorted(rooms().items()):
+        if only is not None and package not in only:
+            continue
         page = to / "api" / f"{package}.md"
         page.parent.mkdir(exist_ok=True)
         text = "\n\n".join([f"# {package}", *(f"::: {module}" for module in modules)])
@@ -73,32 +81,45 @@ def write_api(to: Path) -> list[dict[str, Any]]:
     return [below[0] if len(below) == 1 else {room: below} for room, below in entries.items()]
 
 
-def site_configuration(pages: Path, site: Path, *, whole: bool = True) -> dict[str, Any]:
+def site_configuration(pages: Path, site: Path, *, only: Collection[str] | None = None) -> dict[str, Any]:
     """The settings of mkdocs with the API in the navigation.
 
-    The index to search and formatted signatures take half of the time; without `whole` they are left out.
+    Args:
+        pages: directory of the pages.
+        site: directory to write.
+        only: packages of the API, which takes most of the time, as does the index to search: then there is none. None
+            takes all of both.
     """
     config: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
     config.update(docs_dir=str(pages), site_dir=str(site))
-    config["nav"].append({"API": write_api(pages)})
-    if not whole:
+    config["nav"].append({"API": write_api(pages, only)})
+    if only is not None:
         config["plugins"] = [plugin for plugin in config["plugins"] if plugin not in ("search", "offline")]
-    for plugin in config["plugins"]:
-        if isinstance(plugin, dict) and "mkdocstrings" in plugin:
-            handler = plugin["mkdocstrings"]["handlers"]["python"]
-            handler["paths"] = [str(ROOT)]
-            handler["options"] |= {"separate_signature": whole, "show_signature_annotations": whole}
+    _handler(config)["paths"] = [str(ROOT)]
     return config
 
 
-def build_site(site: Path, *, whole: bool = True) -> int:
-    """Write the site to a directory, whole or as its links are checked. Returns mkdocs' exit code."""
+def docstring_options() -> dict[str, Any]:
+    """How docstrings are read: the style and the options of griffe."""
+    config = yaml.safe_load(Path(__file__).with_name("mkdocs.yml").read_text(encoding="utf-8"))
+    options = _handler(config)["options"]
+    return {"docstring_parser": options["docstring_style"], "docstring_options": options["docstring_options"]}
+
+
+def _handler(config: dict[str, Any]) -> dict[str, Any]:
+    (plugin,) = [plugin for plugin in config["plugins"] if "mkdocstrings" in plugin]
+    handler: dict[str, Any] = plugin["mkdocstrings"]["handlers"]["python"]
+    return handler
+
+
+def build_site(site: Path, *, only: Collection[str] | None = None) -> int:
+    """Write the site to a directory, with the API of all packages or of some. Returns mkdocs' exit code."""
     with tempfile.TemporaryDirectory() as temporary:
         pages = Path(temporary) / "pages"
         pages.mkdir()
         copy_pages(pages)
         settings = Path(temporary) / "mkdocs.yml"
-        settings.write_text(yaml.safe_dump(site_configuration(pages, site.resolve(), whole=whole)), encoding="utf-8")
+        settings.write_text(yaml.safe_dump(site_configuration(pages, site.resolve(), only=only)), encoding="utf-8")
         return run_mkdocs(settings)
 
 

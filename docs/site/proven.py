@@ -213,7 +213,9 @@ def proven_page() -> str:
     parts.append(
         "## GPUs\n\n"
         + (
-            f"Measured: {', '.join(f'`{name}` ({on})' for name, on in gpu.items())} ([Benchmarks](benchmarks.md))."
+            f"Measured: {', '.join(f'`{name}` ({on})' for name, on in gpu.items())} "
+            "([Benchmarks](benchmarks.md#measured-so-far)). These are seconds, memory and equality; which tables were "
+            "made on a GPU stands above."
             if gpu
             else "Nothing of this project has been run on a GPU. `python -m benchmarks.gpu out=DIR` measures all that "
             "needs one ([Benchmarks](benchmarks.md))."

@@ -32,11 +32,13 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
         ConfigError: a key must be given and is not, or an interpolation points nowhere.
     """
     try:
-        missing = sorted(OmegaConf.missing_keys(cfg))
-        if missing:
-            keys = ", ".join(f"{key}=…" for key in missing)
-            raise ConfigError(f"give a value for {keys}  (--help explains the keys)")
-        container = OmegaConf.to_container(cfg, resolve=True)
+        try:
+            container = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException:  # it names one key; all that are missing are said at once
+            keys = ", ".join(f"{key}=…" for key in sorted(OmegaConf.missing_keys(cfg)))
+            if not keys:
+                raise
+            raise ConfigError(f"give a value for {keys}  (--help explains the keys)") from None
     except OmegaConfBaseException as error:
         key = f"{error.full_key}: " if error.full_key else ""
         raise ConfigError(f"{key}{str(error).splitlines()[0]}") from None

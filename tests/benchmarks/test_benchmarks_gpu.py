@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from families_toy import TINY
+from other_processes import alive, wait_until
 
 from benchmarks.gpu import __main__ as gpu_command
 from benchmarks.gpu import equality, steps
@@ -34,10 +37,11 @@ from benchmarks.gpu.equality import (
 from benchmarks.gpu.families import FUSED, SETTINGS, family_model
 from benchmarks.gpu.items import Item, Ledger, Result, Setting, passed, run_items
 from benchmarks.gpu.page import page
-from benchmarks.gpu.steps import qwen3_profile, smollm2_profile, t5_profile, targets_of
+from benchmarks.gpu.profiling import LISTED, measure, profile_step
+from benchmarks.gpu.steps import SHAPES, qwen3_profile, smollm2_profile, t5_profile, targets_of
 from benchmarks.machine import cudnn_attention
 from benchmarks.workload import EOS, PAD, make_prompts
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 from finegrained_rlhf.models.policy import Policy
@@ -103,6 +107,59 @@ def test_the_budget_stops_the_running_item_which_is_left_and_keeps_the_others(tm
     assert measured(items, tmp_path, budget=-1.0)[0] == ["b", "c"]
 
 
+def handing_over(*parts: Result, then: Result | None = None) -> Item:
+    """An item that hands over some results, and gives the last one, or goes on for a minute where there is none."""
+
+    def measure(setting: Setting) -> Result:
+        for part in parts:
+            setting.keep(part)
+        if then is None:
+            time.sleep(60)
+        elif "error" in then:
+            raise RuntimeError(then["error"])
+        return then or {}
+
+    return Item("part", "long", measure)
+
+
+def test_what_an_item_handed_over_outlives_a_cut_and_the_item_is_measured_again(tmp_path: Path) -> None:
+    first, second = {"rows": [{"seconds": 1.25}]}, {"rows": [{"seconds": 1.25}, {"seconds": 1.5}]}
+    long = handing_over(first, second)
+    left, ledger = measured([long], tmp_path, budget=3.0)
+    kept = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["items"]["part.long"]
+    assert left == ["long"] and ledger.read(long) == kept and kept["rows"] == second["rows"] and kept["cut_off"] == 2
+    assert not passed(kept) and ledger.measured == {}
+    text = page(MACHINE, [(long, kept)])
+    assert "Cut off after 0 s: not measured whole, this is what there was." in text and "| 1.5     |" in text
+    assert "| part | 0 of 1   | 0 of 0 | 1       | 0       |" in text
+
+    _, ledger = measured([handing_over(first)], tmp_path, budget=1.0)  # cut off sooner than the last time
+    assert (ledger.read(long) or {})["rows"] == second["rows"]
+    _, ledger = measured([handing_over(first, then={"error": "broke"})], tmp_path)
+    broken = ledger.read(long) or {}
+    assert broken["rows"] == second["rows"] and broken["error"] == "RuntimeError: broke" and "cut_off" not in broken
+    assert "Failed: RuntimeError: broke" in page(MACHINE, [(long, broken)])
+    left, ledger = measured([handing_over(first)], tmp_path, budget=3.0, again=True)
+    assert left == ["long"] and (ledger.read(long) or {})["cut_off"] == 1
+    left, ledger = measured([handing_over(first, then=good())], tmp_path)
+    assert left == [] and passed(ledger.read(long) or {}) and "rows" not in (ledger.read(long) or {})
+
+
+def test_what_missed_a_target_is_kept_until_it_is_measured_again(tmp_path: Path) -> None:
+    missed = handing_over(then=good(2.0))
+    measured([missed], tmp_path)
+    left, ledger = measured([handing_over({"rows": []})], tmp_path, budget=1.0, again=True)
+    assert left == ["long"] and (ledger.read(missed) or {})["equal"]["x"]["value"] == 2.0
+    left, ledger = measured([handing_over(then=good())], tmp_path, again=True)
+    assert left == [] and passed(ledger.read(missed) or {})
+
+
+def test_an_item_sees_what_was_measured_before_it(tmp_path: Path) -> None:
+    seen = [Item("p", name, lambda setting: {"seen": sorted(setting.measured)}) for name in "ab"]
+    _, ledger = measured([noted(tmp_path, "broken", {"error": "broke"}), *seen], tmp_path)
+    assert [(ledger.read(item) or {})["seen"] for item in seen] == [["part.broken"], ["p.a", "part.broken"]]
+
+
 def test_an_item_that_takes_too_long_or_ends_its_process_is_kept_with_its_error(tmp_path: Path) -> None:
     def killed(setting: Setting) -> Result:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -128,7 +185,7 @@ def test_the_page_shows_what_failed_and_what_was_not_measured() -> None:
         (items[2], None),
     ]
     text = page(MACHINE, results)
-    assert text.startswith("# NVIDIA H100\n") and "| equality | 2 of 3   | 1 of 2 | 3" in text
+    assert text.startswith("# NVIDIA H100\n") and "| equality | 2 of 3   | 1 of 2 | 0       | 3" in text
     assert "Failed: RuntimeError: broke" in text and "bf16: mean 0.125" in text and "### c" not in text
 
 
@@ -138,7 +195,8 @@ def test_the_page_shows_what_failed_and_what_was_not_measured() -> None:
 def test_every_family_is_measured() -> None:
     assert set(SETTINGS) == set(CAUSAL_FAMILIES) | set(SEQ2SEQ_FAMILIES)
     names = [item.name for item in chosen_items("equality")]
-    assert names == [*SETTINGS, "rewards_longformer", "rewards_llama"]
+    steps_of_shapes = [f"step_{name}" for name in SHAPES]
+    assert names == [*steps_of_shapes, *SETTINGS, "rewards_longformer", "rewards_llama"]
 
 
 @pytest.mark.parametrize("family", sorted(SETTINGS))
@@ -230,21 +288,64 @@ def test_shapes_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert qwen3_profile(full).policy.layers == 12 and "12 of its 28" in qwen3_profile(full).note
     monkeypatch.setattr(steps, "_memory", lambda device: 140 * 2**30)
     assert qwen3_profile(full).policy.layers == 28
-    phases = {
-        "total": {"plain_s": 8.0, "ours_s": 1.0},
-        "rollout": {"ours_s": 0.3, "limit_s": 0.1},
-        "update": {"ours_s": 0.5, "limit_s": 0.2},
-    }
-    found = targets_of({"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "phases": phases})
-    assert set(found) == {
-        "seconds on H100", "plain over ours, inverse", "rollout over its limit", "update over its limit"
-    }  # fmt: skip
+    phases = {"total": {"ours_s": 1.2}, "rollout": {"times_limit": 3.0}, "update": {"times_limit": 2.5}}
+    found = targets_of(phases, "NVIDIA H100 80GB HBM3")
+    assert list(found) == ["seconds on H100", "rollout over its limit", "update over its limit"]
     assert all(check["ok"] for check in found.values())
-    slow = {**phases, "total": {"plain_s": 7.9, "ours_s": 1.0}, "update": {"ours_s": 0.51, "limit_s": 0.2}}
-    missed = targets_of({"machine": {"gpu": "NVIDIA H200"}, "phases": slow})
-    assert [name for name, check in missed.items() if not check["ok"]] == [
-        "plain over ours, inverse", "update over its limit"
-    ]  # fmt: skip
+    missed = targets_of({**phases, "update": {"times_limit": 2.6}}, "NVIDIA H200")
+    assert [name for name, check in missed.items() if not check["ok"]] == ["seconds on H200", "update over its limit"]
+
+
+def test_ours_is_measured_against_limits_and_the_plain_side_against_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_has_targets", lambda name, setting: name == "t5")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    kept: list[Result] = []
+    setting = replace(small(tmp_path / "a"), keep=kept.append)
+    ours = steps.ours("t5", setting)
+    assert kept == [ours] and set(ours["targets"]) > {"seconds on H100"}  # a round, and what was kept after it
+    for phase in ours["phases"].values():
+        assert phase["times_limit"] == phase["ours_s"] / phase["limit_s"] and phase["limit_s"] > 0
+    fixed = {phase: {"ours_s": 1e-4} for phase in ours["phases"]}
+    setting = replace(small(tmp_path / "b"), measured={"steps.t5": {"phases": fixed}}, keep=kept.append)
+    plain = steps.plain("t5", setting)
+    total = plain["phases"]["total"]
+    assert kept[1:] == [plain] and total["ratio"] == pytest.approx(total["plain_s"] / 1e-4)
+    assert plain["targets"]["plain over ours, inverse"]["ok"] and plain["rounds"][0]["total"] == total["plain_s"]
+    with pytest.raises(ConsistencyError, match=r"nothing to compare with: part=steps\.t5 comes first"):
+        steps.plain("t5", small(tmp_path))
+
+
+# Where the time goes -----------------------------------------------------------------------------------------------
+
+
+def test_operations_of_a_stretch_are_counted_and_sorted_by_their_time() -> None:
+    many, few = torch.ones(600, 600), torch.ones(4, 4)
+    calls: list[int] = []
+
+    def work() -> int:
+        calls.append(0)
+        _ = [many @ many for _ in range(3)], [few + few for _ in range(5)]
+        return len(calls)
+
+    given, stretch = measure(work, CPU)
+    assert given == len(calls) and stretch.kernels == [] and stretch.totals["launches"] == 0
+    by_name = {row["operation"]: row["calls"] for row in stretch.operations}
+    assert (by_name["aten::mm"], by_name["aten::add"]) == (3, 5) and stretch.totals["operations"] >= 8
+    assert stretch.operations[0]["operation"] == "aten::mm" and stretch.totals["seconds"] > 0
+
+
+def test_a_step_is_profiled_by_phase(tmp_path: Path) -> None:
+    kept: list[int] = []
+    found = profile_step("t5", replace(small(tmp_path), keep=lambda result: kept.append(len(result["phases"]))))
+    names = ["rollout of 12 tokens", "rewards", "scoring", "one micro-batch of the update"]
+    assert list(found["phases"]) == names and kept == [1, 2, 3, 4]
+    assert all(totals["operations"] > 500 for totals in found["phases"].values())
+    assert {(row["phase"], LISTED) for row in found["operations"]} == {(name, LISTED) for name in names}
+    assert len(found["operations"]) == LISTED * len(names)
+    text = page(MACHINE, [(Item("profile", "t5", lambda setting: {}), {**found, "seconds": 1.0})])
+    assert "| one micro-batch of the update | " in text and "operations:" in text
 
 
 # The command -------------------------------------------------------------------------------------------------------
@@ -256,7 +357,7 @@ def test_shapes_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "out=… is missing"),
         (
             ["out=x", "part=nothing"],
-            "part: expected some of steps, memory, equality, attention, training, update, resume",
+            "part: expected some of steps, profile, plain, memory, equality, attention, training, update, resume",
         ),
         (["out=x", "budget_s=-1"], "budget_s: expected a number of seconds above 0"),
         (["out=x", "budget_s=soon", "device=cpu"], "budget_s"),
@@ -273,13 +374,24 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_the_command_says_what_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [handing_over({"rows": [{"seconds": 1.5}]}), noted(tmp_path, "b", good())]
+    monkeypatch.setattr(gpu_command, "all_items", lambda: items)
+    said: list[str] = []
+    words = [f"out={tmp_path}/out", "device=cpu", "small=true", "budget_s=6"]
+    assert main(words, said.append) == gpu_command.LEFT
+    assert said[-1] == "2 of 2 items are left, 1 of them cut off: start the same command again"
+    text = (tmp_path / "out" / "gpu_cpu.md").read_text(encoding="utf-8")
+    assert "| part | 0 of 2   | 0 of 0 | 1       | 0       |" in text and "Cut off after" in text
+
+
 def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files, whatever ends the command: what a short lease brings back. Where it is started, nothing changes."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "kept.txt").touch()
     monkeypatch.chdir(tmp_path / "here")
     parts = [item.part for item in all_items()]
-    assert parts[0] == "steps" and len(parts) > 35
+    assert list(dict.fromkeys(parts))[:3] == ["steps", "profile", "plain"] and len(parts) > 35
     seen: list[list[str]] = []
 
     def watched(setting: Setting) -> Result:
@@ -303,6 +415,36 @@ def test_the_summary_is_written_after_every_item(tmp_path: Path, monkeypatch: py
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["kept.txt"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_measures_ends_with_the_command(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that it started. A command that may still do so removes what was written meanwhile, too."""
+
+    def endless(setting: Setting) -> Result:
+        (setting.scratch / "much.txt").touch()
+        with subprocess.Popen(["sleep", "120"]) as started:
+            (tmp_path / "begun.txt").write_text(f"{os.getpid()} {started.pid}\n")
+        return {}
+
+    monkeypatch.setattr(gpu_command, "all_items", lambda: [Item("steps", "a", endless)])
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    words = [f"out={tmp_path}/out", "device=cpu", "small=true"]
+    command = multiprocessing.get_context("fork").Process(target=lambda: gpu_command.main(words, print))
+    command.start()
+    begun = tmp_path / "begun.txt"
+    wait_until(lambda: begun.is_file() and begun.read_text().endswith("\n"), "nothing is measured")
+    processes = [int(word) for word in begun.read_text().split()]
+    assert command.pid is not None and all(map(alive, processes))
+    os.kill(command.pid, number)
+    command.join(20)
+    assert command.exitcode == (1 if number == signal.SIGTERM else -number)
+    wait_until(lambda: not any(map(alive, processes)), "what measures lives on", 20)
+    left = list((tmp_path / "scratch").rglob("much.txt"))
+    assert len(left) == (number == signal.SIGKILL) and not list((tmp_path / "out").glob("*"))
+
+
 def test_help_says_where_to_put_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"], lambda line: None) == 0
     said = capsys.readouterr().out
@@ -311,7 +453,7 @@ def test_help_says_where_to_put_out(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["attention", "memory,update,resume,training", "steps"])
+@pytest.mark.parametrize("part", ["attention", "memory,update,resume,training", "steps,profile,plain"])
 def test_all_parts_run_and_go_on(part: str, tmp_path: Path) -> None:
     def start(*more: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "benchmarks.gpu", f"out={tmp_path}", "device=cpu", "small=true", f"part={part}"]

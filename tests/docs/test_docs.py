@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,10 @@ def test_commands_are_found() -> None:
     assert sum(command.complete for command in COMMANDS) > 40
 
 
-def one_of_a_kind(commands: list[Command]) -> list[Command]:
+@cache
+def one_of_a_kind() -> list[Command]:
     """The first of the commands that differ in values of keys alone, a whole one where there is one."""
-    found = {kind_of(c.script, c.arguments): c for c in sorted(commands, key=lambda c: c.complete)}
+    found = {kind_of(c.script, c.arguments): c for c in sorted(COMMANDS, key=lambda c: c.complete)}
     return list(found.values())
 
 
@@ -225,7 +227,7 @@ def test_documented_commands_compose(
     script: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (ROOT / "scripts" / f"{script}.py").is_file()
-    commands = COMMANDS if every else one_of_a_kind(COMMANDS)
+    commands = COMMANDS if every else one_of_a_kind()
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
     monkeypatch.setenv("PERSPECTIVE_API_KEY", "a key")
     from finegrained_rlhf.launch.steps import build, resolved

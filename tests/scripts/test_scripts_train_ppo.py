@@ -188,15 +188,28 @@ def test_prompts_that_do_not_divide_by_the_processes(smoke_keys: list[str], tmp_
     assert first["score"] == pytest.approx(second["score"], abs=1e-5)
 
 
-def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tmp_path: Path) -> None:
-    output = tmp_path / "killed"
-    run_again_after_a_kill(*command(output, *smoke_keys), when=lambda: lines_in(output / "metrics.jsonl") >= 3)
+EXACT_KL = ["ppo.kl.estimator=exact", "ppo.kl.controller=adaptive", "ppo.kl.target=0.1", "ppo.kl.horizon=20"]
+
+
+@pytest.mark.parametrize("keys", [[], pytest.param(EXACT_KL, marks=pytest.mark.slow)], ids=["sampled KL", "exact KL"])
+def test_kill_and_resume_is_bit_identical(smoke: Path, smoke_keys: list[str], tmp_path: Path, keys: list[str]) -> None:
+    whole, output = smoke, tmp_path / "killed"
+    if keys:
+        whole = tmp_path / "whole"
+        done = run_script(*command(whole, *smoke_keys, *keys))
+        assert done.returncode == 0, done.stderr
+    words = command(output, *smoke_keys, *keys)
+    run_again_after_a_kill(*words, when=lambda: lines_in(output / "metrics.jsonl") >= 3)
     for step in range(5):
-        ours, theirs = weights(output, step), weights(smoke, step)
+        ours, theirs = weights(output, step), weights(whole, step)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     for name in ("metrics.jsonl", "eval.jsonl"):
-        assert rows(output / name) == rows(smoke / name)
-    again = run_script(*command(output, *smoke_keys))
+        assert rows(output / name) == rows(whole / name)
+    if keys:
+        told = rows(output / "metrics.jsonl")
+        assert all(row["kl"] > 0 and row["kl"] != row["log_ratio"] for row in told[1:])
+        assert len({row["beta"] for row in told}) == len(told)
+    again = run_script(*words)
     assert again.returncode == 0 and "is done" in again.stderr
 
 

@@ -26,7 +26,7 @@ from finegrained_rlhf.training.gedi import TrainGeDi
 from finegrained_rlhf.training.gedi.trainer import ClassExample, GeDiSettings, GeDiTrainer
 
 
-def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def trainer_of_halves_and_quarters(monkeypatch: pytest.MonkeyPatch, optimizer: OptimizerConfig) -> GeDiTrainer:
     """Two texts, two classes; the model gives every token ½ behind code a and ¼ behind code b."""
     ours = policy("gpt2")
 
@@ -36,10 +36,14 @@ def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(ours), "logprobs", fixed)
     examples = [ClassExample((5, 6, 1), 0), ClassExample((7, 1), 1)]
-    trainer = GeDiTrainer(
+    return GeDiTrainer(
         ours, {"a": (5,), "b": (6,)}, examples, examples, GeDiSettings(0.8, 2, 1, 2),
-        OptimizerConfig(lr=1e-3), 2, Processes(), seed=0,
+        optimizer, 2, Processes(), seed=0,
     )  # fmt: skip
+
+
+def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of_halves_and_quarters(monkeypatch, OptimizerConfig(lr=1e-3))
     metrics = trainer.validate(0)
     generative = (math.log(2) + math.log(4)) / 2  # each text behind its own code
     # With scale 1 the odds of a are exp(ln 4 − ln 2) = 2 for both texts: p(a) = 2/3.
@@ -48,6 +52,26 @@ def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["loss/discriminative"] == pytest.approx(discriminative, abs=1e-6)
     assert metrics["loss"] == pytest.approx(0.8 * generative + 0.2 * discriminative, abs=1e-6)
     assert metrics["accuracy"] == 0.5 and metrics["score"] == -metrics["loss"]
+
+
+def test_the_scale_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`class_scale` is the scale after the step: three of AdamW, in plain numbers.
+
+    With scale s the odds of a are 2^s for both texts, and the mean cross-entropy of a and b,
+    −(ln p(a) + ln p(b)) / 2, has the slope (p(a) − ½) ln 2 in s; 0.2 is its share of the loss.
+    """
+    lr, eps = 0.3, 0.1  # so large an ε that the size of a gradient shows in Adam's step
+    optimizer = OptimizerConfig(lr=lr, betas=(0.9, 0.99), eps=eps, schedule="constant")
+    trainer = trainer_of_halves_and_quarters(monkeypatch, optimizer)
+    scale, first, second = 1.0, 0.0, 0.0
+    for step in (1, 2, 3):
+        slope = 0.2 * math.log(2) * (2**scale / (1 + 2**scale) - 0.5)
+        first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
+        scale -= lr * (first / (1 - 0.9**step)) / (math.sqrt(second / (1 - 0.99**step)) + eps)
+        metrics = trainer.train_step(step)
+        assert metrics["class_scale"] == pytest.approx(scale, abs=1e-6)
+        assert metrics["gradient_norm"] == pytest.approx(slope, abs=1e-7)
+    assert scale == pytest.approx(0.87, abs=0.05)  # moved by much more than is allowed above
 
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime")
@@ -101,6 +125,8 @@ def test_it_learns_to_write_and_to_tell_apart(files: Path, tmp_path: Path) -> No
     assert found[-1]["accuracy"] == 1.0 and found[0]["accuracy"] < 0.9
     assert found[-1]["loss/generative"] < 0.6 * found[0]["loss/generative"]
     codes = ClassCodes.read(tmp_path / "policy")
+    last = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()][-1]
+    assert last["class_scale"] == codes.scale
     assert list(codes.codes) == ["a", "b"] and len(codes.codes["a"]) == 2 and codes.scale > 1.0
 
 

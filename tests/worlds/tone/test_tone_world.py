@@ -30,7 +30,15 @@ WORLD = ToneWorldConfig()
 
 
 def small(path: str = "unused", **changes: Any) -> MakeToneWorld:
-    sizes = {"train": 60, "dev": 20, "test": 20, "texts": 30, "labelled_train": 200, "labelled_dev": 20}
+    sizes = {
+        "train": 60,
+        "dev": 20,
+        "test": 20,
+        "texts": 30,
+        "judge_texts": 30,
+        "labelled_train": 200,
+        "labelled_dev": 20,
+    }
     return replace(MakeToneWorld(path, **sizes), **changes)
 
 
@@ -125,12 +133,12 @@ def test_the_grammar_gives_each_next_token_its_share() -> None:
     """Against the frequencies of many drawn texts, and adding up to 1 with the uniform part."""
     config = replace(WORLD, sentences=(3, 3))
     counted: dict[tuple[str, ...], Counter[str]] = {}
-    for text in drawn(60_000, config):
+    for text in drawn(20_000, config):
         words = tokens(text.text)
         for end in range(min(len(words), 12)):
             counted.setdefault(tuple(words[:end]), Counter())[words[end]] += 1
     grammar = ToneGrammar(config, slip=1e-12)
-    frequent = [prefix for prefix, found in counted.items() if sum(found.values()) > 3000]
+    frequent = [prefix for prefix, found in counted.items() if sum(found.values()) > 1000]
     assert len(frequent) >= 8
     for prefix in frequent:
         total = sum(counted[prefix].values())
@@ -219,8 +227,9 @@ def test_labels_are_noisy_as_configured_and_variants_are_rare(tmp_path: Path) ->
 
 
 def test_a_world_follows_from_its_seed_and_a_split_from_its_own_size(tmp_path: Path) -> None:
-    assert small().draw() == small().draw() != small(seed=1).draw()
-    assert small(train=5, texts=0).draw()["test"] == small().draw()["test"]
+    drawn_once = small().draw()
+    assert drawn_once == small().draw() != small(seed=1).draw()
+    assert small(train=5, texts=0).draw()["test"] == drawn_once["test"]
     for seed in (0, 1):
         small(str(tmp_path / f"{seed}"), seed=seed).run()
     first, second = (json.loads((tmp_path / f"{seed}/manifest.json").read_text())["files"] for seed in (0, 1))
