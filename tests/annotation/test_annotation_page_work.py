@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_page import ITEMS, of, opened, saved, select, to
+from annotation_page import ITEMS, beside, of, opened, reload, saved, select, to
 from annotation_toy import item, project
 from browser import launched
 from playwright.sync_api import Browser, Page, expect
@@ -50,7 +50,7 @@ def test_every_key_is_kept_however_a_task_is_left(browser: Browser, tmp_path: Pa
             elif way in ("Alt+ArrowRight", "Control+Enter"):
                 page.keyboard.press(way)
             elif way == "reload":
-                page.reload()
+                reload(page)
             else:
                 other = made.context.new_page()
                 if way != "second tab":
@@ -73,14 +73,14 @@ def test_a_run_of_keys_is_one_step_back_also_after_a_reload(browser: Browser, tm
         page.click("#noError")  # refused, and no step
         page.click('[data-type="Missing-Answer"]')
         page.click('[data-place="1,1"]')
-        page.reload()
+        reload(page)
         assert page.locator("#note-0").input_value() == "what?"
         for marks, notes, missing in ((1, ["what?"], 0), (1, [""], 0), (0, [], 0)):
             page.click("#undo")
             state = page.evaluate("Store.state")
             assert (len(state["spans"]), [one["note"] for one in state["spans"]]) == (marks, notes)
             assert len(state["missing"]) == missing
-        page.reload()
+        reload(page)
         for _ in range(3):
             page.click("#redo")
         assert of(saved(page), "q1")["missing"] == [{"type": "Missing-Answer", "passage": 1, "sentences": [1]}]
@@ -159,7 +159,7 @@ def test_work_of_the_earlier_page_is_taken_over_and_left_there(browser: Browser,
         assert notes["q1"] == notes["q3"] == ["old"] and not notes.get("q2")
         to(page, "q1")
         page.get_by_role("button", name="Remove").first.click()
-        page.reload()
+        reload(page)
         assert of(saved(page), "q1")["spans"] == []
         assert json.loads(page.evaluate(STORED)[key]) == old
         made.requests.clear()
@@ -208,7 +208,7 @@ def test_where_a_record_has_no_room_its_history_goes_first(browser: Browser, tmp
         assert page.locator("#unkept").count() == 0
         page.click("#undo")
         page.click("#redo")
-        page.reload()
+        reload(page)
         assert len(of(saved(page), "q1")["spans"]) == 1
 
 
@@ -217,8 +217,7 @@ def test_a_tab_that_is_gone_frees_the_other(browser: Browser, tmp_path: Path, cr
     with opened(browser, tmp_path) as made:
         first = made.page
         to(first, "q1")
-        second = made.context.new_page()
-        second.goto(first.url)
+        second = beside(first)
         second.click("#take-over")
         expect(first.locator("#locked")).to_be_visible()
         select(second, "stays warm")
@@ -264,5 +263,5 @@ def test_emptied_storage_is_filled_again(browser: Browser, tmp_path: Path) -> No
         other.goto((tmp_path / "tasks.html").as_uri())
         other.evaluate("localStorage.clear()")
         page.wait_for_timeout(300)
-        page.reload()
+        reload(page)
         assert len(of(saved(page), "q1")["spans"]) == 1

@@ -17,6 +17,8 @@ from finegrained_rlhf.annotation.project.items import AnnotationItem
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 
+KEPT = """() => Object.keys(localStorage).filter((key) => key.includes('"task"'))"""
+"""Keys of the tasks that a page keeps."""
 FOUR = ("One is best.", "Two is good.", "Three is as good.", "Four is bad.")
 ITEMS = (
     item("q1", suggestions=(Suggestion(0, 8, "Irrelevant", 0.8, "m@1"),)),
@@ -46,6 +48,31 @@ def to(page: Page, name: str) -> int:
     place = next(i for i, task in enumerate(payload(page)["tasks"]) if task["item"] == name)
     page.evaluate(f"Actions.go({place})")
     return place
+
+
+def beside(page: Page) -> Page:
+    """A second tab with the same page, in which what the first one keeps can be seen.
+
+    Under load Chromium gives one tab in a hundred of a private window a storage of its own, for as long as it is open:
+    such a tab is closed, and another one opened.
+    """
+    kept = set(page.evaluate(KEPT))
+    for _ in range(5):
+        second = page.context.new_page()
+        second.goto(page.url)
+        if kept <= set(second.evaluate(KEPT)):
+            break
+        second.close()
+    return second
+
+
+def reload(page: Page) -> None:
+    """Load the page anew, once more where it was given a storage of its own (see `beside`)."""
+    kept = set(page.evaluate(KEPT))
+    for _ in range(5):
+        page.reload()
+        if kept <= set(page.evaluate(KEPT)):
+            break
 
 
 def payload(page: Page) -> dict[str, Any]:

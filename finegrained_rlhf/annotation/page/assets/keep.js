@@ -62,19 +62,26 @@ const Kept = ((payload) => {
     return true;
   });
 
+  /* Tabs see what others write a moment late, so the tab before may claim once more just after it was taken over from.
+     Whoever takes over begins a new term; a claim of an earlier one counts for nothing. */
+  let term = 0;
   const owner = () => parsed(get(places.owner));
   const elsewhere = () => {
     const holder = owner();
-    return Boolean(holder && holder.id !== me && Math.abs(Date.now() - holder.time) < STALE);
+    return Boolean(holder && holder.id !== me && (holder.term || 0) >= term && Math.abs(Date.now() - holder.time) < STALE);
   };
-  const claim = () => { if (storage) put(places.owner, JSON.stringify({ id: me, time: Date.now() })); };
+  const claim = () => { if (storage) put(places.owner, JSON.stringify({ id: me, time: Date.now(), term })); };
+  const takeOver = () => {
+    term = Math.max(term, (owner() || {}).term || 0) + 1;
+    claim();
+  };
   const release = () => {
     const holder = owner();
     if (holder && holder.id === me) storage.removeItem(places.owner);
   };
 
   return {
-    read, write, changed, elsewhere, claim, release, places,
+    read, write, changed, elsewhere, claim, takeOver, release, places,
     isTask: (key) => keys.includes(key),
     isMissing: (i) => get(keys[i]) === null,
     get page() { return parsed(get(places.page)) || { current: earlier().current || 0 }; },

@@ -58,7 +58,7 @@ const Store = ((payload) => {
     return changed.length > 0;
   };
   const takeOver = () => {
-    Kept.claim();
+    Kept.takeOver();
     refresh();
     readOnly = false;
     announce();
@@ -208,7 +208,7 @@ const Store = ((payload) => {
 
   readOnly = Kept.elsewhere();
   if (!readOnly) {
-    Kept.claim();
+    Kept.takeOver();
     works.forEach((work, i) => { if (work.state.status !== "new" && Kept.isMissing(i)) save(i); });
   }
   setInterval(() => { tick(); beat(); }, HEARTBEAT);
