@@ -38,9 +38,8 @@ SUB_WORDS, SUB_WORD_STEPS, SAMPLED_PROMPTS, MAX_TOKENS = 400, 1200, 64, 120
 
 
 def script(name: str, *arguments: str) -> None:
-    """Run a script of this project on one thread."""
-    path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
-    subprocess.run([sys.executable, str(path), *arguments], check=True)
+    """Run a command of this project on one thread."""
+    subprocess.run([sys.executable, "-m", "finegrained_rlhf", name, *arguments], check=True)
 
 
 def fine_grained(root: Path, output: Path, *switches: str) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_policy"]
 
-# Read when torch loads its OpenMP, so it has effect where this package is imported before torch, as all scripts do.
+# Read when torch loads its OpenMP, so it has effect where this package is imported before torch, as all commands do.
 # Threads that spin for long while they wait for each other take a busy machine's cores from the threads that they wait
 # for. A short spin costs an idle machine a seventh of a step and saves a busy one a third of it or more; measured in
 # docs/benchmarks.md ("Under load").

@@ -1,6 +1,6 @@
 """Errors that a user can act on.
 
-Every error a user may cause derives from `FineGrainedError`; scripts print its message as one line and exit
+Every error a user may cause derives from `FineGrainedError`; commands print its message as one line and exit
 with status 2, without a traceback. Everything else is a bug and keeps its traceback.
 """
 

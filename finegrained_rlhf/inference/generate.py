@@ -159,7 +159,9 @@ class Generate(AnswersPrompts):
         check_reward(self.reward, needed=self.best_of > 1)
         processes = Processes(self.processes)
         if processes.count > 1:
-            raise ConfigError("generate.py streams from one process; sample_outputs.py shares work between several")
+            raise ConfigError(
+                "finegrained generate streams from one process; finegrained sample-outputs shares work between several"
+            )
         items = read_inputs(self.input)
         chooser = None
         if self.best_of > 1 and self.reward is not None:
@@ -252,7 +254,7 @@ class SampleOutputs(AnswersPrompts):
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
         if self.temperature <= 0:
-            raise ConfigError(f"temperature must be above 0, got {self.temperature}; generate.py decodes greedily")
+            raise ConfigError(f"temperature must be above 0, got {self.temperature}; generate decodes greedily")
         self._decoding()
 
     def _decoding(self) -> Decoding:

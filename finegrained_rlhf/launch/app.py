@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -26,6 +25,7 @@ from finegrained_rlhf.launch.commands import conf_directory
 from finegrained_rlhf.launch.mistakes import explain_command_line, explain_os_error, is_of_configuration
 from finegrained_rlhf.launch.rewards import opened
 from finegrained_rlhf.launch.sweeps.points import use_own_directory
+from finegrained_rlhf.models.quiet import silence_transformers
 
 _CHOOSES_BY_REWARD = ("evaluate", "generate", "reweigh")
 """Commands that take `reward.…=` keys of a reward that the run's `config.yaml` names."""
@@ -36,7 +36,6 @@ def run_command(name: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors on instead of printing them itself
     if name in _CHOOSES_BY_REWARD:
         sys.argv[1:] = opened(sys.argv[1:])
-    task: Callable[[DictConfig], None] = _TASKS.get(name, run_app)
     with one_line_errors(name):
         line = read_command_line(sys.argv[1:], multirun=name == "sweep")
         sys.argv[1:] = line.words
@@ -53,7 +52,17 @@ def run_command(name: str) -> None:
             with interruptible():
                 _hydra(name, run_point)
         else:
-            _hydra(name, task)
+            _hydra(name, _task(name))
+
+
+def _task(name: str) -> Callable[[DictConfig], None]:
+    """What Hydra runs, also in another process: the command's own task, or its job."""
+
+    def task(cfg: DictConfig) -> None:
+        with user_errors(name):
+            _TASKS.get(name, run_app)(cfg)
+
+    return task
 
 
 def _hydra(name: str, task: Callable[[DictConfig], None]) -> None:
@@ -63,12 +72,11 @@ def _hydra(name: str, task: Callable[[DictConfig], None]) -> None:
 def run_app(cfg: DictConfig) -> None:
     """Run the job that a composed configuration describes; the jobs of a multirun get a directory each."""
     use_own_directory(cfg)
-    with user_errors():
-        from finegrained_rlhf.launch.steps import (
-            run_config,  # takes seconds to import: --help and mistakes need not wait
-        )
+    from finegrained_rlhf.launch.steps import (
+        run_config,  # takes seconds to import: --help and mistakes need not wait
+    )
 
-        run_config(cfg, HydraConfig.get().overrides.task)
+    run_config(cfg, HydraConfig.get().overrides.task)
 
 
 def run_ppo(cfg: DictConfig) -> None:
@@ -76,28 +84,25 @@ def run_ppo(cfg: DictConfig) -> None:
     if cfg.dry_run is not True:
         run_app(cfg)
         return
-    with user_errors():
-        from finegrained_rlhf.launch.preflight.dry_run import dry_run
+    from finegrained_rlhf.launch.preflight.dry_run import dry_run
 
-        dry_run(cfg)
+    dry_run(cfg)
 
 
 def run_doctor(cfg: DictConfig) -> None:
     """Examine the configuration of a run; exit status 0 where it is ready, 1 where it is not."""
-    with user_errors():
-        from finegrained_rlhf.launch.preflight.doctor import examine_config
+    from finegrained_rlhf.launch.preflight.doctor import examine_config
 
-        if status := examine_config(cfg):
-            sys.exit(status)
+    if status := examine_config(cfg):
+        sys.exit(status)
 
 
 def run_experiment(cfg: DictConfig) -> None:
     """Run every step of an experiment."""
     use_own_directory(cfg)
-    with user_errors():
-        from finegrained_rlhf.launch.steps import run_pipeline
+    from finegrained_rlhf.launch.steps import run_pipeline
 
-        run_pipeline(cfg)
+    run_pipeline(cfg)
 
 
 _TASKS = {"train_ppo": run_ppo, "doctor": run_doctor, "run_experiment": run_experiment}
@@ -132,17 +137,20 @@ def one_line_errors(command: str) -> Iterator[None]:
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """Messages on standard error; errors of the user in one line, Ctrl-C with exit status 130."""
+def user_errors(command: str) -> Iterator[None]:
+    """Messages on standard error; errors of the user in one line, Ctrl-C with exit status 130.
+
+    Args:
+        command: by name.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
-    for noisy in ("absl", "transformers", "accelerate", "datasets", "httpx", "filelock"):
+    for noisy in ("absl", "accelerate", "datasets", "httpx", "filelock"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # the project's own messages say what happens
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    silence_transformers()
     warnings.filterwarnings(
         "ignore", message=".*is_gradient_checkpointing", category=FutureWarning
     )  # transformers' own
-    with one_line_errors(Path(sys.argv[0]).stem):
+    with one_line_errors(command):
         try:
             yield
         except KeyboardInterrupt:

@@ -1,6 +1,8 @@
-"""The commands by task, and the one way into each: `finegrained train-ppo`, `scripts/train_ppo.py`, `python -m`.
+"""The commands by task, and the way into all of them: `finegrained train-ppo KEY=VALUE …`.
 
-Imports nothing heavy: Ctrl-C is one line from the first moment, and `finegrained --help` is there at once.
+`python -m finegrained_rlhf train-ppo`, `accelerate launch -m finegrained_rlhf train-ppo` and the few files in
+`scripts/` come here too. Imports nothing heavy: Ctrl-C is one line from the first moment, and `finegrained --help` is
+there at once.
 """
 
 from __future__ import annotations
@@ -15,100 +17,108 @@ from finegrained_rlhf.launch.plain_words import with_keys
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train": {
         "train_sft": "fine-tune a policy on reference answers",
-        "train_classifier": "train a classifier of texts, whose probability can be a reward",
-        "train_gedi": "train a class-conditional language model, with which GeDi steers a policy",
-        "train_reward_model": "train one of the four reward models on span feedback or preferences",
-        "train_ppo": "train a policy by PPO on token rewards from reward models",
+        "train_reward_model": "train one of the four kinds of reward model",
+        "train_ppo": "train a policy by PPO on rewards for tokens",
+        "train_classifier": "train a classifier of texts, for use as a reward",
+        "train_gedi": "train a class-conditional language model for GeDi",
         "train_dpr": "train the two towers of dense passage retrieval",
-        "train_dialki": "train DIALKI to find the knowledge of a dialogue's next turn",
-        "train_conqrr": "train a query rewriter, supervised or by retrieval reward",
+        "train_dialki": "train DIALKI to find the knowledge of the next turn",
+        "train_conqrr": "train a query rewriter, also by retrieval reward",
     },
-    "Check a run before it starts": {
-        "doctor": "check a PPO run's configuration, data, models and machine",
+    "Check before a run": {
+        "doctor": "check a PPO run: settings, data, models, machine",
         "inspect_feedback": "say what a feedback file holds",
         "inspect_prompts": "say what a file of RealToxicityPrompts holds",
         "inspect_inscit": "say what a file of INSCIT holds",
     },
     "Many runs": {
-        "sweep": "train, evaluate and compare a policy for every combination of values",
+        "sweep": "train and compare policies over values of keys",
         "run_experiment": "run an experiment of several steps",
     },
+    "Look at runs": {
+        "report": "write one HTML page about a run, or about several",
+        "runs": "list the runs below a directory: state, step, score",
+        "compare": "compare runs as text: configurations and scores",
+        "reweigh": "rank a run's kept rollouts under another reward",
+    },
     "Use a trained model": {
-        "generate": "stream a policy's answers to a file of prompts, or to standard input",
+        "generate": "stream a policy's answers to prompts",
         "sample_outputs": "sample several outputs a prompt, for annotation",
-        "export": "copy a run's model with a model card, and push it to the Hub",
-        "identify_knowledge": "find the knowledge that the next answer of a dialogue rests on",
-        "identify_evidence": "predict the evidence of INSCIT's turns with a trained DIALKI",
+        "export": "copy a run's model with a card; push it to the Hub",
+        "identify_knowledge": "find the knowledge that the next answer rests on",
+        "identify_evidence": "predict the evidence of INSCIT's turns by DIALKI",
         "generate_responses": "answer dialogues: DIALKI finds, a generator writes",
-        "rewrite": "rewrite questions in dialogues so that they stand alone",
-        "rewrite_few_shot": "rewrite them by a language model with a few demonstrations",
+        "rewrite": "rewrite questions of dialogues to stand alone",
+        "rewrite_few_shot": "rewrite them by a language model with demonstrations",
     },
     "Measure": {
         "evaluate": "measure a policy, or a file of outputs",
         "evaluate_reward_model": "measure a reward model on a feedback file",
         "evaluate_dialki": "measure how well a trained DIALKI finds knowledge",
-        "evaluate_detox": "measure how toxic, fluent and varied continuations are",
+        "evaluate_detox": "measure continuations: toxicity, fluency, variety",
         "evaluate_inscit": "score predictions for INSCIT, or a baseline",
-        "evaluate_response_types": "measure how well a classifier tells INSCIT's response types",
+        "evaluate_response_types": "measure a classifier of INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "evaluate_scai": "score a run of the SCAI-QReCC shared task",
-        "run_prelude": "run agents that learn from a user's edits, and say what the edits cost",
-        "run_pahf": "run an agent that asks and is corrected through PAHF's four phases",
-        "measure_regret": "measure the regret of PAHF's policies beside formulas and bounds",
-        "show_user_memory": "show what is remembered of a user, from what, and when it was used",
-        "catch_up": "list what a user did or said that was not learnt from, and learn from it again",
-        "run_coreset": "run agents that are told which of several entities is meant, and say how right they are",
-        "measure_drift": "measure how far reward models agree with the oracle during a run",
-        "attack_judge": "measure how often a judge changes its mind where an answer tells it to",
-        "reweigh": "say how a run's kept rollouts rank under another reward",
-        "report": "write one HTML page about a run, or about several",
-        "runs": "list every run below a directory: state, step, score, age",
-        "compare": "compare runs as text: configurations, scores at the exported policies",
+        "measure_drift": "measure how far reward models agree with the oracle",
+        "attack_judge": "measure how often a judge obeys an answer",
     },
     "Feedback from people": {
-        "make_annotation_tasks": "make annotation tasks of sampled outputs, a page for each annotator",
-        "read_annotations": "read what annotators exported, checked against the tasks",
-        "measure_agreement": "measure how far annotators agree, and show where they do not",
+        "make_annotation_tasks": "make a page of annotation tasks for each annotator",
+        "read_annotations": "read and check what annotators exported",
+        "measure_agreement": "measure how far annotators agree, and where not",
         "adjudicate": "make feedback records of annotations",
         "edits_to_feedback": "write users' edits of drafts as span feedback",
-        "read_public_feedback": "read public span feedback: RAGTruth, FavaBench, PRM800K, MQM",
+        "read_public_feedback": "read RAGTruth, FavaBench, PRM800K or MQM as feedback",
         "make_human_evaluation": "make tasks for people who rate INSCIT's systems",
         "read_human_evaluation": "read what raters of INSCIT's systems exported",
         "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
-        "simulate_annotators": "annotate the tasks of a FactWorld project as people would",
     },
-    "Data and indexes": {
-        "make_factworld": "make a FactWorld",
-        "annotate_factworld": "annotate sampled FactWorld answers as people would",
-        "make_dialogue_world": "make a DialogueWorld",
-        "make_rewrite_world": "make a RewriteWorld",
-        "make_tone_world": "make a ToneWorld",
-        "make_inscit_world": "make an InscitWorld",
-        "make_style_world": "make a StyleWorld",
-        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
-        "make_pahf_world": "make a PahfWorld",
-        "make_bios_world": "make a BiosWorld",
-        "make_disambig_docs": "make conversations of AmbigDocs",
-        "make_response_data": "make prompt files for response generation from dialogues",
-        "retrieve_evidence": "search an index for every turn of INSCIT",
-        "make_dpr_data": "make what a dense retriever learns from, of INSCIT's turns",
-        "make_question_dpr_data": "make what a dense retriever learns from, of questions in dialogues",
-        "make_identifier_data": "make dialogues of INSCIT's turns and their candidates, for DIALKI",
-        "make_reader_inputs": "make the prompts of a reader of INSCIT: conversation and passages",
-        "read_reader_outputs": "read what a reader of INSCIT said as predictions",
-        "make_response_types": "make texts of INSCIT's turns with their response type, for a classifier",
-        "make_tiny_models": "build tiny models and tokenizers from a corpus",
-        "make_longformer": "make a Longformer of a BERT or RoBERTa",
-        "convert_dpr": "make two towers of a checkpoint of Facebook's DPR",
-        "prepare_models": "make model directories of pretrained weights that packages carry",
+    "Learn from users at use time": {
+        "run_prelude": "run agents that learn from a user's edits",
+        "run_pahf": "run an agent that asks and is corrected",
+        "run_coreset": "run agents that learn which entity a user means",
+        "measure_regret": "measure the regret of PAHF's policies beside bounds",
+        "show_user_memory": "show what is remembered of a user, and from what",
+        "catch_up": "list and learn from events that were not learnt from",
+    },
+    "Retrieval": {
         "make_corpus": "make a corpus of pages of Wikipedia",
         "build_index": "index a corpus of passages",
         "search": "search an index",
         "fuse_runs": "fuse TREC runs into one by reciprocal rank",
+        "retrieve_evidence": "search an index for every turn of INSCIT",
         "label_passages": "label passages for the questions of dialogues",
+        "make_dpr_data": "make training data of a dense retriever from INSCIT",
+        "make_question_dpr_data": "make training data of one from dialogues' questions",
+        "convert_dpr": "make two towers of a checkpoint of Facebook's DPR",
+    },
+    "Data and models to begin with": {
+        "make_response_data": "make prompts for response generation from dialogues",
+        "make_identifier_data": "make DIALKI's data of INSCIT's turns and candidates",
+        "make_reader_inputs": "make prompts for a reader of INSCIT, with passages",
+        "read_reader_outputs": "read what a reader of INSCIT said as predictions",
+        "make_response_types": "make texts of INSCIT's turns with their response type",
+        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
+        "make_disambig_docs": "make conversations of AmbigDocs",
+        "make_tiny_models": "build tiny models and tokenizers from a corpus",
+        "make_longformer": "make a Longformer of a BERT or RoBERTa",
+        "prepare_models": "make model directories of weights in packages",
+    },
+    "Generated worlds": {
+        "make_factworld": "make a FactWorld: questions, passages, known errors",
+        "annotate_factworld": "annotate sampled FactWorld answers as people would",
+        "simulate_annotators": "annotate a FactWorld project's tasks as people would",
+        "make_dialogue_world": "make a DialogueWorld, for DIALKI",
+        "make_rewrite_world": "make a RewriteWorld, for query rewriters",
+        "make_tone_world": "make a ToneWorld, for detoxification",
+        "make_inscit_world": "make an InscitWorld, for INSCIT's whole path",
+        "make_style_world": "make a StyleWorld, for agents that learn from edits",
+        "make_pahf_world": "make a PahfWorld, for agents that ask",
+        "make_bios_world": "make a BiosWorld, for CORESET",
     },
 }
-"""What each command does, by task and name; each has a `conf/NAME.yaml` and a `scripts/NAME.py`."""
+"""What each command does, by task and name; each has a `conf/NAME.yaml`."""
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 
@@ -140,7 +150,7 @@ def main(name: str | None = None) -> None:
         _find_modules(of_script=name is not None)
         if name is None:
             name = _named(sys.argv[1:])
-            sys.argv[:2] = [sys.argv[0]]
+            sys.argv[:2] = [typed(name)]
         if name in PLAIN_WORDS:
             key, several = PLAIN_WORDS[name]
             sys.argv[1:] = with_keys(sys.argv[1:], key, several=several)
@@ -153,6 +163,11 @@ def main(name: str | None = None) -> None:
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def typed(name: str) -> str:
+    """A command as it is typed: `train_ppo` → `finegrained train-ppo`."""
+    return f"finegrained {name.replace('_', '-')}"
 
 
 def conf_directory() -> Path:
@@ -200,14 +215,14 @@ def _named(arguments: list[str]) -> str:
 
 
 def overview() -> str:
-    """What `finegrained --help` prints."""
+    """What `finegrained --help` prints, in 80 columns."""
     width = max(map(len, NAMES))
-    lines = ["finegrained COMMAND KEY=VALUE …   (finegrained COMMAND --help explains the keys of a command)"]
+    lines = ["finegrained COMMAND KEY=VALUE …", "finegrained COMMAND --help explains a command and its keys"]
     for task, commands in COMMANDS.items():
         lines += ["", task, *(f"  {name.replace('_', '-'):<{width}}  {what}" for name, what in commands.items())]
     lines += [
         "",
-        "Several processes: accelerate launch -m finegrained_rlhf.launch train_ppo KEY=VALUE …",
+        "Several processes: accelerate launch -m finegrained_rlhf COMMAND KEY=VALUE …",
         'Tab completion in bash: eval "$(finegrained --completion)"',
     ]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """From composed configurations to finished jobs: one job, what must be prepared for it, or an experiment of many steps.
 
-Steps are named, so that one experiment can change another's; null leaves one out. A step is a script with arguments,
+Steps are named, so that one experiment can change another's; null leaves one out. A step is a command with arguments,
 composed and run in this process, or a job of its own:
 `{script: NAME, args: [KEY=VALUE, …], unless: FILE, each: {NAME: [VALUES]}}` or `{job: {_target_: …}, unless: FILE}`.
 An argument that is a mapping gives one KEY=VALUE for each of its keys whose value is not null.
@@ -33,6 +33,7 @@ from finegrained_rlhf.launch.checks.foreign import trusted_classes
 from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job, problems
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
+from finegrained_rlhf.launch.commands import typed
 from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
@@ -270,7 +271,7 @@ def _unlike(name: str, steps: Mapping[str, Any], seen: tuple[str, ...] = ()) -> 
 
 
 def _arguments(args: Iterable[Any]) -> Iterator[str]:
-    """A step's arguments as texts; what is null in a mapping is left out, so that the script's own value holds."""
+    """A step's arguments as texts; what is null in a mapping is left out, so that the command's own value holds."""
     for arg in args:
         if isinstance(arg, Mapping):
             yield from (f"{key}={value}" for key, value in arg.items() if value is not None)
@@ -302,5 +303,5 @@ def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
         say(step["job"]["_target_"].rpartition(".")[2])
         _run_job(build(step["job"]), processes)
     else:
-        say(f"scripts/{step['script']}.py {' '.join(_args(step))}")
+        say(f"{typed(step['script'])} {' '.join(_args(step))}")
         run_config(_composed(step["script"], tuple(_args(step))), _args(step))

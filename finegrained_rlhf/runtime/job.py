@@ -1,4 +1,4 @@
-"""What a configuration builds and a script runs.
+"""What a configuration builds and a command runs.
 
 Knows the shape of a job. Knows neither configurations nor files.
 """

@@ -28,13 +28,15 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
+from finegrained_rlhf.launch.commands import NAMES, PLAIN_WORDS
+from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ELISION = {"...", "…"}
-_OPEN = {"evaluate", "generate", "reweigh"}  # scripts that take `reward.…=` of a reward that a run's config.yaml names
+_OPEN = {"evaluate", "generate", "reweigh"}  # commands that take `reward.…=` of a reward that a run's config.yaml names
 
 
 def name_of(page: Path) -> str:
@@ -90,24 +92,35 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """One documented call of a script.
+    """One documented call of a command.
 
     Attributes:
         where: the file that documents it.
-        script: its name.
-        arguments: what follows the script.
+        name: of the command, with underscores.
+        arguments: what follows the name.
         complete: it can be typed as it stands.
-        launcher: what stands before the script.
+        started: what is run to start it, a file or a module with the name.
+        launcher: what stands before that.
     """
 
     where: Path
-    script: str
+    name: str
     arguments: tuple[str, ...]
     complete: bool
-    launcher: tuple[str, ...] = ()
+    started: tuple[str, ...]
+    launcher: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{name_of(self.where)}: {self.script} {' '.join(self.arguments)}"
+        return f"{name_of(self.where)}: {self.name} {' '.join(self.arguments)}"
+
+
+def old_paths() -> dict[str, str]:
+    """The changelog's table: what was typed before and is no more, and the command in its place."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `(scripts/\w+\.py)` \| `finegrained ([a-z-]+)` \|$", text, re.MULTILINE))
+
+
+OLD = old_paths()
 
 
 def _lines(text: str) -> list[str]:
@@ -117,10 +130,17 @@ def _lines(text: str) -> list[str]:
 def _calls(line: str, where: Path, complete: bool) -> Iterator[Command]:
     words = shlex.split(line, comments=True)
     for start, word in enumerate(words):
-        script = re.fullmatch(r"(?:.*/)?scripts/([a-z]\w*)\.py", word)
-        if script:
-            rest = itertools.takewhile(lambda w: w not in {"|", ";", "&&", "<", ">"}, words[start + 1 :])
-            yield Command(where, script.group(1), tuple(rest), complete, tuple(words[:start]))
+        behind = start + 1
+        if file := re.fullmatch(r"scripts/([a-z]\w*)\.py", word):
+            name = OLD.get(word, file.group(1))
+            assert word in OLD or (ROOT / word).is_file(), f"{name_of(where)}: there is no {word}"
+        elif word in ("finegrained", "finegrained_rlhf") and words[behind:] and words[behind][0].islower():
+            name, behind = words[behind], behind + 1
+        else:
+            continue
+        rest = itertools.takewhile(lambda w: w not in {"|", ";", "&&", "<", ">"}, words[behind:])
+        started, launcher = tuple(words[start:behind]), tuple(words[:start])
+        yield Command(where, name.replace("-", "_"), tuple(rest), complete, started, launcher)
 
 
 def shell_commands(text: str, where: Path, variables: dict[str, str]) -> Iterator[Command]:
@@ -146,11 +166,11 @@ def documented() -> list[Command]:
         variables: dict[str, str] = {}
         for block in blocks(page, "bash"):
             commands += shell_commands(block, page, variables)
-        for code in re.findall(r"`([^`\n]*scripts/\w+\.py[^`\n]*)`", prose(page)):
+        for code in re.findall(r"`([^`\n]*(?:scripts/\w+\.py|finegrained(?:_rlhf)? [a-z])[^`\n]*)`", prose(page)):
             commands += _calls(code, page, complete=False)
-    for path in [*(ROOT / "scripts").glob("[!_]*.py"), *(ROOT / "conf").glob("*.yaml")]:
+    for path in [*(ROOT / "scripts").glob("*.py"), *(ROOT / "conf").glob("*.yaml")]:
         for line in path.read_text(encoding="utf-8").split("\n"):
-            if re.match(r"(Example: |\s{6})?\S*\s?.*scripts/\w+\.py ", line):
+            if re.match(r"(Example: | {6})(\w+=\S+ )*(python|accelerate|finegrained) ", line):
                 commands += _calls(line.strip(), path, complete=False)
     return commands
 
@@ -178,8 +198,12 @@ def overrides(command: Command, user_files: Path) -> list[str]:
     """The command's overrides as the compose API takes them."""
     from finegrained_rlhf.launch.rewards import opened
 
-    given, found = iter(opened(command.arguments) if command.script in _OPEN else command.arguments), []
-    several = command.script == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
+    words = list(opened(command.arguments) if command.name in _OPEN else command.arguments)
+    if command.name in PLAIN_WORDS:
+        key, many = PLAIN_WORDS[command.name]
+        words = with_keys(words, key, several=many)
+    given, found = iter(words), []
+    several = command.name == "sweep" or bool({"--multirun", "-m"} & set(command.arguments))
     for word in given:
         if word == "--config-dir":
             found.append(f"hydra.searchpath=[file://{user_files / next(given)}]")
@@ -209,37 +233,40 @@ def test_the_algorithms_page_quotes_its_table() -> None:
     assert f"over all episodes: {on_the_way})" in text
 
 
+def test_every_file_that_went_from_scripts_has_its_command_in_the_changelog() -> None:
+    assert len(OLD) == 67
+    for path, name in OLD.items():
+        assert not (ROOT / path).exists() and Path(path).stem == name.replace("-", "_") and Path(path).stem in NAMES
+
+
 def test_commands_are_found() -> None:
-    assert {command.script for command in COMMANDS} == {path.stem for path in (ROOT / "scripts").glob("[!_]*.py")}
+    assert {command.name for command in COMMANDS} == set(NAMES)
     assert sum(command.complete for command in COMMANDS) > 40
 
 
 @cache
 def one_of_a_kind() -> list[Command]:
     """The first of the commands that differ in values of keys alone, a whole one where there is one."""
-    found = {kind_of(c.script, c.arguments): c for c in sorted(COMMANDS, key=lambda c: c.complete)}
+    found = {kind_of(c.name, c.arguments): c for c in sorted(COMMANDS, key=lambda c: c.complete)}
     return list(found.values())
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["kinds", "all"])
-@pytest.mark.parametrize("script", sorted({command.script for command in COMMANDS}))
-def test_documented_commands_compose(
-    script: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert (ROOT / "scripts" / f"{script}.py").is_file()
+@pytest.mark.parametrize("name", NAMES)
+def test_documented_commands_compose(name: str, every: bool, user_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = COMMANDS if every else one_of_a_kind()
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts"), str(user_files)])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(user_files)])
     monkeypatch.setenv("PERSPECTIVE_API_KEY", "a key")
     from finegrained_rlhf.launch.steps import build, resolved
 
     with initialize_config_dir(str(ROOT / "conf"), version_base=None):
-        for command in (command for command in commands if command.script == script and command.arguments):
+        for command in (command for command in commands if command.name == name and command.arguments):
             try:
-                config = compose(script, overrides=overrides(command, user_files))
+                config = compose(name, overrides=overrides(command, user_files))
                 if not command.complete or "--help" in command.arguments or _ELISION & set(command.arguments):
                     continue
                 assert not OmegaConf.missing_keys(config), f"missing {sorted(OmegaConf.missing_keys(config))}"
-                if script != "run_experiment":
+                if name != "run_experiment":
                     beside = (*RESERVED_KEYS, "sweep", "doctor")
                     build({k: v for k, v in resolved(config).items() if k not in beside})
             except Exception as error:
@@ -252,7 +279,7 @@ def launched(command: Command) -> argparse.Namespace | None:
     for name, parser in (("launch", launch_command_parser()), ("torchrun", get_args_parser())):
         if name in words:
             options = words[words.index(name) + 1 :]
-            return parser.parse_args([*options, f"scripts/{command.script}.py", *command.arguments])
+            return parser.parse_args([*options, *command.started, *command.arguments])
     return None
 
 
@@ -265,7 +292,7 @@ def test_documented_launchers_take_their_options() -> None:
 def test_several_nodes_are_started_alike() -> None:
     """The same run on every node: two nodes of eight processes that meet at one place."""
     page = ROOT / "docs/multi_node.md"
-    commands = [c for c in COMMANDS if c.where == page and c.script == "train_ppo" and "smoke_nodes" in str(c)]
+    commands = [c for c in COMMANDS if c.where == page and c.name == "train_ppo" and "smoke_nodes" in str(c)]
     by_torchrun, *by_accelerate = [launched(command) for command in commands]
     assert len({command.arguments for command in commands}) == 1
     assert (by_torchrun.nnodes, by_torchrun.nproc_per_node, by_torchrun.rdzv_endpoint) == ("2", "8", "node0:29500")

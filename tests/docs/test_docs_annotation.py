@@ -51,7 +51,8 @@ def joined(body: str) -> list[str]:
 
 
 def run(directory: Path, words: list[str]) -> str:
-    done = run_script(words[1].removeprefix("scripts/").removesuffix(".py"), *words[2:], cwd=directory)
+    assert words[0] == "finegrained"
+    done = run_script(*words[1:], cwd=directory)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -119,7 +120,7 @@ def test_an_afternoon_with_two_annotators(browser: Browser, tmp_path: Path) -> N
     records = read_feedback(tmp_path / "outputs/mails_feedback.json", taxonomy)
     marks = {record.id: [e.error_type for e in record.marked[0].errors] for record in records}
     assert marks["m1"] == ["Rude"] and [e.error_type for e in records[0].marked[0].dropped] == ["Contradicted"]
-    assert train[1] == "scripts/train_reward_model.py" and IMAGE.is_file()
+    assert train[1] == "train-reward-model" and IMAGE.is_file()
 
 
 def _taxonomy(directory: Path) -> dict:

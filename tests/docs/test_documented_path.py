@@ -24,11 +24,11 @@ ROOT = Path(__file__).parents[2]
 WORK = Path("outputs/factworld")
 
 SMALL = {
-    "make_factworld": ["train=48", "dev=16", "test=24", "sft_train=600", "sft_dev=16", "world.max_asked=3"],
-    "make_tiny_models": ["t5.structured=true"],  # learns to copy in two hundred steps
-    "train_sft": ["total_steps=250", "validate_every=250", "validation_prompts=16"],
-    "train_reward_model": ["total_steps=10", "validate_every=10", "reward_model.batches.batch_size=16"],
-    "train_ppo": [
+    "make-factworld": ["train=48", "dev=16", "test=24", "sft_train=600", "sft_dev=16", "world.max_asked=3"],
+    "make-tiny-models": ["t5.structured=true"],  # learns to copy in two hundred steps
+    "train-sft": ["total_steps=250", "validate_every=250", "validation_prompts=16"],
+    "train-reward-model": ["total_steps=10", "validate_every=10", "reward_model.batches.batch_size=16"],
+    "train-ppo": [
         "total_steps=2",
         "validate_every=1",
         "validation_prompts=8",
@@ -36,7 +36,7 @@ SMALL = {
         "optimizer.warmup_steps=0",
     ],
 }
-"""What is appended to each command of a script, so that the path takes a minute; nothing but sizes."""
+"""What is appended to each command, so that the path takes a minute; nothing but sizes."""
 
 
 def path_block() -> str:
@@ -45,26 +45,20 @@ def path_block() -> str:
         body
         for page in (ROOT / "README.md", ROOT / "docs/getting_started.md")
         for body in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-        if "make_factworld.py" in body and "evaluate.py" in body
+        if "finegrained make-factworld" in body and "finegrained evaluate" in body
     ]
     assert len(found) == 1 and found[0].startswith("W=outputs/factworld\nSEED=0\n")
     return str(found[0])
 
 
-def directory_of_a_reader(directory: Path) -> Path:
-    """A directory in which `python scripts/NAME.py` means what it means in the checkout."""
-    for name in ("scripts", "conf"):
-        (directory / name).symlink_to(ROOT / name)
-    return directory
-
-
-def environment(python: Path, line: str) -> dict[str, str]:
-    """Settings of a shell in which `python` is a program of one line."""
-    python.parent.mkdir()
-    python.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-    python.chmod(0o755)
+def environment(directory: Path, line: str) -> dict[str, str]:
+    """Settings of a shell in which `finegrained`, in `directory/bin`, is a program of one line."""
+    program = directory / "bin/finegrained"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    program.chmod(0o755)
     search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
+    own = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
     return {**os.environ, **own}
 
 
@@ -91,13 +85,13 @@ def rates(directory: Path, name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The block with small sizes, in a directory of its own."""
-    directory = directory_of_a_reader(tmp_path_factory.mktemp("reader"))
+    directory = tmp_path_factory.mktemp("reader")
     record = f"exec '{sys.executable}' -c 'import json, sys; print(json.dumps(sys.argv[1:]))' \"$@\""
-    variables = environment(directory / "bin/python", record)
+    variables = environment(directory, record)
     calls = [json.loads(line) for line in shell(path_block(), directory, variables, 300).splitlines()]
-    for script, *arguments in calls:
-        done = run_script(script, *arguments, *SMALL.get(Path(script).stem, []), cwd=directory)
-        assert done.returncode == 0, f"{script} {' '.join(arguments)}: {done.stderr[-3000:]}"
+    for name, *arguments in calls:
+        done = run_script(name, *arguments, *SMALL.get(name, []), cwd=directory)
+        assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stderr[-3000:]}"
     return directory
 
 
@@ -109,7 +103,7 @@ def test_the_pages_commands_make_what_the_page_names(small: Path) -> None:
     for kind in ("relevance", "factuality", "completeness", "preference"):
         assert 0 <= read_json(work / f"reward_models/{kind}/metrics.json")["dev"]["accuracy"] <= 1
     assert not [path for path in small.rglob("*") if path.is_file() and WORK not in path.relative_to(small).parents
-                and path.relative_to(small).parts[0] not in ("scripts", "conf", "bin")]  # fmt: skip
+                and path.relative_to(small).parts[0] != "bin"]  # fmt: skip
 
 
 @pytest.mark.scripts
@@ -166,12 +160,11 @@ def test_the_demos_report_of_what_the_pages_commands_made(small: Path) -> None:
 @pytest.mark.timeout(7500)
 def test_the_pages_commands_as_they_stand_remove_errors(tmp_path: Path) -> None:
     """Full size, a seed that no setting was chosen on; a quarter of an hour of one core."""
-    directory = directory_of_a_reader(tmp_path)
     block = path_block().replace("SEED=0\n", "SEED=613\n")
-    shell(block, directory, environment(directory / "bin/python", f"exec '{sys.executable}' \"$@\""), 7200)
-    sft, ours = rates(directory, "evaluation_sft.json"), rates(directory, "evaluation.json")
+    shell(block, tmp_path, environment(tmp_path, f"exec '{sys.executable}' -m finegrained_rlhf \"$@\""), 7200)
+    sft, ours = rates(tmp_path, "evaluation_sft.json"), rates(tmp_path, "evaluation.json")
     assert ours["examples"] == sft["examples"] == 500
     assert ours["relevance_error_rate"] <= 0.7 * sft["relevance_error_rate"]
     assert ours["factual_error_rate"] <= 0.5 * sft["factual_error_rate"]
     assert ours["completeness"] >= sft["completeness"] and ours["finished_share"] > 0.95
-    assert read_json(directory / WORK / "fine_grained_rlhf/policy/export.json")["step"] > 0
+    assert read_json(tmp_path / WORK / "fine_grained_rlhf/policy/export.json")["step"] > 0

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from finegrained_rlhf.launch.commands import NAMES
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -111,12 +111,12 @@ def test_no_import_goes_in_a_circle() -> None:
     assert not circle({module: imported(module) for module in FILES})
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.stem)
-def test_a_script_builds_the_class_of_its_name(script: Path) -> None:
-    """`scripts/X_Y.py` runs the class XY; those of several jobs run no class."""
-    config = (ROOT / "conf" / f"{script.stem}.yaml").read_text(encoding="utf-8")
-    target = re.search(r"^_target_: ([\w.]+)$", config, re.MULTILINE)
-    if script.stem in ("doctor", "run_experiment", "sweep"):  # several jobs, or those of another script
-        assert target is None
-    else:
-        assert target is not None and target.group(1).rpartition(".")[2].lower() == script.stem.replace("_", "")
+def test_a_command_builds_the_class_of_its_name() -> None:
+    """`x_y` runs the class XY; commands of several jobs, or of another command's, name no class."""
+    targets = {}
+    for name in NAMES:
+        config = (ROOT / "conf" / f"{name}.yaml").read_text(encoding="utf-8")
+        target = re.search(r"^_target_: ([\w.]+)$", config, re.MULTILINE)
+        targets[name] = None if target is None else target.group(1).rpartition(".")[2].lower()
+    classes = {name: name.replace("_", "") for name in NAMES}
+    assert targets == classes | dict.fromkeys(("doctor", "run_experiment", "sweep"))

@@ -74,7 +74,8 @@ def import_everything() -> None:
     for package in ("finegrained_rlhf", "reward_models"):
         paths = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(paths, f"{package}."):
-            importlib.import_module(module.name)
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
 
 
 def fill_caches(conf: Path) -> None:
@@ -217,12 +218,18 @@ def run(argv: list[str]) -> None:
         exec(compile(argv[1], "<string>", "exec"), module.__dict__)
     elif argv[0] == "-m":
         sys.argv, sys.path[0] = argv[1:], os.getcwd()
-        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        with quick_hydra(argv[2:]) if argv[1] == "finegrained_rlhf" else contextlib.nullcontext():
+            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
-        multirun = "sweep" in argv[0] or any(word in ("-m", "--multirun") or "hydra.mode" in word for word in argv)
-        with hydra_once.merged_once() if multirun else hydra_once.composed_once():
+        with quick_hydra([os.path.basename(argv[0]), *argv[1:]]):
             runpy.run_path(argv[0], run_name="__main__")
+
+
+def quick_hydra(words: list[str]) -> contextlib.AbstractContextManager[None]:
+    """Hydra for a command line, the name of the command or of its file first."""
+    multirun = words[0].startswith("sweep") or {"-m", "--multirun"} & set(words) or "hydra.mode" in " ".join(words)
+    return hydra_once.merged_once() if multirun else hydra_once.composed_once()
 
 
 def exit_status(argv: list[str]) -> int:

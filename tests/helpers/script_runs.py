@@ -1,4 +1,4 @@
-"""Scripts as a user runs them, without waiting for imports: processes forked from one that has imported everything."""
+"""Commands as a user runs them, without waiting for imports: processes forked from one that has imported everything."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Of every script that a test runs."""
+"""Of every command that a test runs."""
 LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
-"""Arguments of Python that start a script in two processes."""
+"""Arguments of Python that start a script, or `-m finegrained_rlhf NAME`, in two processes."""
 
 PRELOADED_PYTHON = Path(__file__).with_name("preloaded_python")
 """Stands for `sys.executable` where the imports of a process are not what a test is about."""
@@ -72,7 +72,7 @@ def fork_server() -> str:
 
 @dataclass(frozen=True)
 class Running:
-    """A script that was started; its output goes to files. It is killed when nobody holds this any more.
+    """A command that was started; its output goes to files. It is killed when nobody holds this any more.
 
     Attributes:
         pid: the process, leader of its group.
@@ -125,6 +125,11 @@ def _answer(server: socket.socket) -> Any:
     return json.loads(line)
 
 
+def of_command(name: str, *arguments: str) -> list[str]:
+    """The arguments with which Python runs a command."""
+    return ["-m", "finegrained_rlhf", name, *arguments]
+
+
 def start_script(
     name: str,
     *arguments: str,
@@ -132,10 +137,10 @@ def start_script(
     environment: Mapping[str, str] | None = None,
     stdin: str = "",
 ) -> Running:
-    """Start `scripts/NAME.py` with arguments in a process of its own.
+    """Start `finegrained NAME` with arguments in a process of its own.
 
     Args:
-        name: of the script, or the path of another program, which ends in `.py`.
+        name: of the command, or the path of another program, which ends in `.py`.
         arguments: its command line.
         cwd: its working directory.
         environment: variables beside `ENVIRONMENT`.
@@ -144,7 +149,7 @@ def start_script(
     outputs = Path(tempfile.mkdtemp(dir=_outputs.name))
     (outputs / "stdin").write_text(stdin, encoding="utf-8")
     request = {
-        "argv": [name if name.endswith(".py") else str(ROOT / "scripts" / f"{name}.py"), *arguments],
+        "argv": [name, *arguments] if name.endswith(".py") else of_command(name, *arguments),
         "cwd": str(cwd),
         "environment": {**ENVIRONMENT, _SOCKET: fork_server(), **(environment or {})},
     }
@@ -159,15 +164,15 @@ def start_script(
 
 
 def run_script(name: str, *arguments: str, timeout: float = 400.0, **options: Any) -> Done:
-    """Run `scripts/NAME.py` to its end; `options` are those of `start_script`."""
+    """Run `finegrained NAME` to its end; `options` are those of `start_script`."""
     return start_script(name, *arguments, **options).wait(timeout)
 
 
 def run_again_after_a_kill(name: str, *arguments: str, when: Callable[[], bool], timeout: float = 400.0) -> Done:
-    """Run a script, kill it when something holds, and run the same command to its end, which must resume.
+    """Run a command, kill it when something holds, and run the same command to its end, which must resume.
 
     Args:
-        name: of the script.
+        name: of the command.
         arguments: its command line.
         when: holds some time before the script would have ended.
         timeout: seconds until it must hold, and of the second run.
@@ -194,7 +199,7 @@ def run_in_two_processes(name: str, *arguments: str, timeout: float = 400.0) -> 
 
 
 def run_in_processes(count: int, name: str, *arguments: str, timeout: float = 400.0) -> Done:
-    """Run a script as `accelerate launch` would in several processes: the variables that torchrun sets, nothing else.
+    """Run a command as `accelerate launch` would in several processes: the variables that torchrun sets, nothing else.
 
     When one fails the other is ended. Their outputs follow each other, those of the main process first.
     """

@@ -143,8 +143,7 @@ def build_step(step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "run_experiment"])
-def test_every_script_has_a_configuration_that_binds(script: str) -> None:
-    assert (ROOT / "scripts" / f"{script}.py").is_file()
+def test_every_command_has_a_configuration_that_binds(script: str) -> None:
     assert callable(job_of(script, NEEDED.get(script, [])).run)
 
 

@@ -1,4 +1,4 @@
-"""What an installed wheel brings: the console command, and the configurations inside the package."""
+"""The commands and the ways into them, and what an installed wheel brings: the console command, the configurations."""
 
 from __future__ import annotations
 
@@ -6,25 +6,80 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from refusals import quick_hydra  # noqa: F401
+from script_runs import PRELOADED_PYTHON, ROOT, fork_server, run_process
+from transformers.utils import logging
 
+from finegrained_rlhf.launch.app import run_command, user_errors
 from finegrained_rlhf.launch.commands import NAMES, conf_directory, overview
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_each_command_has_a_configuration_and_a_script() -> None:
-    assert sorted(NAMES) == sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+def test_each_command_has_a_configuration_and_each_script_is_a_command() -> None:
     assert all((conf_directory() / f"{name}.yaml").is_file() for name in NAMES)
     assert len(set(NAMES)) == len(NAMES)
+    for path in (ROOT / "scripts").glob("*.py"):
+        assert path.stem in NAMES and f'main("{path.stem}")' in path.read_text(encoding="utf-8")
 
 
-def test_the_overview_lists_every_command() -> None:
+def test_the_overview_lists_every_command_in_80_columns() -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", overview(), re.MULTILINE)
     assert listed == [name.replace("_", "-") for name in NAMES]
+    assert max(map(len, overview().splitlines())) <= 80
+
+
+def test_every_command_explains_itself_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        run_command(name)
+        printed = capsys.readouterr()
+        assert re.search(rf"(finegrained(_rlhf)? {name.replace('_', '-')}|scripts/{name}\.py) ", printed.out), name
+        assert "\nKeys (KEY=VALUE; ??? must be given):\n" in printed.out and printed.err == ""
+        assert "powered by Hydra" not in printed.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_way_in_is_the_same(tmp_path: Path) -> None:
+    """The console script, the module with either spelling of a name, and a file in `scripts/`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["finegrained"].partition(":")
+    console = ["-c", f"from {module} import {function}; {function}()", "train-sft"]
+    ways = [console, ["-m", "finegrained_rlhf", "train-sft"], ["-m", "finegrained_rlhf", "train_sft"]]
+    ways.append([str(ROOT / "scripts/train_sft.py")])
+    ends = [run_process(*way, "data=nowhere.json", "total_stepz=1", cwd=tmp_path, preloaded=True) for way in ways]
+    assert {(end.returncode, end.stdout) for end in ends} == {(2, "")}
+    (said,) = {end.stderr for end in ends}
+    assert said == "error: unknown key 'total_stepz'; did you mean total_steps? (--help lists the keys)\n"
+
+
+def test_a_command_shows_no_progress_of_transformers() -> None:
+    logging.enable_progress_bar()
+    with user_errors("evaluate"):
+        assert not logging.is_progress_bar_enabled() and logging.get_verbosity() == logging.ERROR
+
+
+def test_names_and_keys_are_completed(tmp_path: Path) -> None:
+    program = tmp_path / "finegrained"
+    program.write_text(f'#!/bin/sh\nexec {PRELOADED_PYTHON} -m finegrained_rlhf "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    asked = ["finegrained measure-", "finegrained train-ppo reward=fact", "finegrained train_ppo ppo.kl.be"]
+    typed = "\n".join(
+        f'COMP_LINE="{line}"; COMP_WORDS=($COMP_LINE); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n'
+        '_finegrained_complete; echo "${COMPREPLY[@]}"'
+        for line in asked
+    )
+    program_text = f'eval "$(finegrained --completion)"\n{typed}'
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FORK_SERVER": fork_server()}
+    done = subprocess.run(["bash", "-c", program_text], env=variables, cwd=ROOT, **CALL)
+    names = [name.replace("_", "-") for name in NAMES if name.startswith("measure_")]
+    assert [line.split() for line in done.stdout.splitlines()] == [names, ["reward=factworld"], ["ppo.kl.beta="]]
 
 
 def test_no_page_and_no_message_names_a_package_that_is_on_no_index() -> None:

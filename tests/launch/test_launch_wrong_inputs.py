@@ -1,6 +1,6 @@
 """Wrong command lines: each is refused in one line that says what is wrong, exit status 2, and nothing is made.
 
-In process, through the same door as `finegrained COMMAND` and `scripts/COMMAND.py`.
+In process, through the same door as `finegrained COMMAND`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from refusals import quick_hydra, tree  # noqa: F401
 
 from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.commands import NAMES
 
 ROOT = Path(__file__).parents[2]
 Refused = Callable[..., str]
@@ -165,9 +166,12 @@ KEYS = [
     (("experiment=factworld/fine_grained", "optimizer=3"), "optimizer=3 does not exist; expected one of"),
     (("experiment=factworld/fine_grained", "policy=null"), "policy=null does not exist; expected one of adapter, fid"),
     (("oracle=factworld",), "unknown key 'oracle'"),
-    (("experiment=factworld/sft",), "experiment=factworld/sft belongs to train_sft.py, not to train_ppo.py"),
-    (("pipeline=factworld/systems",), "pipeline=factworld/systems belongs to run_experiment.py"),
-    (("experiment=factworld/customize",), "experiment=factworld/customize belongs to sweep.py"),
+    (
+        ("experiment=factworld/sft",),
+        "sft belongs to finegrained train-sft, not to finegrained train-ppo",
+    ),
+    (("pipeline=factworld/systems",), "pipeline=factworld/systems belongs to finegrained run-experiment"),
+    (("experiment=factworld/customize",), "experiment=factworld/customize belongs to finegrained sweep"),
     (("rollout._target_=finegrained_rlhf.rollout.Nothing",), "finegrained_rlhf.rollout has no Nothing"),
     (("rollout._target_=finegrained_rlhf.nowhere.X",), "there is no module finegrained_rlhf.nowhere"),
 ]
@@ -179,7 +183,7 @@ def test_a_key_that_nothing_reads_or_that_is_missing(refused: Refused, wrong: tu
     assert said in refused("train_ppo", *experiment, "output_dir=run", *wrong)
 
 
-@pytest.mark.parametrize("command", sorted(path.stem for path in (ROOT / "scripts").glob("[a-z]*.py")))
+@pytest.mark.parametrize("command", NAMES)
 def test_a_key_that_the_command_does_not_have(refused: Refused, command: str) -> None:
     assert "no_such_key" in refused(command, "no_such_key=1")
 
@@ -255,7 +259,7 @@ OTHERS = [
     ("train_sft", (*SFT, "samples_every=3"), "unknown key 'samples_every'"),
     ("train_sft", (*SFT, "epochs=ten"), "epochs: expected a number, got 'ten'"),
     ("train_sft", (*SFT, "patience=soon"), "patience: expected a whole number or null, got 'soon'"),
-    ("train_sft", ("experiment=smoke",), "experiment=smoke belongs to train_ppo.py"),
+    ("train_sft", ("experiment=smoke",), "experiment=smoke belongs to finegrained train-ppo"),
     ("train_reward_model", ("output_dir=run",), "reward_model=…"),
     (
         "train_dialki",
@@ -281,7 +285,7 @@ OTHERS = [
     ("generate", ("checkpoint=folder", "input=gone.jsonl", "output=-"), "input: gone.jsonl: no such file"),
     ("generate", ("checkpoint=gone", "input=-", "output=-"), "checkpoint: gone: no such file or directory"),
     ("generate", ("checkpoint=folder", "input=-", "output=-", "decoding.n=two"), "decoding.n: expected a whole number"),
-    ("generate", ("checkpoint=folder", "input=-", "output=-", "experiment=smoke"), "belongs to train_ppo.py"),
+    ("generate", ("checkpoint=folder", "input=-", "output=-", "experiment=smoke"), "belongs to finegrained train-ppo"),
     ("evaluate", ("checkpoint=gone", "data=good.json", "output=o.json"), "checkpoint: gone: no such file"),
     ("evaluate", ("checkpoint=folder", "data=good.json", "output=good.json"), "output: good.json is also data"),
     ("sample_outputs", ("checkpoint=folder", "data=gone", "output=o"), "data: gone: no such file or directory"),
@@ -301,7 +305,7 @@ OTHERS = [
     ("inspect_feedback", ("data=gone.json",), "data: gone.json: no such file or directory"),
     ("inspect_feedback", ("data=good.json", "format=csv"), "format: expected one of table, json, got 'csv'"),
     ("run_experiment", (), "name an experiment of several steps: pipeline=NAME"),
-    ("run_experiment", ("experiment=smoke",), "run_experiment.py takes pipeline=NAME"),
+    ("run_experiment", ("experiment=smoke",), "finegrained run-experiment takes pipeline=NAME"),
     ("run_experiment", ("pipeline=factworld/demo", "output_dir=x", "seed=-3"), "seed: expected a whole number"),
     ("run_experiment", ("pipeline=factworld/demo", "output_dir=x", "seeds=[1,a]"), "seeds: expected a whole number"),
     ("run_experiment", ("pipeline=factworld/demo", "output_dir=/proc/x"), "output_dir: /proc/x cannot be written"),
@@ -356,7 +360,7 @@ OTHERS = [
     ),
     ("doctor", (*SMOKE, "doctor.prompts=0"), "doctor.prompts"),
     ("doctor", (*SMOKE, "doctor.prompts=two"), "doctor.prompts: expected a whole number or null, got 'two'"),
-    ("doctor", ("experiment=dialki/wow",), "experiment=dialki/wow belongs to train_dialki.py"),
+    ("doctor", ("experiment=dialki/wow",), "experiment=dialki/wow belongs to finegrained train-dialki"),
 ]
 
 
@@ -416,13 +420,13 @@ def test_what_the_file_system_refuses_is_one_line(
         (OSError(28, "No space left on device", "/a/b"), "error: /a/b: the disk is full"),
         (OSError(28, "No space left"), f"error: the disk is full: that of the working directory, {place}, or of temp"),
     ]:
-        with pytest.raises(SystemExit) as ended, user_errors():
+        with pytest.raises(SystemExit) as ended, user_errors("evaluate"):
             raise error
         assert ended.value.code == 2 and capsys.readouterr().err.startswith(said)
-    with pytest.raises(SystemExit) as ended, user_errors():
+    with pytest.raises(SystemExit) as ended, user_errors("evaluate"):
         raise KeyboardInterrupt
     assert ended.value.code == 130
-    with pytest.raises(ZeroDivisionError), user_errors():  # a fault of ours keeps its traceback
+    with pytest.raises(ZeroDivisionError), user_errors("evaluate"):  # a fault of ours keeps its traceback
         raise ZeroDivisionError
 
 

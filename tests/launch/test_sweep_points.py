@@ -78,7 +78,7 @@ def test_a_point_is_trained_measured_and_compared_with_baselines(
     assert set(point(tmp_path).run()) == {"commit", "minutes"}
     command = children[0]["command"]
     assert command[:3] == [PYTHON, "-m", "accelerate.commands.launch"] and "--num_processes" in command
-    assert command[-7:-4] == ["-m", "finegrained_rlhf.launch", "train_ppo"] and children[1]["command"][0] == PYTHON
+    assert command[-7:-4] == ["-m", "finegrained_rlhf", "train_ppo"] and children[1]["command"][0] == PYTHON
     assert names(children) == ["point", "p", "initial", "best_of_4"]
     assert point(tmp_path).run() == {"minutes": 0.0} and children == []
 

@@ -76,9 +76,10 @@ def test_saved_policy_opens_with_transformers_alone(smoke: Path) -> None:
 def test_accelerate_launch_in_two_processes_gives_the_parameters_of_one(
     smoke: Path, smoke_keys: list[str], tmp_path: Path, preloaded: bool
 ) -> None:
-    """As a user types it: `accelerate launch scripts/train_ppo.py …`."""
-    script, *arguments = command(tmp_path / "two", "total_steps=3", *smoke_keys)
-    finished = run_process(*LAUNCH, str(ROOT / f"scripts/{script}.py"), *arguments, preloaded=preloaded)
+    """As a user types it: `accelerate launch -m finegrained_rlhf train-ppo …`, and with `scripts/train_ppo.py`."""
+    _, *arguments = command(tmp_path / "two", "total_steps=3", *smoke_keys)
+    entry = ["-m", "finegrained_rlhf", "train-ppo"] if preloaded else [str(ROOT / "scripts/train_ppo.py")]
+    finished = run_process(*LAUNCH, *entry, *arguments, preloaded=preloaded)
     assert finished.returncode == 0, finished.stderr
     start, one, two = weights(smoke, 0), weights(smoke, 3), weights(tmp_path / "two", 3)
     assert read_jsonl(tmp_path / "two" / "metrics.jsonl")[-1]["processes"] == 2

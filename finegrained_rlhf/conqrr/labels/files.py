@@ -77,7 +77,9 @@ class LabelPassages:
         corpus = Corpus(self.corpus)
         scan = corpus.scan(record.corpus, self.progress)
         if scan.fingerprint != record.corpus.fingerprint:
-            raise ConfigError(f"{self.index}: the index is not of the corpus {self.corpus}; build_index.py makes one")
+            raise ConfigError(
+                f"{self.index}: the index is not of the corpus {self.corpus}; finegrained build-index makes one"
+            )
         if path.is_file():
             return _read_cache(path, inputs), path, False
         examples = as_rewrite_data(self.data).read().examples

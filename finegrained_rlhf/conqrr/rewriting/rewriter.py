@@ -99,8 +99,8 @@ class QueryRewriter:
         policy = PolicyConfig(checkpoint).load(processes.device)
         if (config is None or config.template is None) and stored_template(policy) is None:
             logger.warning(
-                "checkpoint: %s was not trained as a query rewriter (train_conqrr.py); rewriting.template says what "
-                "stands around the dialogue in the input of another policy",
+                "checkpoint: %s was not trained as a query rewriter (finegrained train-conqrr); rewriting.template "
+                "says what stands around the dialogue in the input of another policy",
                 checkpoint,
             )
         return cls(policy, processes, config)

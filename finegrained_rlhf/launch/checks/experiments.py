@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.command_line import CommandLine
-from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.launch.commands import conf_directory, typed
 
 _ALSO = {"sweep": ("sweep", "train_ppo"), "doctor": ("train_ppo",)}
 """Commands that take the experiments of another one."""
@@ -68,13 +68,13 @@ def check_experiment(command: str, overrides: Iterable[str]) -> None:
             continue
         group, names = match.group(1), match.group(2)
         if (group == "pipeline") != (command == _PIPELINES):
-            belongs = f"; pipeline={names} belongs to {_PIPELINES}.py" if group == "pipeline" else ""
+            belongs = f"; pipeline={names} belongs to {typed(_PIPELINES)}" if group == "pipeline" else ""
             own = f"pipeline=NAME, one of {', '.join(pipelines())}" if command == _PIPELINES else "experiment=NAME"
-            raise ConfigError(f"{command}.py takes {own}{belongs}")
+            raise ConfigError(f"{typed(command)} takes {own}{belongs}")
         for name in names.split(","):
             right = owner(name) if group == "experiment" else None
             if right is not None and right not in _ALSO.get(command, (command,)):
-                raise ConfigError(f"experiment={name} belongs to {right}.py, not to {command}.py")
+                raise ConfigError(f"experiment={name} belongs to {typed(right)}, not to {typed(command)}")
 
 
 def check_own_options(line: CommandLine) -> None:

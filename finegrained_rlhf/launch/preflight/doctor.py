@@ -215,7 +215,7 @@ def _launch(config: Mapping[str, Any], scratch: Path, timeout: float) -> dict[st
     command += ["--num_machines", "1", "--mixed_precision", "no", "--main_process_port", str(port)]
     command += [
         "--module",
-        "finegrained_rlhf.launch",
+        "finegrained_rlhf",
         "train_ppo",
         "--config-dir",
         str(scratch),

@@ -32,6 +32,7 @@ from finegrained_rlhf.launch.app import user_errors
 from finegrained_rlhf.launch.build import build, resolved
 from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import check_writable
+from finegrained_rlhf.launch.commands import typed
 from finegrained_rlhf.launch.steps import checked, expanded
 from finegrained_rlhf.launch.sweeps.children import ended_by_signals, last_output
 from finegrained_rlhf.launch.sweeps.point import MODULE, RECORD, Point, StageFailed
@@ -57,7 +58,7 @@ class SweepCallback(Callback):
     """What happens once a sweep, on the machine where it is started."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check what can be checked in one point, run the scripts of `sweep.prepare`, and mark the start."""
+        """Check what can be checked in one point, run the commands of `sweep.prepare`, and mark the start."""
         with _stops_the_sweep():
             root = _root(config)
             RunDirectory(root).refuse_run("the sweep")
@@ -66,10 +67,10 @@ class SweepCallback(Callback):
                 print("no key has several values (KEY=A,B): the sweep has one point", flush=True)
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
-                print(f"before all points: scripts/{script}.py {' '.join(arguments)}", flush=True)
+                print(f"before all points: {typed(script)} {' '.join(arguments)}", flush=True)
                 done = subprocess.run([sys.executable, "-m", MODULE, script, *arguments])
                 if done.returncode != 0:
-                    raise ConfigError(f"sweep.prepare: scripts/{script}.py ended with exit status {done.returncode}")
+                    raise ConfigError(f"sweep.prepare: {typed(script)} ended with exit status {done.returncode}")
             write_json(root / STARTED, {"start": f"{time.time_ns()}-{os.getpid()}", "command": _command()})
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -114,7 +115,7 @@ def run_point(cfg: DictConfig) -> None:
             record |= _failure(name, stage, str(error), log)
         except Exception as error:
             traceback.print_exc()
-            record |= _failure(name, "sweep.py", f"{type(error).__name__}: {error}", None)
+            record |= _failure(name, "sweep", f"{type(error).__name__}: {error}", None)
     write_json(directory / RECORD, record)
 
 
@@ -178,13 +179,13 @@ def as_multirun(arguments: Sequence[str]) -> list[str]:
 
 
 def _command() -> str:
-    return shlex.join(["python", "scripts/sweep.py", *(word for word in sys.argv[1:] if word != "--multirun")])
+    return shlex.join(["finegrained", "sweep", *(word for word in sys.argv[1:] if word != "--multirun")])
 
 
 @contextmanager
 def _stops_the_sweep() -> Iterator[None]:
     """An error in what happens once ends the sweep; Hydra itself would only warn of it."""
-    with user_errors():
+    with user_errors("sweep"):
         for launcher in ("hydra", "hydra_plugins"):  # they repeat every point's command line
             logging.getLogger(launcher).setLevel(logging.WARNING)
         try:

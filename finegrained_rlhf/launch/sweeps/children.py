@@ -104,7 +104,7 @@ def last_output(log: Path) -> list[str]:
 
 
 def complaint(output: Sequence[str]) -> str:
-    """The line of a failed command's output that says why: a script's own error, else the last one."""
+    """The line of a failed command's output that says why: a command's own error, else the last one."""
     errors = [line for line in output if line.startswith("error: ")]
     return (errors or list(output) or ["no output"])[-1]
 

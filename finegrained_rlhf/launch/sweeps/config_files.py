@@ -1,4 +1,4 @@
-"""Resolved configurations as files that scripts take by `--config-dir` and `--config-name`."""
+"""Resolved configurations as files that commands take by `--config-dir` and `--config-name`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.files import write_text
+from finegrained_rlhf.launch.commands import typed
 
-_HEAD = """# Written by scripts/sweep.py; read by scripts/{script}.py --config-dir DIRECTORY --config-name {name}
+_HEAD = """# Written by finegrained sweep; read by {command} --config-dir DIRECTORY --config-name {name}
 defaults:
   - app
   - _self_
@@ -27,8 +28,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def write_config(path: Path, script: str, config: Mapping[str, Any]) -> None:
-    """Write a resolved configuration so that a script takes it by `--config-dir` and `--config-name`."""
-    write_text(path, _HEAD.format(script=script, name=path.stem) + as_yaml(config))
+    """Write a resolved configuration so that a command takes it by `--config-dir` and `--config-name`."""
+    write_text(path, _HEAD.format(command=typed(script), name=path.stem) + as_yaml(config))
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

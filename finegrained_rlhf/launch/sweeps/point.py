@@ -2,7 +2,7 @@
 
 A point is one run directory, `points/NAME`, with `point.yaml` and `evaluation.yaml` (what its children read),
 `log.txt`, `evaluation.json`, and `point.json` (how it ended). Baselines lie beside, in `baselines/NAME`, for the points
-that share them. Knows the scripts by their configurations; knows no Hydra.
+that share them. Knows the commands by their configurations; knows no Hydra.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from finegrained_rlhf.launch.sweeps.settings import SweepSettings
 from finegrained_rlhf.runtime.directory.provenance import commit_of
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 
-MODULE = "finegrained_rlhf.launch"
+MODULE = "finegrained_rlhf"
 """What a child runs by `python -m`."""
 RECORD = "point.json"
 _MAY_CHANGE = ("resume", "tracking", "processes.threads")

@@ -38,7 +38,7 @@ class SweepSettings:
     Attributes:
         evaluation: of points and baselines.
         table: what the sweep says at its end.
-        prepare: command lines of scripts that run once, before all points.
+        prepare: command lines, `NAME KEY=VALUE …`, that run once, before all points.
         parallel: points at once.
         processes: of `accelerate`, for each point.
         launch: further arguments of `accelerate launch`.

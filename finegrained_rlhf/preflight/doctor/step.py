@@ -72,7 +72,7 @@ def responses(case: Case) -> Iterator[Finding]:
     if empty == rows:
         yield Finding("fail", what, "policy.path: a policy that answers, for example one from train_sft.py")
     elif empty:
-        yield Finding("warn", what, "policy.path: a policy from train_sft.py; look at what it answers with generate.py")
+        yield Finding("warn", what, "policy.path: one of finegrained train-sft; finegrained generate shows its answers")
     elif cut > _CUT_SHARE:
         yield Finding("warn", what, "a larger rollout.max_new_tokens, or a policy.path that ends its answers")
     else:

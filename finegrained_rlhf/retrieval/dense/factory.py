@@ -110,7 +110,7 @@ class CompressedSearch:
     def __init__(self, store: VectorStore, path: Path, probes: int, refine: int) -> None:
         faiss = import_faiss()
         if not path.is_file():
-            problem = "no such index of the vectors; the same build_index.py command makes it of those that are there"
+            problem = "no such index of the vectors; the same finegrained build-index makes it of those that are there"
             raise DataError(problem, file=path)
         try:
             self._index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)

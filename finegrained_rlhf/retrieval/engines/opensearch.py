@@ -111,7 +111,7 @@ class OpenSearchConfig:
         index.check()
         if (there := index.count()) != record.corpus.passages:
             raise DataError(
-                f"the server has {there} of {record.corpus.passages} passages; build_index.py sends them again",
+                f"the server has {there} of {record.corpus.passages} passages; finegrained build-index sends the rest",
                 file=directory,
             )
         return OpenSearchRetriever(SearchServer(self.server), self.name, self.queries_per_request)

@@ -47,12 +47,15 @@ def provenance(processes: int = 1) -> dict[str, Any]:
 def command_line() -> str:
     """The command that started this process, as one would type it again; `python` where it was not a script.
 
-    The script is named from the working directory; by its name alone where it lies elsewhere, so that a file that is
-    passed on names no place of this machine.
+    The command is `finegrained NAME` where `launch/commands.py` took its name from the command line. A script is named
+    from the working directory; by its name alone where it lies elsewhere, so that a file that is passed on names no
+    place of this machine.
     """
     script = sys.argv[0] if sys.argv else ""
     if not script or script == "-c":
         return "python"
+    if script.startswith("finegrained "):
+        return shlex.join([*script.split(), *sys.argv[1:]])
     path = Path(script)
     if path.is_absolute():
         script = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name

@@ -157,6 +157,8 @@ def test_a_results_file_holds_the_resolved_configuration_and_the_command_line(
     assert found["command"] == collect["command"] and found["commit"]
     monkeypatch.setattr(sys, "argv", ["/elsewhere/scripts/run_experiment.py"])
     assert command_line() == "python run_experiment.py"
+    monkeypatch.setattr(sys, "argv", ["finegrained run-experiment", "seeds=[1, 2]"])
+    assert command_line() == "finegrained run-experiment 'seeds=[1, 2]'"
 
 
 # Curves ----------------------------------------------------------------------------------------------------------
