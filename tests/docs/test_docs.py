@@ -35,7 +35,7 @@ from finegrained_rlhf.runtime.job import RESERVED_KEYS
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_ELISION = {"...", "…"}
+_ELISION = {"...", "…", "KEY=VALUE"}
 _OPEN = {"evaluate", "generate", "reweigh"}  # commands that take `reward.…=` of a reward that a run's config.yaml names
 
 
@@ -210,7 +210,8 @@ def overrides(command: Command, user_files: Path) -> list[str]:
         elif word == "--cfg":
             next(given)
         elif not word.startswith("-") and word not in _ELISION:
-            found.append(re.sub(r"=([^,\[]*),.*", r"=\1", word) if several else word.replace("=…", "=1"))
+            first = r"=([^,\[]*),.*" if several else r"=(\w+)\|[\w|]*$"  # of several, or of what may stand there
+            found.append(re.sub(first, r"=\1", word).replace("=…", "=1"))
     return found
 
 
