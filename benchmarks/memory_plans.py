@@ -4,8 +4,9 @@ Examples:
     python benchmarks/memory_plans.py out=plans
     python benchmarks/memory_plans.py out=plans models=t5-3b gpus=2,4 gb=80
 
-Writes the models' configurations and a prompt file under `out`, no weights, so that `train_ppo.py … dry_run=true` can
-be asked too, and plans the same job for every mode of `processes.sharding`. Prints a table. See docs/configuration.md.
+Writes the models' configurations and a prompt file under `out`, no weights, so that
+`finegrained train-ppo … dry_run=true` can be asked too, and plans the same job for every mode of `processes.sharding`.
+Prints a table. See docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def write_configurations(root: Path, policies: Sequence[str] = POLICIES) -> Path
 
 
 def overrides(root: Path, policy: str) -> list[str]:
-    """Words behind `train_ppo.py` for the paper's run with such a policy, all its parameters trained."""
+    """Words behind `finegrained train-ppo` for the paper's run with such a policy, all its parameters trained."""
     data = root / "prompts.json"
     paths = [f"reward.components.{name}.path={root / name}" for name in REWARDS]
     places = [f"data={data}", f"validation_data={data}", f"policy.path={root / policy}", f"value.path={root}/t5-base"]
@@ -84,7 +85,7 @@ def overrides(root: Path, policy: str) -> list[str]:
 
 
 def job_of_words(words: Sequence[str]) -> TrainPPO:
-    """The job that `train_ppo.py` makes of these words."""
+    """The job that `finegrained train-ppo` makes of these words."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         keys = resolved(compose("train_ppo", list(words)))
     job: Any = build({key: value for key, value in keys.items() if key not in RESERVED_KEYS})

@@ -1,4 +1,4 @@
-"""Training a reward model as a configuration: what `scripts/train_reward_model.py` builds and runs."""
+"""Training a reward model as a configuration: what `finegrained train-reward-model` builds and runs."""
 
 from __future__ import annotations
 

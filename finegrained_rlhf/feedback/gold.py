@@ -10,7 +10,7 @@ from finegrained_rlhf.feedback.reading import read_examples
 
 @dataclass(frozen=True)
 class WriteGoldAnswers:
-    """Write the gold answers of a prompt file as outputs, which `evaluate.py outputs=FILE` measures.
+    """Write the gold answers of a prompt file as outputs, which `finegrained evaluate outputs=FILE` measures.
 
     Attributes:
         data: prompt file whose records have a gold answer; of several the first counts.

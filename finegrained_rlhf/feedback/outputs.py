@@ -1,7 +1,7 @@
 """Files of sampled or generated answers: JSONL, one question with its N outputs a line.
 
-Knows the format that `sample_outputs.py` writes and that `annotate_factworld.py` and `evaluate.py` read. Does not know
-who wrote the outputs or what will judge them.
+Knows the format that `finegrained sample-outputs` writes and that `finegrained annotate-factworld` and
+`finegrained evaluate` read. Does not know who wrote the outputs or what will judge them.
 """
 
 from __future__ import annotations

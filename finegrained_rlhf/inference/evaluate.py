@@ -1,4 +1,4 @@
-"""An evaluation as a configuration: what `scripts/evaluate.py` builds and runs, and the files it reads and writes."""
+"""An evaluation as a configuration: what `finegrained evaluate` builds and runs, and the files it reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A trained policy as a plain text generator: what users, `generate.py`, `sample_outputs.py` and evaluation share.
+"""A trained policy as a plain text generator: what users, `finegrained generate`, `finegrained sample-outputs` and
+evaluation share.
 
 Knows policies, the rollout engine and how prompts become ids. Knows no reward, no metric and no output file.
 """

@@ -85,8 +85,8 @@ class AssistantSettings:
     Attributes:
         query: what is searched for (`evidence_query`).
         passages: at most so many candidates, those of earlier turns included.
-        typed: whether the reader was trained with types (`make_reader_inputs.py types=…`); it is told then what the
-            classifier says. It needs an identifier: the type depends on the evidence.
+        typed: whether the reader was trained with types (`finegrained make-reader-inputs types=…`); it is told then
+            what the classifier says. It needs an identifier: the type depends on the evidence.
         max_prompt_tokens: longest piece of a prompt.
         max_new_tokens: longest response.
         segmenter: spaCy pipeline that cuts sentences for spans; `rules` needs no model.

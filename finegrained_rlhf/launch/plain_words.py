@@ -1,4 +1,5 @@
-"""Plain words on the command line of commands whose arguments need no key: `runs.py outputs`, `compare.py A B`.
+"""Plain words on the command line of commands whose arguments need no key: `finegrained runs outputs`,
+`finegrained compare A B`.
 
 Knows the grammar of Hydra's overrides as far as to tell a word from one. Imports nothing heavy.
 """

@@ -1,4 +1,5 @@
-"""The reward of a run, taken up again: `best_of` and `reweigh.py` need not be told what the run's `config.yaml` knows.
+"""The reward of a run, taken up again: `best_of` and `finegrained reweigh` need not be told what the run's
+`config.yaml` knows.
 
 On their command lines `reward.…=` names keys of a reward that is read later, so Hydra cannot know them beforehand.
 The run may be a stranger's: what its reward names is checked before anything is imported (`checks/foreign.py`).

@@ -1,4 +1,4 @@
-"""Events of a user that were not learnt from: listed, and learnt from again: what `scripts/catch_up.py` runs.
+"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs.
 
 Knows memories and agents by name. Does not know why an event could not be learnt from.
 """
@@ -37,8 +37,8 @@ class CatchUp:
     Attributes:
         memory: FILE of a `UserMemory`, or `postgresql://…`.
         user: whose memory, by name.
-        agent: the agent that the user has: `cipher_5` and the other names of `run_prelude.py`, `pahf`, or a name of
-            `run_coreset.py`. It learns from the kinds of events that it writes.
+        agent: the agent that the user has: `cipher_5` and the other names of `finegrained run-prelude`, `pahf`, or a
+            name of `finegrained run-coreset`. It learns from the kinds of events that it writes.
         llm: its language model; None only lists.
         encoder: its encoder; None is words.
         task: its task; None is what the agent does unless it is told otherwise.

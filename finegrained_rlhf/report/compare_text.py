@@ -1,6 +1,7 @@
 """Runs compared as text: what differs in their configurations, and their scores at the exported policies.
 
-What `scripts/compare.py` builds and runs; the same numbers as the page that `scripts/report.py` makes of several runs.
+What `finegrained compare` builds and runs; the same numbers as the page that `finegrained report` makes of several
+runs.
 """
 
 from __future__ import annotations

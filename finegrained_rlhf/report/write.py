@@ -1,4 +1,4 @@
-"""A report as a job: what `scripts/report.py` builds and runs."""
+"""A report as a job: what `finegrained report` builds and runs."""
 
 from __future__ import annotations
 

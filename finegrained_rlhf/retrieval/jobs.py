@@ -1,4 +1,4 @@
-"""Building an index and searching one: the jobs behind `scripts/build_index.py` and `scripts/search.py`.
+"""Building an index and searching one: the jobs behind `finegrained build-index` and `finegrained search`.
 
 Knows retrievers by their protocol, files of queries, and what is written. Does not know how anything is found.
 """

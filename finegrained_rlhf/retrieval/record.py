@@ -102,7 +102,7 @@ def open_record(directory: Path, kind: str, settings: Mapping[str, Any]) -> Inde
     found = read_index_record(directory)
     _compare(found, kind, settings, directory)
     if not found.finished:
-        raise DataError("the index is not finished; run the same build_index.py command again", file=directory)
+        raise DataError("the index is not finished; run the same finegrained build-index command again", file=directory)
     return found
 
 

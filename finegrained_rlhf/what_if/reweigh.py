@@ -1,4 +1,4 @@
-"""Reweighing as a configuration: what `scripts/reweigh.py` builds and runs, what it reads and the table it prints."""
+"""Reweighing as a configuration: what `finegrained reweigh` builds and runs, what it reads and the table it prints."""
 
 from __future__ import annotations
 

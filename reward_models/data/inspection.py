@@ -195,7 +195,7 @@ def _line(first: str, *rest: object) -> str:
 
 @dataclass(frozen=True)
 class InspectFeedback:
-    """The job of `scripts/inspect_feedback.py`.
+    """The job of `finegrained inspect-feedback`.
 
     Attributes:
         data: a feedback file.

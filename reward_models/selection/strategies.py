@@ -99,11 +99,12 @@ class DriftSelection(_ByModels):
     """Where the policy found reward while the reward models lost hold: the rise since an earlier policy's answers.
 
     The rise of each model is divided by its standard deviation over the items, and counts by how far the model's trust
-    fell during the PPO run, as `measure_drift.py` saw it: of models of whole answers the agreement, of segment models
-    the mean of recall and of 1 − false alarm rate, since agreement rises merely because errors become rare.
+    fell during the PPO run, as `finegrained measure-drift` saw it: of models of whole answers the agreement, of segment
+    models the mean of recall and of 1 − false alarm rate, since agreement rises merely because errors become rare.
 
     Attributes:
-        before: JSON-lines file of an earlier policy's outputs (`sample_outputs.py`) to the same questions, by id.
+        before: JSON-lines file of an earlier policy's outputs (`finegrained sample-outputs`) to the same questions, by
+            id.
         drift: `drift.json` of the PPO run; its components are the kinds of the models. None lets all count alike.
         name: in the items.
     """
@@ -147,7 +148,7 @@ class DriftSelection(_ByModels):
         report = read_json(self.drift)
         components = report.get("components") if isinstance(report, Mapping) else None
         if not isinstance(components, Mapping):
-            raise DataError("expected a report of measure_drift.py", file=self.drift, field="components")
+            raise DataError("expected a report of finegrained measure-drift", file=self.drift, field="components")
         falls = []
         for kind in kinds:
             if kind not in components:

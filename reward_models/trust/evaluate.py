@@ -1,4 +1,4 @@
-"""Measuring a trained reward model on a feedback file: what `scripts/evaluate_reward_model.py` builds and runs."""
+"""Measuring a trained reward model on a feedback file: what `finegrained evaluate-reward-model` builds and runs."""
 
 from __future__ import annotations
 

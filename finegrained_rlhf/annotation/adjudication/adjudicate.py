@@ -1,4 +1,4 @@
-"""Making feedback records of annotations: what `scripts/adjudicate.py` runs."""
+"""Making feedback records of annotations: what `finegrained adjudicate` runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Adjudicate:
     """Write one feedback record an item, of what its annotators said. Qualification items are left out.
 
     Attributes:
-        annotations: JSON lines of annotations (`read_annotations.py`).
+        annotations: JSON lines of annotations (`finegrained read-annotations`).
         tasks: directory of the project.
-        output: feedback FILE for `train_reward_model.py`.
+        output: feedback FILE for `finegrained train-reward-model`.
         how: `majority` (more than half of the annotators of an item mark a segment), `union`, `intersection`, or
             `expert`: what one person says, where there is an annotation of hers, else as `majority`.
         expert: the name of that person.

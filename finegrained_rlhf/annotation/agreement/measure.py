@@ -1,4 +1,4 @@
-"""Measuring how far annotators agree: what `scripts/measure_agreement.py` runs."""
+"""Measuring how far annotators agree: what `finegrained measure-agreement` runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeasureAgreement:
     """Measure the agreement of the annotators of a project.
 
     Attributes:
-        annotations: JSON lines of annotations (`read_annotations.py`).
+        annotations: JSON lines of annotations (`finegrained read-annotations`).
         tasks: directory of the project.
         output: JSON FILE for the figures; a page of disagreements is written beside it (`.html`).
         qualification: the feedback file of the qualification items, where there is one: what is right of them.

@@ -1,4 +1,4 @@
-"""Making annotation tasks of a policy's outputs: what `scripts/make_annotation_tasks.py` runs."""
+"""Making annotation tasks of a policy's outputs: what `finegrained make-annotation-tasks` runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MakeAnnotationTasks:
     Writes `items.jsonl`, `manifest.json`, `guidelines.html` and a directory an annotator.
 
     Attributes:
-        outputs: JSON lines of outputs (`sample_outputs.py`).
+        outputs: JSON lines of outputs (`finegrained sample-outputs`).
         output_dir: directory of the project; made whole or not at all.
         annotators: their names.
         project: name of the project; None takes that of `output_dir`.

@@ -129,7 +129,7 @@ class Project:
         path = Path(directory) / "manifest.json"
         manifest = read_json(path)
         if not isinstance(manifest, Mapping) or manifest.get("format") != FORMAT:
-            raise DataError(f"expected format {FORMAT!r}, as make_annotation_tasks.py writes it", file=path)
+            raise DataError(f"expected format {FORMAT!r}, as finegrained make-annotation-tasks writes it", file=path)
         items: dict[str, AnnotationItem] = {}
         for number, row in enumerate(read_jsonl(path.with_name("items.jsonl"))):
             try:

@@ -1,4 +1,4 @@
-"""Public span feedback as a feedback file: what `scripts/read_public_feedback.py` runs."""
+"""Public span feedback as a feedback file: what `finegrained read-public-feedback` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading exports of annotation tools: what `scripts/read_annotations.py` runs."""
+"""Reading exports of annotation tools: what `finegrained read-annotations` runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReadAnnotations:
     Attributes:
         exports: files; a directory stands for the files in it. Of tools that do not name the annotator in the file
             (Label Studio), a file by annotator.
-        tasks: directory of the project, as `make_annotation_tasks.py` wrote it.
+        tasks: directory of the project, as `finegrained make-annotation-tasks` wrote it.
         output: JSON-lines FILE of annotations.
         tool: which tool the exports come from.
         strict: refuse spans that overlap, instead of uniting them and letting the first category win.

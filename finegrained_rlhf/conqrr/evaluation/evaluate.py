@@ -1,4 +1,4 @@
-"""Evaluation of rewrites as a configuration: what `scripts/evaluate_rewrites.py` builds and runs.
+"""Evaluation of rewrites as a configuration: what `finegrained evaluate-rewrites` builds and runs.
 
 Knows files of questions and rewrites, indexes and corpora. Does not know a metric.
 """

@@ -1,4 +1,4 @@
-"""Scoring a run of the SCAI-QReCC shared task: the job behind `scripts/evaluate_scai.py`. Knows files."""
+"""Scoring a run of the SCAI-QReCC shared task: the job behind `finegrained evaluate-scai`. Knows files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few-shot rewrites of a file of questions: the job behind `scripts/rewrite_few_shot.py`. Knows files and writers."""
+"""Few-shot rewrites of a file of questions: the job behind `finegrained rewrite-few-shot`. Knows files and writers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RewriteFewShot:
 
     Attributes:
         data: the questions: a file in the project's format, or a `RewriteData` of another one.
-        output: JSON lines `{id, rewrite, finished}`, as `evaluate_rewrites.py` reads them; `fallback: true` where the
-            model gave no text and the question stands for it.
+        output: JSON lines `{id, rewrite, finished}`, as `finegrained evaluate-rewrites` reads them; `fallback: true`
+            where the model gave no text and the question stands for it.
         writer: who answers.
         demonstrations: questions with human rewrites, of the training data: a file, or a `RewriteData`; None needs
             `few_shot.shots=0`.

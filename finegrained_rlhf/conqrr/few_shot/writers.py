@@ -66,7 +66,7 @@ class PolicyWriter:
         """
         processes = Processes(self.processes)
         if processes.count > 1:
-            raise ConfigError("rewrite_few_shot.py runs in one process")
+            raise ConfigError("finegrained rewrite-few-shot runs in one process")
         policy = PolicyConfig(self.checkpoint).load(processes.device)
         items = [PromptInput(name, text) for name, text in prompts.items()]
         encoded = prompts_for(policy, items, self.max_prompt_tokens, "refuse", self.prompt)

@@ -1,7 +1,7 @@
 """What a dense retriever learns from, of questions in dialogues: a query of each, and the passage it should find.
 
-Knows questions, passage labels, an index and its corpus; writes what `train_dpr.py` reads. Does not know towers.
-Source: thesis, table 4.9, where the retriever is trained as well, on one kind of query.
+Knows questions, passage labels, an index and its corpus; writes what `finegrained train-dpr` reads. Does not know
+towers. Source: thesis, table 4.9, where the retriever is trained as well, on one kind of query.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from finegrained_rlhf.training.dpr.records import passage_rows
 
 @dataclass(frozen=True, kw_only=True)
 class MakeQuestionDprData:
-    """Write records for a dense retriever; the job of `scripts/make_question_dpr_data.py`.
+    """Write records for a dense retriever; the job of `finegrained make-question-dpr-data`.
 
-    A record has the query that the trained retriever is to be asked with, word for word as `evaluate_rewrites.py`
-    asks it; the question's labelled passage as positive, or its gold ones; `hard_negatives`, what the index finds with
-    the query; and, with labels, the label's negative among the `negatives`. No gold passage is a negative. Questions
-    without a query or a positive are left out, and counted.
+    A record has the query that the trained retriever is to be asked with, word for word as
+    `finegrained evaluate-rewrites` asks it; the question's labelled passage as positive, or its gold ones;
+    `hard_negatives`, what the index finds with the query; and, with labels, the label's negative among the `negatives`.
+    No gold passage is a negative. Questions without a query or a positive are left out, and counted.
 
     Attributes:
         data: the questions: a file in the project's format, or a `RewriteData` of another one.
         index: directory of an index of the corpus.
         corpus: file or directory of the passages.
         output: JSON-lines file.
-        labels: file of passage labels (`label_passages.py`); None takes the gold passages of the data.
+        labels: file of passage labels (`finegrained label-passages`); None takes the gold passages of the data.
         query: what a question is asked with, as in `query_of`.
         rewrites: file of a system's rewrites, which take the place of `query`; a question without one is left out.
         negatives: at most so many that the index finds; training draws from them.

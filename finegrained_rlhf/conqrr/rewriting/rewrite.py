@@ -1,4 +1,4 @@
-"""Rewriting files of questions, or one dialogue from the command line: the job behind `scripts/rewrite.py`.
+"""Rewriting files of questions, or one dialogue from the command line: the job behind `finegrained rewrite`.
 
 Knows rewriters, readers, retrievers and the lines that are written. Does not know models.
 """
@@ -119,7 +119,7 @@ class Rewrite:
         """
         processes = Processes(self.processes)
         if processes.count > 1:
-            raise ConfigError("rewrite.py runs in one process")
+            raise ConfigError("finegrained rewrite runs in one process")
         examples = self._examples()
         retriever = None if self.index is None else self.retriever.open(Path(self.index))
         rewriter = QueryRewriter.load(self.checkpoint, processes, self.rewriting)

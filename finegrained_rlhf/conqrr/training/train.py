@@ -1,4 +1,4 @@
-"""Training a query rewriter as a configuration: what `scripts/train_conqrr.py` builds and runs.
+"""Training a query rewriter as a configuration: what `finegrained train-conqrr` builds and runs.
 
 T5QR is α = 0, CONQRR (mix) 0 < α < 1, CONQRR (RL) α = 1. Knows files, labels and indexes; the step is
 `training.self_critical`'s.

@@ -1,4 +1,4 @@
-"""An evaluation of continuations as a configuration: what `scripts/evaluate_detox.py` builds and runs."""
+"""An evaluation of continuations as a configuration: what `finegrained evaluate-detox` builds and runs."""
 
 from __future__ import annotations
 

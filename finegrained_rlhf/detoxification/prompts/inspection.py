@@ -50,7 +50,7 @@ def count_prompts(rows: Sequence[ContinuationPrompt]) -> PromptCounts:
 
 @dataclass(frozen=True)
 class InspectPrompts:
-    """The job of `scripts/inspect_prompts.py`.
+    """The job of `finegrained inspect-prompts`.
 
     Attributes:
         data: a file of RealToxicityPrompts.

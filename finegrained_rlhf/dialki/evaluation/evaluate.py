@@ -1,4 +1,4 @@
-"""Measuring a trained DIALKI or baseline on dialogues with gold: the job behind `scripts/evaluate_dialki.py`.
+"""Measuring a trained DIALKI or baseline on dialogues with gold: the job behind `finegrained evaluate-dialki`.
 
 Knows finders, readers, scores and what is written of them. Does not know training or how plots are drawn.
 """

@@ -1,4 +1,4 @@
-"""Answering files of dialogues, or one dialogue from the command line: the job behind `scripts/identify_knowledge.py`.
+"""Answering files of dialogues, or one dialogue from the command line: the job behind `finegrained identify-knowledge`.
 
 Knows finders, readers and the lines that are written. Does not know models.
 """
@@ -135,7 +135,7 @@ class IdentifyKnowledge:
         """
         processes = Processes(self.processes)
         if processes.count > 1:
-            raise ConfigError("identify_knowledge.py streams from one process")
+            raise ConfigError("finegrained identify-knowledge streams from one process")
         examples = (
             spoken_dialogue(self.turns, self.document, self.segmenter)
             if self.input is None

@@ -202,7 +202,7 @@ def raw_record(directory: Path) -> dict[str, Any]:
     """
     path = directory / RECORD
     if not path.is_file():
-        raise ModelError(f"{directory}: no {RECORD}; expected a model trained by train_dialki.py")
+        raise ModelError(f"{directory}: no {RECORD}; expected a model trained by finegrained train-dialki")
     try:
         return dict(read_json(path))
     except (DataError, TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""Prompt files for response generation from dialogues: the job behind `scripts/make_response_data.py`.
+"""Prompt files for response generation from dialogues: the job behind `finegrained make-response-data`.
 
-Knows readers, finders and files. What comes out is what `train_sft.py`, `train_ppo.py` and `evaluate.py` read.
+Knows readers, finders and files. What comes out is what `finegrained train-sft`, `finegrained train-ppo` and
+`finegrained evaluate` read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answering dialogues: DIALKI finds the knowledge, a sequence-to-sequence model puts it into words.
 
-The job behind `scripts/generate_responses.py`. Knows finders, policies as text generators (the rollout engine) and
+The job behind `finegrained generate-responses`. Knows finders, policies as text generators (the rollout engine) and
 metrics of texts. Knows no training.
 """
 
@@ -47,8 +47,8 @@ class GenerateResponses:
         input: dialogues (a directory for `dstc11`); None answers the dialogue given by `turns`.
         output: JSON lines to write; `-` for standard output. Each has `id`, `response`, `knowledge` (the places that
             the input shows: `passage`, `passage_id`, `title`, `begin`, `end`, `text`; where DIALKI found them as
-            `identify_knowledge.py` writes them) and `reference` where it is known. With references a file `X.jsonl`
-            gets `X.metrics.json` beside it: see `response_metrics`.
+            `finegrained identify-knowledge` writes them) and `reference` where it is known. With references a file
+            `X.jsonl` gets `X.metrics.json` beside it: see `response_metrics`.
         turns: without `input`: the turns, oldest first; user and agent alternate, and the last one is the user's.
         document: without `input`: text or Markdown file; its paragraphs are the passages, its sentences the spans.
         format: of `input`: `jsonl`, `doc2dial`, `wow` or `dstc11`.

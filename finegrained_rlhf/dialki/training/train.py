@@ -1,4 +1,4 @@
-"""Training DIALKI, or a baseline, as a configuration: what `scripts/train_dialki.py` builds and runs."""
+"""Training DIALKI, or a baseline, as a configuration: what `finegrained train-dialki` builds and runs."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class RewriteTable(Results):
         for name, path in self.evaluations.items():
             found[name] = read_json(path)
             if not isinstance(found[name], dict) or not found[name].get("systems"):
-                raise DataError("expected results of evaluate_rewrites.py", file=path, field="systems")
+                raise DataError("expected results of finegrained evaluate-rewrites", file=path, field="systems")
         return self.write(
             {
                 **self.made_by(),

@@ -197,7 +197,7 @@ def evaluation_row(path: Path, system: str, seed: int, name: str | None = None) 
     """What an evaluation says of a system, in `COLUMNS` and, where they were measured, `WORDING`.
 
     Args:
-        path: results of `evaluate_rewrites.py`.
+        path: results of `finegrained evaluate-rewrites`.
         system: as the row says.
         seed: as the row says.
         name: of the system in the results, where it is another one.

@@ -1,6 +1,6 @@
 """Table 3.4 of the thesis on DialogueWorld: how well answers from each kind of knowledge are scored.
 
-Reads the scores that `generate_responses.py` wrote for each seed; runs no model.
+Reads the scores that `finegrained generate-responses` wrote for each seed; runs no model.
 """
 
 from __future__ import annotations

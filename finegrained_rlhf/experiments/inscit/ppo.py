@@ -40,7 +40,7 @@ class InscitPPOTable(CurvesTable):
     )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What `evaluate_inscit.py` and the oracle say of a system."""
+        """What `finegrained evaluate-inscit` and the oracle say of a system."""
         scores, truth = read_json(root / "scores" / f"{system}.json"), read_json(root / "truth" / f"{system}.json")
         said = read_json(root / "said" / f"{system}.json")
         named = sum(len(one["output"]["evidence"]) for one in said) / len(said)

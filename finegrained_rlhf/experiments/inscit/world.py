@@ -63,7 +63,7 @@ class InscitTable(ComparedTable):
     claims: ClassVar[tuple[Claim, ...]] = _CLAIMS
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What `evaluate_inscit.py` says of a system."""
+        """What `finegrained evaluate-inscit` says of a system."""
         scores = read_json(root / "scores" / f"{system}.json")
         return {"system": system, "seed": seed, **{name: scores[name] for name in SCORES}}
 
@@ -117,7 +117,7 @@ class InscitWorldTable(InscitTable):
     )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:
-        """What `evaluate_inscit.py` and the oracle say of a system."""
+        """What `finegrained evaluate-inscit` and the oracle say of a system."""
         truth = read_json(root / "truth" / f"{system}.json")
         return {**super().row(root, system, seed), **{name: truth[name] for name in TRUTH}}
 

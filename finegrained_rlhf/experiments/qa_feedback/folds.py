@@ -58,7 +58,7 @@ class JudgeFolds:
     """Lets every finished model of a cross-validation judge its held-out fold, those excepted that have done so.
 
     Attributes:
-        directory: holds `fold_K/NAME/KIND`, runs of `train_reward_model.py`, and `folds/fold_K/test.json`.
+        directory: holds `fold_K/NAME/KIND`, runs of `finegrained train-reward-model`, and `folds/fold_K/test.json`.
         batch_size: inputs in one forward pass.
         processes: precision and CPU threads.
     """

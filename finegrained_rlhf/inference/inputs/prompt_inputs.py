@@ -1,4 +1,5 @@
-"""What `generate.py` can read: whatever a prompt file or a data set of the Hub holds, and raw text from standard input.
+"""What `finegrained generate` can read: whatever a prompt file or a data set of the Hub holds, and raw text from
+standard input.
 
 Knows standard input; files are `feedback.prompt_files`. Knows no tokenizer, no model and no policy.
 """

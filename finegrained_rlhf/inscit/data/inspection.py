@@ -159,7 +159,7 @@ def _earlier(turns: Sequence[InscitTurn]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class InspectInscit:
-    """The job of `scripts/inspect_inscit.py`.
+    """The job of `finegrained inspect-inscit`.
 
     Attributes:
         data: a file of conversations, or several, whose tables stand side by side.

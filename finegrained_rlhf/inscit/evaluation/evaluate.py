@@ -1,4 +1,4 @@
-"""Scoring predictions for INSCIT: what `scripts/evaluate_inscit.py` runs."""
+"""Scoring predictions for INSCIT: what `finegrained evaluate-inscit` runs."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _system(
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreHumanEvaluation:
-    """The job of `scripts/score_human_evaluation.py`.
+    """The job of `finegrained score-human-evaluation`.
 
     Attributes:
         ratings: JSON-lines file of ratings.

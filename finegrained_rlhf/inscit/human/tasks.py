@@ -44,7 +44,7 @@ def scale_choices(scale: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeHumanEvaluation:
-    """Write a Label Studio project for each rater; the job of `scripts/make_human_evaluation.py`.
+    """Write a Label Studio project for each rater; the job of `finegrained make-human-evaluation`.
 
     Attributes:
         data: file of conversations.
@@ -169,7 +169,7 @@ def rating_config(systems: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadHumanEvaluation:
-    """Read what raters exported; the job of `scripts/read_human_evaluation.py`.
+    """Read what raters exported; the job of `finegrained read-human-evaluation`.
 
     Attributes:
         exports: JSON export of a rater's project by his name.

@@ -27,8 +27,8 @@ GoldEvidence = Literal["first", "label", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class MakeIdentifierData:
-    """Write dialogues that `train_dialki.py` and `identify_evidence.py` read; the job of
-    `scripts/make_identifier_data.py`.
+    """Write dialogues that `finegrained train-dialki` and `finegrained identify-evidence` read; the job of
+    `finegrained make-identifier-data`.
 
     A dialogue has the name of its turn. Its passages are the candidates, one span each. An agent turn is labelled with
     its evidence among them, a user turn with nothing. A turn without gold among its candidates is kept: DIALKI leaves

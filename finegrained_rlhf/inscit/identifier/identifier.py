@@ -35,7 +35,7 @@ class EvidenceIdentifier:
 
         Args:
             checkpoint: run directory or model directory.
-            selection: the `results` of `identify_evidence.py tune=…`; None selects the best candidate alone.
+            selection: the `results` of `finegrained identify-evidence tune=…`; None selects the best candidate alone.
 
         Raises:
             ModelError: no readable model.

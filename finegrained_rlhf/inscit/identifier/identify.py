@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyEvidence:
-    """Predict the evidence of turns with a trained DIALKI; the job of `scripts/identify_evidence.py`.
+    """Predict the evidence of turns with a trained DIALKI; the job of `finegrained identify-evidence`.
 
     Attributes:
         checkpoint: run directory or model directory of a trained DIALKI.
         data: file of conversations.
-        input: their dialogues (`make_identifier_data.py`), one for each turn.
+        input: their dialogues (`finegrained make-identifier-data`), one for each turn.
         output: JSON file of predictions in the published format; their responses are empty.
         results: JSON file for the thresholds (`selection`) and the figures; None writes none.
         score: what thresholds are compared with: `logits`, `probabilities` or `sigmoid`.

@@ -27,7 +27,7 @@ ORACLE = "oracle"
 
 @dataclass(frozen=True, kw_only=True)
 class MakeReaderInputs:
-    """Write a prompt file for a reader; the job of `scripts/make_reader_inputs.py`.
+    """Write a prompt file for a reader; the job of `finegrained make-reader-inputs`.
 
     A prompt has the name of its turn, its `turns`, its `passages` and its `answer`s: what each label of the turn would
     have the reader say.

@@ -1,6 +1,6 @@
 """From what a reader said to predictions in the published format.
 
-Knows the prompt file that `inputs.py` writes and the answers that `generate.py` writes to it.
+Knows the prompt file that `inputs.py` writes and the answers that `finegrained generate` writes to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finegrained_rlhf.inscit.reader.targets import ReaderTask, SaidByReader, che
 
 @dataclass(frozen=True, kw_only=True)
 class ReadReaderOutputs:
-    """Write predictions; the job of `scripts/read_reader_outputs.py`.
+    """Write predictions; the job of `finegrained read-reader-outputs`.
 
     Attributes:
         data: file of conversations.

@@ -1,8 +1,8 @@
 """What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
 
-Knows turns, an index and the corpus that it was built of; writes what `train_dpr.py` reads. Every passage has the title
-and the text that the corpus gives it, since that is what an index encodes; white space in the text is collapsed, which
-a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
+Knows turns, an index and the corpus that it was built of; writes what `finegrained train-dpr` reads. Every passage has
+the title and the text that the corpus gives it, since that is what an index encodes; white space in the text is
+collapsed, which a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from finegrained_rlhf.training.dpr.records import passage_rows
 
 @dataclass(frozen=True, kw_only=True)
 class MakeDprData:
-    """Write records for a dense retriever; the job of `scripts/make_dpr_data.py`.
+    """Write records for a dense retriever; the job of `finegrained make-dpr-data`.
 
     A record has utterances of a turn; the evidence of all its labels as positives, the first label's first;
     `hard_negatives`, what BM25 finds with the text of its first piece of evidence; and `negatives`, what it finds with

@@ -23,7 +23,7 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieveEvidence:
-    """Search an index for every turn; the job of `scripts/retrieve_evidence.py`.
+    """Search an index for every turn; the job of `finegrained retrieve-evidence`.
 
     Attributes:
         data: file of conversations.

@@ -23,7 +23,7 @@ from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateResponseTypes:
-    """The job of `scripts/evaluate_response_types.py`.
+    """The job of `finegrained evaluate-response-types`.
 
     Attributes:
         path: directory or run of a classifier whose labels are the response types, or a Hub name.
@@ -32,7 +32,7 @@ class EvaluateResponseTypes:
         format: `table`, or `json` for one JSON document.
         output: JSON file for the scores; None writes none.
         predicted: JSON-lines file of `id`, the name of a turn, and `label`, the type by the evidence of its first
-            label, as `make_reader_inputs.py types=FILE` reads it; None writes none.
+            label, as `finegrained make-reader-inputs types=FILE` reads it; None writes none.
     """
 
     path: ModelPath

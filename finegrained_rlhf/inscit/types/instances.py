@@ -1,4 +1,4 @@
-"""Turns as texts with the type of their response, for `train_classifier.py`.
+"""Turns as texts with the type of their response, for `finegrained train-classifier`.
 
 A text is the newest utterance, the evidence, then what was said before it, newest first: what a classifier has no room
 for is the oldest. Labels of a turn that rest on the same passages are one instance. Source: thesis, section 5.5.
@@ -47,7 +47,7 @@ def evidence_text_of(context: Sequence[str], evidence: Sequence[EvidencePassage]
 
 @dataclass(frozen=True)
 class MakeResponseTypes:
-    """Write a file of labelled texts; the job of `scripts/make_response_types.py`.
+    """Write a file of labelled texts; the job of `finegrained make-response-types`.
 
     Attributes:
         data: file of conversations.

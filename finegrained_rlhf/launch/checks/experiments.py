@@ -1,4 +1,6 @@
-"""Which command an experiment belongs to: its file says `# script: NAME`. Pipelines are those of run_experiment.py."""
+"""Which command an experiment belongs to: its file says `# script: NAME`. Pipelines are those of
+finegrained run-experiment.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def experiments_of(command: str) -> Iterator[str]:
 
 
 def pipelines() -> list[str]:
-    """The experiments of several steps, by the name that `run_experiment.py pipeline=NAME` takes."""
+    """The experiments of several steps, by the name that `finegrained run-experiment pipeline=NAME` takes."""
     return list(_names("pipeline"))
 
 

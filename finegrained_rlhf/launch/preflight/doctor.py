@@ -200,7 +200,7 @@ def first_step(config: Mapping[str, Any], prompts: int | None, output: Path) -> 
 
 
 def _launch(config: Mapping[str, Any], scratch: Path, timeout: float) -> dict[str, float]:
-    """Run train_ppo.py with two processes and return the metrics of its first step.
+    """Run finegrained train-ppo with two processes and return the metrics of its first step.
 
     Raises:
         ConsistencyError: it failed, or took too long.

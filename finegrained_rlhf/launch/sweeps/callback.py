@@ -148,12 +148,12 @@ def _point(cfg: DictConfig, root: Path, name: str) -> Point:
     check_keys(config["sweep"], "sweep")
     settings: SweepSettings = build(config.pop("sweep"))
     if config["dry_run"]:
-        raise ConfigError("dry_run: a sweep trains; dry-run a point with train_ppo.py")
+        raise ConfigError("dry_run: a sweep trains; dry-run a point with finegrained train-ppo")
     return Point(name, root, config, _evaluation(config, settings), settings)
 
 
 def _evaluation(config: Mapping[str, Any], settings: SweepSettings) -> dict[str, Any]:
-    """The configuration of `evaluate.py` that points and baselines share."""
+    """The configuration of `finegrained evaluate` that points and baselines share."""
     composed = compose("evaluate", overrides=[f"oracle={settings.evaluation.oracle}"])
     measured = settings.evaluation
     composed.output = "given by the point"

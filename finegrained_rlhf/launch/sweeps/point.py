@@ -54,8 +54,9 @@ class Point:
     Attributes:
         name: of its directory.
         root: directory of the sweep.
-        config: resolved configuration of `train_ppo.py`.
-        evaluation: resolved configuration of `evaluate.py`, without `checkpoint`, `output`, `best_of` and `reward`.
+        config: resolved configuration of `finegrained train-ppo`.
+        evaluation: resolved configuration of `finegrained evaluate`, without `checkpoint`, `output`, `best_of` and
+            `reward`.
         settings: of the sweep.
     """
 
@@ -142,7 +143,7 @@ class Point:
     def _initial_policy(self) -> str:
         policy = self.config["policy"]
         if policy["adapter"] is not None:
-            raise ConfigError("sweep.best_of: evaluate.py does not open adapters; give sweep.best_of=[]")
+            raise ConfigError("sweep.best_of: finegrained evaluate does not open adapters; give sweep.best_of=[]")
         exported = RunDirectory(policy["path"]).final("policy")
         return str(exported if exported.is_dir() else policy["path"])
 

@@ -16,7 +16,7 @@ class PointEvaluation:
 
     Attributes:
         data: prompt file with references; None takes the run's `validation_data`.
-        oracle: option of `evaluate.py`'s group.
+        oracle: option of `finegrained evaluate`'s group.
         rewards: measure what the point's reward models say.
         max_new_tokens: longest answer in tokens.
         batch_size: prompts decoded at once in a process, each with all its samples.

@@ -43,7 +43,7 @@ class _State(NamedTuple):
 
 @dataclass(frozen=True)
 class ConvertDPR:
-    """What `scripts/convert_dpr.py` runs: `output_dir/query` and `output_dir/passage` of a checkpoint.
+    """What `finegrained convert-dpr` runs: `output_dir/query` and `output_dir/passage` of a checkpoint.
 
     Attributes:
         checkpoint: file that DPR's `train_dense_encoder.py` wrote, or a published one of its form.

@@ -94,7 +94,7 @@ def longformer_of(source: Any, length: int, window: int) -> LongformerModel:
 
 @dataclass(frozen=True)
 class MakeLongformer:
-    """What `scripts/make_longformer.py` runs.
+    """What `finegrained make-longformer` runs.
 
     A text whose tokens all lie in each other's windows (no more than window / 2 + 1 of them) gets the hidden states of
     the source, with and without global tokens; in a longer one a token sees its window and the global tokens alone.

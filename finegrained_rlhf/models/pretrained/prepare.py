@@ -91,7 +91,7 @@ PRETRAINED: dict[str, PretrainedModel] = {
 
 @dataclass(frozen=True)
 class PrepareModels:
-    """What `scripts/prepare_models.py` runs.
+    """What `finegrained prepare-models` runs.
 
     Attributes:
         output_dir: where a directory for each model is written.

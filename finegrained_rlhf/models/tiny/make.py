@@ -107,7 +107,7 @@ def make_tiny_models(
 
 @dataclass(frozen=True)
 class MakeTinyModels:
-    """What `scripts/make_tiny_models.py` runs.
+    """What `finegrained make-tiny-models` runs.
 
     Attributes:
         data: corpus file or files (QA-FEEDBACK or FactWorld JSON, JSON lines or plain text).

@@ -129,7 +129,7 @@ def _states(text: str, answer: str) -> bool:
 
 @dataclass(frozen=True)
 class MakeDisambigDocs:
-    """Make conversations of AmbigDocs, in the form that `run_coreset.py` reads.
+    """Make conversations of AmbigDocs, in the form that `finegrained run-coreset` reads.
 
     Attributes:
         data: file of AmbigDocs.

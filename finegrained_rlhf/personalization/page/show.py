@@ -1,4 +1,4 @@
-"""A user's memory as an HTML file: what `scripts/show_user_memory.py` runs."""
+"""A user's memory as an HTML file: what `finegrained show-user-memory` runs."""
 
 from __future__ import annotations
 

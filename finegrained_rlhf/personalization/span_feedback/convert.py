@@ -1,4 +1,4 @@
-"""Edits of an application as a feedback file: what `scripts/edits_to_feedback.py` runs.
+"""Edits of an application as a feedback file: what `finegrained edits-to-feedback` runs.
 
 Knows the event log of a memory, files of edits and feedback records. Does not know learners or reward models.
 """
@@ -24,7 +24,7 @@ from finegrained_rlhf.personalization.store.opening import open_memory
 
 @dataclass(frozen=True)
 class EditsToFeedback:
-    """Write edits as span feedback for `train_reward_model.py` with `taxonomy=edits`.
+    """Write edits as span feedback for `finegrained train-reward-model` with `taxonomy=edits`.
 
     A record's question is the context, its one prediction the draft, and its corrected prediction the edited text; the
     spans are those of `edit_errors`. A draft that was left as it is has none. No user is named in the file. It is a

@@ -70,7 +70,7 @@ def responses(case: Case) -> Iterator[Finding]:
         f"{cut:.0%} cut at {sampling.max_new_tokens} tokens; for example {example}"
     )
     if empty == rows:
-        yield Finding("fail", what, "policy.path: a policy that answers, for example one from train_sft.py")
+        yield Finding("fail", what, "policy.path: a policy that answers, for example one from finegrained train-sft")
     elif empty:
         yield Finding("warn", what, "policy.path: one of finegrained train-sft; finegrained generate shows its answers")
     elif cut > _CUT_SHARE:

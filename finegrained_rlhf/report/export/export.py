@@ -1,4 +1,4 @@
-"""Giving a trained model away: what `scripts/export.py` builds and runs.
+"""Giving a trained model away: what `finegrained export` builds and runs.
 
 Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Knows run
 directories and `huggingface_hub`; loads no model.

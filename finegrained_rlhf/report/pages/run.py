@@ -32,7 +32,7 @@ HEAT = (
     "The text is coloured by what one reward component said of each segment, and its value stands where the segment "
     "ends: blue is good, orange is bad. Or colour single tokens by what training made of them. Point at a token, tap "
     "it, or move to a text with Tab and through it with the arrow keys to read its numbers. A wavy line is an error "
-    "that an oracle found, where measure_drift.py asked one."
+    "that an oracle found, where finegrained measure-drift asked one."
 )
 TRUTH = (
     "The reward is a proxy. What was measured beside it, and never trained on, says whether a higher reward still "
@@ -70,7 +70,7 @@ def run_page(record: RunRecord) -> Html:
         PageSection("injections", "The judge under attack", INJECTIONS, injection_parts(record)),
         PageSection("alignment", "Segments on tokens", ALIGNMENT, alignment_part(record)),
         PageSection("time", "Time", "", timing_part(record)),
-        PageSection("evaluation", "Evaluation", "What evaluate.py measured of this run.", _evaluation(record)),
+        PageSection("evaluation", "Evaluation", "What finegrained evaluate measured of this run.", _evaluation(record)),
         PageSection("configuration", "Configuration", "", configuration_details(record)),
         PageSection("missing", "What is missing", "", _missing(record)),
     ]

@@ -1,4 +1,4 @@
-"""Every run below a directory with its state: what `scripts/runs.py` builds and runs."""
+"""Every run below a directory with its state: what `finegrained runs` builds and runs."""
 
 from __future__ import annotations
 

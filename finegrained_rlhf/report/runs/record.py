@@ -43,7 +43,7 @@ class RunRecord:
         trust: what each reward model's run says of itself, by component.
         drift: agreement of reward models with an oracle over training, by component.
         injections: how often its judge changes its mind where an answer tells it to; None where nobody tried.
-        evaluation: what `evaluate.py` measured of the run.
+        evaluation: what `finegrained evaluate` measured of the run.
         commit: version of the code that made it; None where it was not kept.
         missing: what a reader might look for and why it is not there, a line each.
     """
@@ -275,7 +275,7 @@ def _read_trust(run: RunDirectory, config: Row, missing: list[str]) -> dict[str,
         files = [RunDirectory(folder).trust for folder in _places(run, config, path)]
         existing = next((file for file in files if file.is_file()), None)
         if existing is None:
-            missing.append(f"{name}: no trust.json in {path}; scripts/evaluate_reward_model.py writes it.")
+            missing.append(f"{name}: no trust.json in {path}; finegrained evaluate-reward-model writes it.")
         else:
             found[str(name)] = _read_optional(existing) or {}
     return found

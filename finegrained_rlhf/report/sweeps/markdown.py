@@ -23,7 +23,7 @@ _WORDS = {
 
 
 def metric_words(metric: str) -> str:
-    """A metric of `evaluate.py` in words: `reward/facts/error_free_share` is "facts: error free share"."""
+    """A metric of `finegrained evaluate` in words: `reward/facts/error_free_share` is "facts: error free share"."""
     if metric in _WORDS:
         return _WORDS[metric]
     if match := re.fullmatch(r"reward/(.+)/([^/]+)", metric):

@@ -32,7 +32,7 @@ class ParetoAxes:
     """Two metrics that pull against each other.
 
     Attributes:
-        x: metric of the horizontal axis, as `evaluate.py` names it.
+        x: metric of the horizontal axis, as `finegrained evaluate` names it.
         y: metric of the vertical axis.
         x_better: `higher` or `lower`.
         y_better: `higher` or `lower`.
@@ -57,7 +57,8 @@ class SweepTable:
         title: heading of table, plot and report.
         description: a sentence or two under it; empty adds none.
         average_over: keys of the configuration over whose values points are averaged.
-        metrics: heading of each column by metric, as `evaluate.py` names it; None shows every metric but raw sums.
+        metrics: heading of each column by metric, as `finegrained evaluate` names it; None shows every metric but raw
+            sums.
         pareto: axes of the Pareto plot; None draws none.
         results: JSON file for a committed results table, with its page beside; written when every point is done.
     """

@@ -38,7 +38,8 @@ class EncoderConfig:
     Attributes:
         path: directory or Hub name of a sentence-transformers model or of a plain Hugging Face encoder; null for two
             towers.
-        query: directory, run of `train_dpr.py` or Hub name of a tower for queries, with `passage` instead of `path`.
+        query: directory, run of `finegrained train-dpr` or Hub name of a tower for queries, with `passage` instead of
+            `path`.
         passage: the same of a tower for passages, which reads the pair of title and text.
         pooling: how the hidden states of a plain encoder become one vector: `mean` over the tokens or `cls`, the first
             one. null: as the sentence-transformers directory says, `mean` for a plain one. Towers have `cls`.

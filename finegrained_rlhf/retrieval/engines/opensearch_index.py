@@ -80,7 +80,7 @@ class ServerIndex:
         """
         found = self._found()
         if found is None:
-            raise DataError(f"{self._server.config.url} has no index {self._name}; build_index.py makes it")
+            raise DataError(f"{self._server.config.url} has no index {self._name}; finegrained build-index makes it")
         if found != self._meta:
             other = [name for name in sorted({*found, *self._meta}) if found.get(name) != self._meta.get(name)]
             told = "; ".join(f"{name} {found.get(name)!r}, here {self._meta.get(name)!r}" for name in other)

@@ -1,4 +1,4 @@
-"""Fusing TREC runs: the job behind `scripts/fuse_runs.py`. Knows files; the formula is `reciprocal_rank`'s."""
+"""Fusing TREC runs: the job behind `finegrained fuse-runs`. Knows files; the formula is `reciprocal_rank`'s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FuseRuns:
     """Two or more TREC runs as one, by reciprocal rank fusion.
 
     Attributes:
-        inputs: files of the runs, such as `search.py` and `evaluate_rewrites.py` write.
+        inputs: files of the runs, such as `finegrained search` and `finegrained evaluate-rewrites` write.
         output: file of the fused run.
         weights: of each run, in the order of `inputs`; none are all 1.
         rank_constant: what is added to every rank (k in Cormack et al., 2009).

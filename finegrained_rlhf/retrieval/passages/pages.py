@@ -23,7 +23,7 @@ from finegrained_rlhf.retrieval.corpus import Corpus
 
 @dataclass(frozen=True)
 class MakeCorpus:
-    """Write a corpus of pages, a file for each file of them; the job of `scripts/make_corpus.py`.
+    """Write a corpus of pages, a file for each file of them; the job of `finegrained make-corpus`.
 
     Texts keep their line breaks. A passage without titles, such as an outline, has an empty one.
 

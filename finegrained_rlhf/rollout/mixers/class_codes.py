@@ -37,7 +37,7 @@ class ClassCodes:
         path = directory / FILE
         if not path.is_file():
             raise ModelError(
-                f"{directory}: no class-conditional language model (expected {FILE}, as train_gedi.py does)"
+                f"{directory}: no class-conditional language model (expected {FILE}, as finegrained train-gedi does)"
             )
         found = read_json(path)
         try:

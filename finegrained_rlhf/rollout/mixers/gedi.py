@@ -33,7 +33,7 @@ class GeDi:
     `keep_from`, as in the authors' code. That decodes greedily with a repetition penalty; here tokens are sampled.
 
     Attributes:
-        model: class-conditional language model, as `train_gedi.py` makes it; directory, run or Hub name.
+        model: class-conditional language model, as `finegrained train-gedi` makes it; directory, run or Hub name.
         wanted: class that the text shall be of.
         unwanted: class that it shall not be of.
         omega: ω; 0 weighs nothing.

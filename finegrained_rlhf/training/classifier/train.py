@@ -1,4 +1,4 @@
-"""Training a classifier of texts as a configuration: what `scripts/train_classifier.py` builds and runs."""
+"""Training a classifier of texts as a configuration: what `finegrained train-classifier` builds and runs."""
 
 from __future__ import annotations
 

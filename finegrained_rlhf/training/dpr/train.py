@@ -1,4 +1,4 @@
-"""Training the towers of dense passage retrieval as a configuration: what `scripts/train_dpr.py` builds and runs."""
+"""Training the towers of dense passage retrieval as a configuration: what `finegrained train-dpr` builds and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training a class-conditional language model as a configuration: what `scripts/train_gedi.py` builds and runs."""
+"""Training a class-conditional language model as a configuration: what `finegrained train-gedi` builds and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An RL run as a configuration: what `scripts/train_ppo.py` builds and runs."""
+"""An RL run as a configuration: what `finegrained train-ppo` builds and runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class TrainPPO(TrainingRun[PPOTrainer]):
         checkpoint_every: training steps between checkpoints; None writes one after every step.
         samples_every: training steps between files of sampled responses with their segment rewards.
         monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
-        dry_run: say what memory the run needs instead of training it (`train_ppo.py`; in Python call `preflight`).
+        dry_run: say what memory the run needs instead of training it (`finegrained train-ppo`; in Python call
+            `preflight`).
         dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.
     """
 

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning as a configuration: what `scripts/train_sft.py` builds and runs."""
+"""Supervised fine-tuning as a configuration: what `finegrained train-sft` builds and runs."""
 
 from __future__ import annotations
 

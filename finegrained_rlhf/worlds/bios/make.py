@@ -34,8 +34,8 @@ _MOST = min(len(fact.values) for fact in FACTS.values())
 class MakeBiosWorld(World[AmbiguousConversation]):
     """Make a world and write its files to `output_dir`.
 
-    `conversations.jsonl`: conversations in the form that `run_coreset.py` reads; `world.jsonl`: who is meant in every
-    turn, and the true answers; `corpus.txt`: every word of the world.
+    `conversations.jsonl`: conversations in the form that `finegrained run-coreset` reads; `world.jsonl`: who is meant
+    in every turn, and the true answers; `corpus.txt`: every word of the world.
 
     Attributes:
         conversations: of each scenario with each number of documents.

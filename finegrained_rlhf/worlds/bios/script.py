@@ -54,7 +54,8 @@ class _Read:
 
 @dataclass(frozen=True)
 class BioScript:
-    """A scripted language model for agents of `run_coreset.py`. Its errors are a function of the seed and the prompt.
+    """A scripted language model for agents of `finegrained run-coreset`. Its errors are a function of the seed and the
+    prompt.
 
     It answers for the people who fit all that was said and that it has not forgotten. Where nobody fits all of that, it
     goes, as often as it `resolves`, from the latest statement back as far as somebody fits; else it answers for

@@ -122,7 +122,7 @@ class AnnotateFactWorld:
     A question with an empty output is left out and counted: the published format has no empty prediction.
 
     Attributes:
-        input: JSONL of outputs (`sample_outputs.py` writes it).
+        input: JSONL of outputs (`finegrained sample-outputs` writes it).
         output: QA-FEEDBACK feedback file to write.
         noise: see `Annotator`.
         seed: see `Annotator`.

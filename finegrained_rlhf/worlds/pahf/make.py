@@ -65,7 +65,7 @@ class PersonaScene:
 class MakePahfWorld(World[PersonaScene]):
     """Make a world and write its files to `output_dir`.
 
-    `phase1.jsonl` to `phase4.jsonl`: the scenes in the form that `run_pahf.py` reads, users in mixed order;
+    `phase1.jsonl` to `phase4.jsonl`: the scenes in the form that `finegrained run-pahf` reads, users in mixed order;
     `world.jsonl`: the rule behind every scene; `corpus.txt`: every word of the world.
 
     A user wants, for each kind of thing, one value in general and another one in each situation, drawn at random, so

@@ -72,7 +72,7 @@ class WriteMajorityStyle:
     Attributes:
         edits: file of edits.
         contexts: file of contexts to write from.
-        output: drafts as `generate.py` writes them.
+        output: drafts as `finegrained generate` writes them.
     """
 
     edits: str
@@ -101,8 +101,8 @@ class EditDrafts:
     Attributes:
         contexts: file of contexts.
         preferences: file of the true preference by source.
-        drafts: what a policy wrote, as `generate.py` writes it; a response to every context.
-        output: JSON-lines file of edits, `context`, `draft`, `edited`, which `edits_to_feedback.py` reads.
+        drafts: what a policy wrote, as `finegrained generate` writes it; a response to every context.
+        output: JSON-lines file of edits, `context`, `draft`, `edited`, which `finegrained edits-to-feedback` reads.
         results: JSON file of what `measured` says.
         texts: JSON-lines prompt file whose answers are the edited texts; None writes none.
     """

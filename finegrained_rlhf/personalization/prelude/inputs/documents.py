@@ -49,7 +49,7 @@ TASK_SENTENCES = {
     "summarization": 'Write a summary of the article in the field "context".',
     "email": 'Write a short email from the notes in the field "context".',
 }
-"""What agents are to write, for `task` of `run_prelude.py`."""
+"""What agents are to write, for `task` of `finegrained run-prelude`."""
 _AGENTS = {
     "oracle-preference": "oracle",
     "no-learning": "no_learning",
@@ -70,7 +70,8 @@ class PreludeExperiment:
         rounds: T.
         seed: of the documents.
         sources: in their order.
-        agents: names for `run_prelude.py`, by the encoder that they retrieve with; "" has those that retrieve nothing.
+        agents: names for `finegrained run-prelude`, by the encoder that they retrieve with; "" has those that retrieve
+            nothing.
     """
 
     task: str
@@ -128,8 +129,8 @@ def _agent(row: Mapping[str, Any], field: str) -> tuple[str, str]:
 class MakePreludeContexts:
     """Make PRELUDE's rounds of documents: T / S of each of S sources, in mixed order.
 
-    Writes `contexts.jsonl` and `preferences.json`, which `run_prelude.py` reads, and `manifest.json`: what was taken,
-    the sentence for `task`, and the agents of the experiment file.
+    Writes `contexts.jsonl` and `preferences.json`, which `finegrained run-prelude` reads, and `manifest.json`: what was
+    taken, the sentence for `task`, and the agents of the experiment file.
 
     Attributes:
         documents: file of the user's documents, one a line: `id`, `source` (as in `TASTES_OF_TASKS`), `text`.
