@@ -277,10 +277,10 @@ def test_documented_commands_compose(name: str, every: bool, user_files: Path, m
 def launched(command: Command) -> argparse.Namespace | None:
     """What accelerate or torchrun makes of a command's options; None where neither starts it."""
     words = list(command.launcher)
-    for name, parser in (("launch", launch_command_parser()), ("torchrun", get_args_parser())):
+    for name, parser in (("launch", launch_command_parser), ("torchrun", get_args_parser)):
         if name in words:
             options = words[words.index(name) + 1 :]
-            return parser.parse_args([*options, *command.started, *command.arguments])
+            return parser().parse_args([*options, *command.started, *command.arguments])
     return None
 
 
