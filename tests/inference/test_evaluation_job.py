@@ -1,4 +1,4 @@
-"""evaluate.py's job: policies and output files, the files it writes, and input that does not fit."""
+"""finegrained evaluate's job: policies and output files, the files it writes, and input that does not fit."""
 
 import json
 import shutil

@@ -402,7 +402,9 @@ def rlhf_steps() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("pipeline", "system"), rlhf_steps())
 def test_pipelines_train_with_the_settings_of_the_pages_commands(pipeline: str, system: str) -> None:
-    """`train_ppo.py experiment=factworld/fine_grained` and `factworld/preference` hold the one set of settings."""
+    """`finegrained train-ppo experiment=factworld/fine_grained` and `factworld/preference` hold the one set of
+    settings.
+    """
     step = ppo_steps(pipeline)[system]
     page = flat(resolved(filled(compose("train_ppo", overrides=[f"experiment={RLHF[system]}"]))))
     differ = {key for key in step.keys() | page.keys() if step.get(key) != page.get(key)}

@@ -1,4 +1,6 @@
-"""generate.py, sample_outputs.py and evaluate.py as a user runs them, and their configurations against signatures."""
+"""finegrained generate, finegrained sample-outputs and finegrained evaluate as a user runs them, and their
+configurations against signatures.
+"""
 
 import json
 from pathlib import Path

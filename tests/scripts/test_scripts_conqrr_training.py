@@ -1,4 +1,4 @@
-"""The shortest real runs of `train_conqrr.py` and `rewrite.py`."""
+"""The shortest real runs of `finegrained train-conqrr` and `finegrained rewrite`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest real runs of `train_dialki.py` and `identify_knowledge.py`."""
+"""The shortest real runs of `finegrained train-dialki` and `finegrained identify-knowledge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/doctor.py` from the command line: a sound configuration, a broken one, and what it refuses."""
+"""`finegrained doctor` from the command line: a sound configuration, a broken one, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest real runs of `build_index.py` and `search.py`, and the files they read and write."""
+"""The shortest real runs of `finegrained build-index` and `finegrained search`, and the files they read and write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest real runs of `label_passages.py` and `evaluate_rewrites.py`."""
+"""The shortest real runs of `finegrained label-passages` and `finegrained evaluate-rewrites`."""
 
 from __future__ import annotations
 

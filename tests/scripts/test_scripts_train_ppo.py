@@ -1,4 +1,4 @@
-"""The shortest real runs of `scripts/train_ppo.py`: one process and two, killed and resumed, refused."""
+"""The shortest real runs of `finegrained train-ppo`: one process and two, killed and resumed, refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest real runs of `scripts/train_sft.py`, and how a command meets mistakes on its command line."""
+"""The shortest real runs of `finegrained train-sft`, and how a command meets mistakes on its command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest real runs of `scripts/evaluate_reward_model.py` and `scripts/measure_drift.py`."""
+"""The shortest real runs of `finegrained evaluate-reward-model` and `finegrained measure-drift`."""
 
 from __future__ import annotations
 

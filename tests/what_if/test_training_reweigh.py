@@ -54,7 +54,7 @@ def make_run(
     moving: Any = None,
     **given: Any,
 ) -> Path:
-    """A PPO run of two steps, with the files that `train_ppo.py` leaves."""
+    """A PPO run of two steps, with the files that `finegrained train-ppo` leaves."""
     trainer = make_trainer(path, **given)
     trainer.composer.config.weights.update(zip(NAMES, weights, strict=True))  # type: ignore[attr-defined]
     trainer.samples = KeptSamples(every=1, rows=rows)
@@ -499,7 +499,7 @@ def test_penalties_for_form_are_kept_and_can_be_weighed_anew(tmp_path: Path) -> 
 
 
 def make_run_of(trainer: Any, path: Path) -> Path:
-    """Two steps of a trainer whose configuration says the penalties as `train_ppo.py` writes them."""
+    """Two steps of a trainer whose configuration says the penalties as `finegrained train-ppo` writes them."""
     write_jsonl(path / "metrics.jsonl", [{"step": step, **trainer.train_step(step)} for step in (1, 2)])
     ppo = {k: vars(v) if k in ("kl", "compat") else v for k, v in vars(trainer.config).items()}
     reward = {
