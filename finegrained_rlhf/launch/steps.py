@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import itertools
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -303,5 +304,5 @@ def run_step(step: Mapping[str, Any], label: str, processes: Processes) -> None:
         say(step["job"]["_target_"].rpartition(".")[2])
         _run_job(build(step["job"]), processes)
     else:
-        say(f"{typed(step['script'])} {' '.join(_args(step))}")
+        say(f"{typed(step['script'])} {shlex.join(_args(step))}")
         run_config(_composed(step["script"], tuple(_args(step))), _args(step))

@@ -67,7 +67,7 @@ class SweepCallback(Callback):
                 print("no key has several values (KEY=A,B): the sweep has one point", flush=True)
             for line in config.sweep.prepare:
                 script, *arguments = shlex.split(line)
-                print(f"before all points: {typed(script)} {' '.join(arguments)}", flush=True)
+                print(f"before all points: {typed(script)} {shlex.join(arguments)}", flush=True)
                 done = subprocess.run([sys.executable, "-m", MODULE, script, *arguments])
                 if done.returncode != 0:
                     raise ConfigError(f"sweep.prepare: {typed(script)} ended with exit status {done.returncode}")
