@@ -10,18 +10,18 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "DialkiBatchConfig": "training.trainer",
+        "DialkiBatchConfig": "training.job",
         "BertQaConfig": "baselines.config",
-        "DialkiConfig": "model.model",
+        "DialkiConfig": "model.config",
         "EvaluateDialki": "evaluation.evaluate",
         "GenerateResponses": "responses.generate",
         "IdentifyKnowledge": "evaluation.identify",
         "InputConfig": "inputs.examples",
-        "LossConfig": "model.objective",
+        "LossConfig": "model.config",
         "MakeResponseData": "responses.data",
-        "NoiseConfig": "model.regularization",
+        "NoiseConfig": "model.config",
         "SearchConfig": "model.search",
-        "TrainDialki": "training.train",
+        "TrainDialki": "training.job",
         "WindowConfig": "baselines.config",
     },
 )

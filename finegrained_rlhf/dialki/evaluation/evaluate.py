@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.dialki.evaluation.answers import Answered, answered, gate_summary
 from finegrained_rlhf.dialki.evaluation.errors import check_errors_file, write_errors
 from finegrained_rlhf.dialki.evaluation.plots import draw_gates, draw_lengths
 from finegrained_rlhf.dialki.evaluation.shared_task import (
@@ -23,18 +22,20 @@ from finegrained_rlhf.dialki.evaluation.shared_task import (
     shared_task_row,
 )
 from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder
 from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges, summaries
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.search import ScoreBy
 from finegrained_rlhf.dialki.readers.base import DialogueReading
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
-from finegrained_rlhf.dialki.training.systems import load_finder, system_of
 from finegrained_rlhf.report.charts.plots import load_pyplot
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.tables import markdown_table
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.evaluation.answers import Answered
+    from finegrained_rlhf.dialki.finding.finder import Finder
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class EvaluateDialki:
             ModelError: no readable model.
             DataError: broken data, or no dialogue has gold.
         """
+        from finegrained_rlhf.dialki.training.systems import load_finder
+
         processes = Processes(self.processes)
         if self.plots:
             load_pyplot("plots=true")  # before the work, not after it
@@ -145,13 +148,15 @@ class EvaluateDialki:
         answers = self._answers(finder, items)
         if processes.is_main:
             Coverage.of(one.found.coverage for one in answers).warn()
-            name = system_of(finder.model.config).name
-            about = {"system": name, "models": 1 + len(self.ensemble), "data": _read(reading, cut)}
+            system, models = finder.model.config.system, 1 + len(self.ensemble)
+            about = {"system": system, "models": models, "data": _read(reading, cut)}
             self._write(items, answers, about | self.measured(items, answers) | self._more(items, answers))
         processes.barrier()
 
     def _answers(self, finder: Finder[Any], items: Sequence[Any]) -> list[Answered]:
         """The answers to all dialogues, in order, in every process."""
+        from finegrained_rlhf.dialki.evaluation.answers import answered
+
         processes = finder.processes
         mine = [items[i] for i in processes.share(len(items))]
         answers: list[Answered] = []
@@ -163,6 +168,8 @@ class EvaluateDialki:
 
     def measured(self, items: Sequence[Any], answers: Sequence[Answered]) -> dict[str, Any]:
         """What `evaluation.json` says of the answers: scores by group, and the gates."""
+        from finegrained_rlhf.dialki.evaluation.answers import gate_summary
+
         groups = summaries(
             [item.record for item in items],
             [one.score for one in answers],

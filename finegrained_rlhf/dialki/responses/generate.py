@@ -10,19 +10,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.evaluation.identify import spoken_dialogue
-from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores, places_of
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
-from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
@@ -33,6 +31,9 @@ from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.scores import exact_match, token_f1
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.text.templates import squeeze
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Found
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class GenerateResponses:
         examples, layout = self._examples(), ResponseInput(self.knowledge, self.max_turns)
         found: list[Found] | None = None
         if self.dialki is not None and layout.needs_places:
+            from finegrained_rlhf.dialki.training.systems import load_finder
+
             finder = load_finder(self.dialki, processes, batch_size=self.batch_size)
             found = find_knowledge(finder, examples, processes, progress=self.input is not None)
             del finder  # its memory is the generator's now
