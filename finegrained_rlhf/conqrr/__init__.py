@@ -21,8 +21,8 @@ __getattr__, __dir__ = lazy_exports(
         "Rewrite": "rewriting.rewrite",
         "RewriteData": "readers.reading",
         "RewriteFewShot": "few_shot.job",
-        "RewritingConfig": "rewriting.rewriter",
-        "TrainConqrr": "training.train",
+        "RewritingConfig": "rewriting.config",
+        "TrainConqrr": "training.job",
         "WriteCanardCorpus": "readers.canard_corpus",
     },
 )

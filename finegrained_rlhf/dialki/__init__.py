@@ -14,7 +14,7 @@ __getattr__, __dir__ = lazy_exports(
         "BertQaConfig": "baselines.config",
         "DialkiConfig": "model.config",
         "EvaluateDialki": "evaluation.evaluate",
-        "GenerateResponses": "responses.generate",
+        "GenerateResponses": "responses.job",
         "IdentifyKnowledge": "evaluation.identify",
         "InputConfig": "inputs.examples",
         "LossConfig": "model.config",

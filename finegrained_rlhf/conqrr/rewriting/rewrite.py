@@ -10,19 +10,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.conqrr.queries import read_rewrites
 from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank, best_by_rank
-from finegrained_rlhf.conqrr.rewriting.rewriter import (
-    QueryRewriter,
-    RewritingConfig,
-    WrittenRewrite,
-    matching_alpha,
-    words_of,
-)
+from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRewrite, words_of
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialogue.records import Passage
@@ -30,9 +24,12 @@ from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.jobs import hit_row
 from finegrained_rlhf.retrieval.protocol import Hit, Retriever, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
-from finegrained_rlhf.rollout.beam import best
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter
+
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +114,8 @@ class Rewrite:
             ModelError: no readable model.
             DataError: broken questions, index or corpus; nothing is written then.
         """
+        from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter
+
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("rewrite.py runs in one process")
@@ -149,6 +148,9 @@ class Rewrite:
     def _rewrites(
         self, rewriter: QueryRewriter, examples: Sequence[RewriteExample], retriever: Retriever | None
     ) -> list[WrittenRewrite]:
+        from finegrained_rlhf.conqrr.rewriting.rewriter import matching_alpha
+        from finegrained_rlhf.rollout.beam import best
+
         shown = len(examples) > self.rewriting.batch_size
         with progress_bar("rewriting", len(examples), "question", shown) as bar:
             if self.by_rank is not None and retriever is not None:
