@@ -7,16 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
-
-import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
@@ -30,6 +21,9 @@ from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueMo
 from finegrained_rlhf.models.weights.files import VOCABULARIES, check_adapter, check_backbone, check_language_model
 from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.text.chat import recorded_prompt
+
+if TYPE_CHECKING:
+    import torch
 
 
 def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
@@ -119,6 +113,8 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
 
 def refuse_not_finite(model: torch.nn.Module, directory: Path) -> None:
     """Raise ModelError when a weight that was read from `directory` is NaN or infinite."""
+    import torch
+
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             raise ModelError(f"{directory}: the weights hold values that are not finite, for example in {name}")
@@ -192,6 +188,14 @@ def open_policy(
     path: ModelPath | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
 ) -> Policy:
     """A policy from a model directory, run directory or Hub name, in evaluation mode, fp32, on the CPU."""
+    import torch
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        AutoModelForCausalLM,
+        AutoModelForSeq2SeqLM,
+    )
+
     directory = model_directory(path, revision=revision)
     config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -253,6 +257,9 @@ class ValueConfig:
         Raises:
             ModelError: the backbone is missing or does not fit the policy.
         """
+        import torch
+        from transformers import AutoModel
+
         if self.kind == "none":
             return None
         if self.kind == "shared":

@@ -6,13 +6,14 @@ Knows which label counts and where the model is. How it is loaded and run is `mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
-
-import torch
+from typing import TYPE_CHECKING, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.models.encoders.classifier import Activation, TextClassifier, TooLong
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ClassifierScorer:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write
-from finegrained_rlhf.runtime.optimizer import Optimizer
+from finegrained_rlhf.runtime.updates import Optimizer
 
 
 @dataclass(frozen=True)
