@@ -18,7 +18,7 @@ __getattr__, __dir__ = lazy_exports(
         "PassageRank": "rewards.passages",
         "PolicyWriter": "few_shot.writers",
         "RetrievedRank": "rewards.passages",
-        "Rewrite": "rewriting.rewrite",
+        "Rewrite": "rewriting.job",
         "RewriteData": "readers.reading",
         "RewriteFewShot": "few_shot.job",
         "RewritingConfig": "rewriting.config",

@@ -13,7 +13,7 @@ __getattr__, __dir__ = lazy_exports(
         "DialkiBatchConfig": "training.job",
         "BertQaConfig": "baselines.config",
         "DialkiConfig": "model.config",
-        "EvaluateDialki": "evaluation.evaluate",
+        "EvaluateDialki": "evaluation.job",
         "GenerateResponses": "responses.job",
         "IdentifyKnowledge": "evaluation.identify",
         "InputConfig": "inputs.examples",
