@@ -23,7 +23,8 @@ from torch import nn
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.config import TinyLongformerConfig
+from finegrained_rlhf.models.tiny.longformer import build_longformer
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

@@ -36,7 +36,7 @@ from benchmarks.workload import (
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas
 from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.preflight.memory.report import peak

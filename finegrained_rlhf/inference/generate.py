@@ -21,7 +21,7 @@ from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
 from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, Response
 from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig

@@ -23,7 +23,8 @@ from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate, SampleOutputs
 from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.inputs.prompts import encode_inputs, encode_prompts, prompts_for, read_prompts
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, open_policy
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig

@@ -20,8 +20,9 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate
 from finegrained_rlhf.inference.inputs.prompts import prompts_for, read_prompts
-from finegrained_rlhf.models.loading import PolicyConfig, open_policy
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

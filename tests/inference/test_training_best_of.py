@@ -19,7 +19,8 @@ from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample,
 from finegrained_rlhf.inference.evaluate import Evaluate
 from finegrained_rlhf.inference.generate import Generate
 from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, Response
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.config import TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import make_engine

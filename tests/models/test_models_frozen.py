@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.frozen import frozen_copy, linear_parameters, store_frozen
 from finegrained_rlhf.models.weights.saving import save_policy

@@ -14,7 +14,8 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Decoding, Greedy, Rollout, Sample
 from finegrained_rlhf.models.distribution import warp_logits
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.rollout import DExperts, GeDi, LogitsMixer, WordList, make_engine
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes

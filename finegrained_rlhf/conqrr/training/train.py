@@ -22,7 +22,8 @@ from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate, template_fo
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, SelectBy
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.config import PolicyConfig
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig

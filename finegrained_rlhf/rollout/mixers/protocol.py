@@ -11,7 +11,7 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.steppers.base import OpenStepper
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
-from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopResult

@@ -13,8 +13,9 @@ from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Greedy
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.families.causal import check_positions
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer

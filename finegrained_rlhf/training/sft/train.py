@@ -13,7 +13,8 @@ from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.config import PolicyConfig
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult

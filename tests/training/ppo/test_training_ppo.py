@@ -18,9 +18,9 @@ from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample, SegmentScores
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import ComponentConfig
