@@ -41,7 +41,7 @@ from finegrained_rlhf.preflight.memory import formulas
 from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.preflight.memory.report import peak
 from finegrained_rlhf.rewards.composition import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, Segm
 from finegrained_rlhf.inference.generator import DecodingConfig, Response
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
 
 TIE = 1e-6

@@ -20,7 +20,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
 from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import LoopResult
