@@ -18,7 +18,7 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.models.encoders import ConvertDPR
 from finegrained_rlhf.models.encoders.towers import TextTower, fitting_turns
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
