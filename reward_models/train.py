@@ -17,7 +17,8 @@ from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter

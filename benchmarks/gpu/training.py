@@ -46,8 +46,8 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from finegrained_rlhf.training.ppo.train import TrainPPO
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

@@ -25,7 +25,7 @@ from finegrained_rlhf.inference.evaluation import (
 from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
 from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.checks import error_free_from

@@ -24,8 +24,8 @@ from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from finegrained_rlhf.training.ppo.train import TrainPPO
 from reward_models.encoders.tiny import MakeTinyRewardModels
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

@@ -32,8 +32,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.train import TrainPPO
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.ppo.job import TrainPPO
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 ROWS = [

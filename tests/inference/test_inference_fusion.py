@@ -28,7 +28,7 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.chat import FusionConfig, PromptConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 FID = PromptConfig(fusion=FusionConfig())
 TALK = {

@@ -24,8 +24,8 @@ from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.train import TrainPPO
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.ppo.job import TrainPPO
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 KINDS = ("t5", "t5-v1.1", "gpt2")

@@ -30,7 +30,7 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore
-from finegrained_rlhf.runtime.loop.run import LoopResult
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun

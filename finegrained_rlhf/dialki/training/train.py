@@ -25,7 +25,8 @@ from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.training.systems import System, system_of
 from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, KnowledgeTrainer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun

@@ -24,7 +24,7 @@ from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.dpr import TrainDPR
-from finegrained_rlhf.training.dpr.trainer import DprBatchConfig
+from finegrained_rlhf.training.dpr.config import DprBatchConfig
 
 
 @pytest.fixture(scope="module")

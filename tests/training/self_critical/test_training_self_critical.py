@@ -24,7 +24,8 @@ from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig, SelfCriticalKL

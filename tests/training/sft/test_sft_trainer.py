@@ -31,7 +31,7 @@ from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.templates import task_text
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.sft.job import TrainSFT
 from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime", "oval", "cube")
