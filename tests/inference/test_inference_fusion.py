@@ -17,9 +17,8 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.evaluate import Evaluate
-from finegrained_rlhf.inference.generate import Generate
 from finegrained_rlhf.inference.inputs.prompts import prompts_for, read_prompts
+from finegrained_rlhf.inference.jobs import Evaluate, Generate
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.lora import add_lora

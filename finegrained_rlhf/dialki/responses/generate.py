@@ -24,9 +24,9 @@ from finegrained_rlhf.dialki.responses.data import find_knowledge, found_scores,
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
 from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
+from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
-from finegrained_rlhf.inference.generator import DecodingConfig
 from finegrained_rlhf.inference.inputs.prompts import TooLong, encode_prompts
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
