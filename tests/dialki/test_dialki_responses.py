@@ -21,10 +21,10 @@ from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseI
 from finegrained_rlhf.dialki.responses.job import GenerateResponses
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse
-from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.make import make_tiny_models
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.runtime.processes import ProcessConfig
 
 PASSAGES = (

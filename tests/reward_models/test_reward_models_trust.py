@@ -23,16 +23,17 @@ from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig, RewardModelConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
-from reward_models.training.trainer import RewardBatchConfig
+from reward_models.train import with_moments
 from reward_models.trust.calibration import calibration
-from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.job import EvaluateRewardModel
 from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
 from reward_models.trust.measure import (
     MarkedText,

@@ -63,7 +63,7 @@ class PolicyWriter:
         """
         from finegrained_rlhf.inference.generator import PolicyGenerator
         from finegrained_rlhf.inference.inputs.prompts import prompts_for
-        from finegrained_rlhf.models.loading import PolicyConfig
+        from finegrained_rlhf.models.config import PolicyConfig
 
         processes = Processes(self.processes)
         if processes.count > 1:

@@ -16,7 +16,8 @@ from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRew
 from finegrained_rlhf.conqrr.templates import stored_template, template_for_rewriting
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.inference.generator import PolicyGenerator
-from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.models.config import PolicyConfig
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rollout.beam import Hypothesis, beam_search, best
 from finegrained_rlhf.runtime.processes import Processes

@@ -15,11 +15,11 @@ from finegrained_rlhf.conqrr.rewards.passages import PassageRank
 from finegrained_rlhf.conqrr.templates import RewriteTemplate
 from finegrained_rlhf.conqrr.training.validation import SelectBy
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopResult
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun

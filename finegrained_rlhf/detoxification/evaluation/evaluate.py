@@ -18,7 +18,7 @@ from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
 from finegrained_rlhf.inference.generate import Answering, open_generator, respond
 from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
-from finegrained_rlhf.inference.measure import oracle_rates
+from finegrained_rlhf.inference.monitor import oracle_rates
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rewards.texts.scoring import known_scores
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer

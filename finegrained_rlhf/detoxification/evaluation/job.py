@@ -10,7 +10,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.inference.inputs.prompts import TooLong
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer, check_mixer
 from finegrained_rlhf.runtime.processes import ProcessConfig

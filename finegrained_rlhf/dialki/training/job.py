@@ -13,7 +13,7 @@ from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.runtime.training_run import TrainingRun

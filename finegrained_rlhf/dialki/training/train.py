@@ -21,7 +21,8 @@ from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialki.training.systems import system_of
 from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopResult
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ class JudgeFolds:
 
     def run(self) -> None:
         """Write `evaluation.json` and `judged.jsonl` beside each run."""
-        from reward_models.trust.evaluate import EvaluateRewardModel
+        from reward_models.trust.job import EvaluateRewardModel
 
         for model in fold_models(self.directory):
             if model.judged.is_file():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.generation.protocol import words_and_marks
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 
 if TYPE_CHECKING:
     from finegrained_rlhf.retrieval.dense.texts import TextEncoder
