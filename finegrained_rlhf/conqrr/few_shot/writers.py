@@ -14,6 +14,7 @@ from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.prompt_files import PromptInput
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
@@ -63,7 +64,6 @@ class PolicyWriter:
         """
         from finegrained_rlhf.inference.generator import PolicyGenerator
         from finegrained_rlhf.inference.inputs.prompts import prompts_for
-        from finegrained_rlhf.models.config import PolicyConfig
 
         processes = Processes(self.processes)
         if processes.count > 1:

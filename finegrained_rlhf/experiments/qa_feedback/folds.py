@@ -12,6 +12,7 @@ from pathlib import Path
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from reward_models.kinds import KINDS
+from reward_models.trust.job import EvaluateRewardModel
 
 JUDGED = "judged.jsonl"
 """What a model said of its held-out fold, beside its run."""
@@ -68,8 +69,6 @@ class JudgeFolds:
 
     def run(self) -> None:
         """Write `evaluation.json` and `judged.jsonl` beside each run."""
-        from reward_models.trust.job import EvaluateRewardModel
-
         for model in fold_models(self.directory):
             if model.judged.is_file():
                 continue
