@@ -74,4 +74,5 @@ class GeDi:
         """See `LogitsMixer.open`."""
         from finegrained_rlhf.rollout.mixers.class_weights import open_gedi
 
-        return open_gedi(self, *ready(self._read, "GeDi"), memory, samples, limit, open_stepper)
+        model, codes = ready(self._read, "GeDi")
+        return open_gedi(self, model, codes, memory, samples, limit, open_stepper)
