@@ -22,7 +22,7 @@ from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.model.model import load_dialki
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.training.job import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

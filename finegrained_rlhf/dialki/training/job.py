@@ -12,6 +12,7 @@ from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_h
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
@@ -20,31 +21,6 @@ from finegrained_rlhf.runtime.training_run import TrainingRun
 
 if TYPE_CHECKING:
     from finegrained_rlhf.dialki.training.trainer import KnowledgeTrainer
-
-
-@dataclass(frozen=True)
-class DialkiBatchConfig:
-    """How many dialogues and passages are taken at a time.
-
-    Attributes:
-        batch_size: dialogues a training step, over all processes.
-        micro_batch_size: dialogues in one forward and backward pass on one process; None takes the whole share.
-        passages: passages of a dialogue in training: one with gold and sampled others (8 on Doc2Dial, 10 on Wizard of
-            Wikipedia, 5 on INSCIT).
-        eval_batch_size: dialogues in one forward pass of a validation.
-        group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
-    """
-
-    batch_size: int = 4
-    micro_batch_size: int | None = None
-    passages: int = 8
-    eval_batch_size: int = 16
-    group_size: int = 64
-
-    def __post_init__(self) -> None:
-        sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)
-        if min(sizes) < 1:
-            raise ConfigError(f"batches: sizes must be at least 1, got {self}")
 
 
 @dataclass(frozen=True, kw_only=True)

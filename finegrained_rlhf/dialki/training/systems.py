@@ -22,7 +22,7 @@ from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
 from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
 from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, raw_record, read_record
-from finegrained_rlhf.dialki.training.job import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.trainer import DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes

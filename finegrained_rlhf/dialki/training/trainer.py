@@ -23,7 +23,7 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.config import LossConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
 from finegrained_rlhf.dialki.model.objective import Parts, objective
-from finegrained_rlhf.dialki.training.job import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
