@@ -63,7 +63,7 @@ def evaluate_reward_model(job: EvaluateRewardModel) -> TrustReport:
 def _measure(
     job: EvaluateRewardModel, model: RewardModel, processes: Processes
 ) -> tuple[TrustReport, list[JudgedRecord]]:
-    settings = _settings(job, model.record.definition)
+    settings = label_settings(job, model.record.definition)
     segmenter = SpacySegmenter(job.segmenter or model.record.named_segmenter)
     records = read_feedback(job.data, job.taxonomy)
     try:
@@ -80,7 +80,7 @@ def _measure(
     return trust_of(settings.kind.name, examples, texts, judgements), items
 
 
-def _settings(job: EvaluateRewardModel, kind: Kind) -> LabelSettings:
+def label_settings(job: EvaluateRewardModel, kind: Kind) -> LabelSettings:
     """How labels are made: as told, else as the run in `path` made them, else as the original code does."""
     run = RunDirectory(job.path)
     config = run.read_config() if run.config_path.is_file() else {}

@@ -33,6 +33,7 @@ from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
 from reward_models.train import with_moments
 from reward_models.trust.calibration import calibration
+from reward_models.trust.evaluate import label_settings
 from reward_models.trust.job import EvaluateRewardModel
 from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
 from reward_models.trust.measure import (
@@ -419,11 +420,11 @@ def test_labels_are_made_as_in_the_run_unless_told_otherwise(folder: Path, tmp_p
     model = opinionated(folder, "relevance")
     model.save(tmp_path / "model")
     job = EvaluateRewardModel(str(tmp_path), "data.json", "out.json")
-    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE, "original")
+    assert label_settings(job, RELEVANCE) == LabelSettings(RELEVANCE, "original")
     (tmp_path / "config.yaml").write_text("completeness: {matching: token_f1}\nreward_model: {min_span_words: 2}\n")
-    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(2), "token_f1")
+    assert label_settings(job, RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(2), "token_f1")
     told = replace(job, matching="original", min_span_words=0)
-    assert told._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(0), "original")
+    assert label_settings(told, RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(0), "original")
     write_feedback(tmp_path / "data.json", [record("It is cold now.", [("cold now", "Irrelevant")])])
     found = [
         replace(job, data=str(tmp_path / "data.json"), output=str(tmp_path / "o.json"), min_span_words=words).run()
