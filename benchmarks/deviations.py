@@ -24,8 +24,8 @@ from benchmarks.deviations_ends import total_drift
 from finegrained_rlhf.core.records import RewardTrace, Rollout, Sample
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.inference.inputs.prompts import read_prompts
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.dropout import set_dropout
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.rewards import RewardComposer, RewardConfig
 from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns

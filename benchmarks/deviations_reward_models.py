@@ -23,11 +23,13 @@ from torch import nn
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.config import TinyLongformerConfig
+from finegrained_rlhf.models.tiny.longformer import build_longformer
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples, hold_out
 from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, new_reward_model
@@ -36,7 +38,7 @@ from reward_models.kinds.base import GlobalAttention
 from reward_models.kinds.parts import InputParts
 from reward_models.record import RewardModelRecord
 from reward_models.training.objectives import reward_model_objective
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, raw_scores
+from reward_models.training.trainer import RewardModelTrainer, raw_scores
 
 SEEDS, STEPS, VALIDATE_EVERY = (0, 1, 2), 400, 100
 FACTWORLD = OptimizerConfig(lr=2e-3, weight_decay=0.01, warmup_ratio=0.1, max_grad_norm=1.0)

@@ -23,7 +23,7 @@ from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.experiments.factworld.results import RATES, exported_validation, mean_error
 from finegrained_rlhf.inference.inputs.prompts import read_prompts
-from finegrained_rlhf.models.loading import PolicyConfig
+from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.rollout import GenerateEngine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 

@@ -33,7 +33,7 @@ from finegrained_rlhf.preflight.memory.report import GIB, USABLE, peak
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 from finegrained_rlhf.runtime.processes import SHARDING, Processes
 from finegrained_rlhf.text.tables import markdown_table
-from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.job import TrainPPO
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SIZES: dict[str, dict[str, int]] = {

@@ -5,12 +5,12 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "RewardBatchConfig": "training.trainer",
+        "RewardBatchConfig": "config",
         "CompletenessConfig": "labels.completeness",
         "DisagreeSelection": "selection.strategies",
         "DiverseSelection": "selection.strategies",
         "DriftSelection": "selection.strategies",
-        "EvaluateRewardModel": "trust.evaluate",
+        "EvaluateRewardModel": "trust.job",
         "InspectFeedback": "data.inspection",
         "MakeTinyRewardModels": "encoders.tiny",
         "LayerConfig": "training.layers",
@@ -20,7 +20,7 @@ __getattr__, __dir__ = lazy_exports(
         "SegmentScorer": "scorers",
         "SequenceScorer": "scorers",
         "SuggestByModels": "selection.suggest",
-        "TrainRewardModel": "train",
+        "TrainRewardModel": "job",
         "UncertainSelection": "selection.strategies",
     },
 )

@@ -11,9 +11,30 @@ from reward_models.encoders.evidence import PassageChoice
 from reward_models.kinds.base import GlobalAttention
 from reward_models.record import check_input_settings
 from reward_models.training.layers import LayerConfig
-from reward_models.training.trainer import RewardBatchConfig, Selection
 
 AnnotatorWeights = Literal["none", "agreement"]
+Selection = Literal["accuracy", "loss"]
+"""What of the held-out records chooses a checkpoint. On noisy labels the loss, which also weighs how sure a model is,
+varies less by chance than the accuracy."""
+
+
+@dataclass(frozen=True)
+class RewardBatchConfig:
+    """How many examples are taken at a time.
+
+    Attributes:
+        batch_size: records with labels (segment models) or pairs (pair models) a training step, over all processes.
+        micro_batch_size: the same, in one forward and backward pass on one process; None takes the whole share.
+        eval_batch_size: the same, in one forward pass of a validation.
+    """
+
+    batch_size: int = 24
+    micro_batch_size: int | None = None
+    eval_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.eval_batch_size, self.micro_batch_size or 1) < 1:
+            raise ConfigError(f"batch sizes must be at least 1, got {self}")
 
 
 @dataclass(frozen=True)

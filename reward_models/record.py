@@ -18,6 +18,11 @@ from reward_models.kinds import KINDS, Kind, SegmentKind, kind_named
 from reward_models.kinds.base import GlobalAttention
 
 REWARD_MODEL_RECORD = "reward_model.json"
+LEAST_STD = 1e-3
+"""Scores of answers closer together than this have not been learnt: in fp32 they are a few thousand rounding steps
+apart, and a reward made of them, standardised, is made of rounding."""
+_NO_ERROR = {"no error", "o", "none", "ok", "correct"}
+_HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
 _PIPELINE = re.compile(r"rules|english|[a-z]{2,3}_[a-z]+_[a-z]+_[a-z]+")
 
 
@@ -128,3 +133,21 @@ def read_reward_model_record(directory: Path) -> RewardModelRecord | None:
         return RewardModelRecord(**{field.name: raw[field.name] for field in fields(RewardModelRecord)})
     except (DataError, ConfigError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: not a reward model record ({error})") from None
+
+
+def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
+    """Ids of the labels that mean "this segment has an error", read from a model's `id2label`.
+
+    Raises:
+        ModelError: a label is neither an error (`has_error`, `F-ERR`, …) nor its absence (`no_error`, `O`, …), or one
+            of the two is missing.
+    """
+    names = {int(key): re.sub(r"[-_\s]+", " ", str(name)).strip().lower() for key, name in id2label.items()}
+    clean = {key for key, name in names.items() if name in _NO_ERROR}
+    wrong = {key for key, name in names.items() if key not in clean and _HAS_ERROR.match(name)}
+    if not clean or not wrong or len(clean) + len(wrong) != len(names):
+        raise ModelError(
+            f"the labels {list(id2label.values())} do not fit: expected one that means an error (such as 'has_error') "
+            "and one that means none (such as 'no_error')"
+        )
+    return frozenset(wrong)

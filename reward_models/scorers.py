@@ -10,23 +10,24 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
-from reward_models.encoders.inputs import EncodedInput, InputTooLong, RewardInputEncoder, batches_by_length
-from reward_models.encoders.models import RewardModel, error_label_ids, load_reward_model
+from reward_models.encoders.evidence import InputTooLong
 from reward_models.encoders.prompts import check_room, passages_for, question_of
 from reward_models.kinds import PairKind, SegmentKind
 from reward_models.kinds.parts import InputParts
-from reward_models.record import RewardModelRecord, missing_record, read_reward_model_record
-from reward_models.training.objectives import LEAST_STD
-from reward_models.training.trainer import start_raw_scores
+from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids, missing_record, read_reward_model_record
+
+if TYPE_CHECKING:
+    import torch
+
+    from reward_models.encoders.inputs import EncodedInput, RewardInputEncoder
+    from reward_models.encoders.models import RewardModel
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,8 @@ class _Scorer(ABC):
         Raises:
             ModelError: it is missing, damaged or of another kind than the configuration says.
         """
+        from reward_models.encoders.models import load_reward_model
+
         model = load_reward_model(self.path, self._default).to(device).eval()
         self._check(model)
         self._model, self._encoder = model, model.input_encoder(self.max_length, self.too_long)
@@ -209,6 +212,8 @@ class SegmentScorer(_Scorer):
         self._segmenter: Segmenter | None = None
 
     def _check(self, model: RewardModel) -> None:
+        import torch
+
         self._kind = _require_segment_model(self.path, model.record, self.granularity)
         config = model.model.config
         wrong = error_label_ids(config.id2label)
@@ -228,7 +233,6 @@ class SegmentScorer(_Scorer):
     def _shortest(self, prompt: Prompt) -> tuple[InputParts, int]:
         return self._parts(prompt, ".", [(0, 1)]), 2
 
-    @torch.no_grad()
     def start(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> Callable[[], SegmentScores]:
         """Launch the scoring of each segment of each response; an empty response has none.
 
@@ -236,6 +240,10 @@ class SegmentScorer(_Scorer):
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
                 `too_long` is `refuse`.
         """
+        import torch
+
+        from reward_models.encoders.inputs import batches_by_length
+
         model, spans = self.model, [tuple(self.segments(response)) for response in responses]
         rows = [i for i, found in enumerate(spans) if found]
         inputs = self._encode([self._parts(prompts[i], responses[i], spans[i]) for i in rows])
@@ -243,9 +251,10 @@ class SegmentScorer(_Scorer):
             spans[i] = spans[i][: len(item.separators)]
         order: list[int] = []
         found: list[torch.Tensor] = []
-        for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
-            order += [rows[i] for i in chosen]
-            found.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
+        with torch.no_grad():
+            for chosen, batch in batches_by_length(inputs, self.batch_size, model.pad_id, model.device):
+                order += [rows[i] for i in chosen]
+                found.append(self._is_error[model.segment_logits(batch).argmax(dim=-1)])
 
         def collect() -> SegmentScores:
             wrong = iter(torch.cat(found).tolist() if found else ())
@@ -318,6 +327,8 @@ class SequenceScorer(_Scorer):
             DataError: a prompt lacks its question or passages, or a response is longer than the model reads and
                 `too_long` is `refuse`.
         """
+        from reward_models.training.trainer import start_raw_scores
+
         model = self.model
         inputs = self._encode(
             [

@@ -1,27 +1,24 @@
-"""Training a reward model as a configuration: what `finegrained train-reward-model` builds and runs."""
+"""How the training of a reward model is put together and carried out: what the methods of `TrainRewardModel` do."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
-from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.reading import read_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
-from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.metrics.detection import uninformative
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD, LoopConfig, LoopResult
+from finegrained_rlhf.runtime.loop.run import EXPORT_RECORD
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
-from reward_models.config import RewardModelConfig
+from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.data.examples import (
     BatchPlan,
     LabelSettings,
@@ -33,12 +30,12 @@ from reward_models.data.examples import (
     weighted,
 )
 from reward_models.encoders.inputs import RewardInputEncoder
-from reward_models.encoders.models import RewardModel, error_label_ids, load_reward_model, new_reward_model
-from reward_models.kinds import Kind, PairKind, SegmentKind, kind_named, kinds_of
-from reward_models.labels.completeness import CompletenessConfig
-from reward_models.record import RewardModelRecord
+from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
+from reward_models.job import TrainRewardModel
+from reward_models.kinds import PairKind, SegmentKind
+from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids
 from reward_models.training.logistic import counted_items, fit_counts
-from reward_models.training.objectives import LEAST_STD, LabelWeights
+from reward_models.training.objectives import LabelWeights
 from reward_models.training.trainer import RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
@@ -64,212 +61,6 @@ class Assembled:
     validation_records: Sequence[FeedbackRecord]
     train_examples: int
     validation: Sequence[RewardExample]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainRewardModel(TrainingRun[Assembled]):
-    """Train a reward model on human (or oracle) feedback.
-
-    Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
-
-    Attributes:
-        data: feedback file.
-        model: directory or Hub name of the encoder or decoder-only model to start from.
-        reward_model: which model, and its hyper-parameters.
-        taxonomy: what was marked.
-        validation_data: feedback file to select by; None holds out a seeded part of `data`.
-        held_out: that part, a share of the records in [0, 1); 0 holds nothing out: the last model is kept, and nothing
-            is measured.
-        completeness: how completeness labels are made.
-        segmenter: `rules` or the name of an installed spaCy pipeline.
-    """
-
-    export: ClassVar[str] = "model"
-
-    data: str
-    model: ModelPath
-    reward_model: RewardModelConfig
-    taxonomy: Taxonomy = QA_FEEDBACK
-    validation_data: str | None = None
-    held_out: float = 0.1
-    completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
-    segmenter: str = DEFAULT_SEGMENTER
-    checkpoint_every: int | None = 200
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise ConfigError(f"held_out must be at least 0 and less than 1, got {self.held_out}")
-        if self.total_steps is not None and self.total_steps < 1:
-            raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
-        _ = self.kind  # raises
-        super().__post_init__()
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
-        return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
-
-    def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
-        trainer = built.trainer
-        result = self.fit(trainer, built.loop, processes, run)
-        self._finish(trainer, run, result, built.train_records, processes, built.train_examples)
-        if built.validation:
-            self._write_trust(trainer.model, run, built.validation_records, built.validation, processes)
-        return result
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> Assembled:
-        """Read and label the feedback, and load the encoder.
-
-        Raises:
-            DataError: broken feedback, or no example is left after labelling.
-            ModelError: `model` is no encoder.
-        """
-        train_records, validation_records = self._read()
-        model = self._new_model()
-        encoder = model.input_encoder()
-        train = self._dealt(self._examples(train_records, encoder, self.data))
-        validation = self._examples(validation_records, encoder, self.validation_data or self.data, needed=False)
-        if model.counts is not None:
-            set_counts(model, train, self.reward_model.label_weights == "balanced")
-        trainer, loop = self._trainer(model, train, self._dealt(validation), processes)
-        return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
-
-    def _read(self) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
-        records = read_feedback(self.data, self.taxonomy)
-        if self.validation_data is None and self.held_out == 0:
-            return records, []
-        if self.validation_data is None:
-            try:
-                return hold_out(records, self.held_out, self.seed)
-            except DataError as error:
-                raise error.at(file=self.data) from None
-        return records, read_feedback(self.validation_data, self.taxonomy)
-
-    def _new_model(self) -> RewardModel:
-        config = self.reward_model
-        record = RewardModelRecord.of(
-            self.kind,
-            global_attention=config.global_attention,
-            max_length=config.max_length,
-            segmenter=self.segmenter,
-            passages=config.passages,
-            counts=config.counts,
-            passage_tokens=config.passage_tokens,
-        )
-        return new_reward_model(self.model, record)
-
-    def _examples(
-        self, records: Sequence[FeedbackRecord], encoder: RewardInputEncoder, file: str, needed: bool = True
-    ) -> list[RewardExample]:
-        try:
-            examples = build_examples(records, self._label_settings(), encoder, SpacySegmenter(self.segmenter))
-        except DataError as error:
-            raise error.at(file=file) from None
-        if needed and not examples:
-            kind = self.reward_model.kind
-            raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
-        labels = {label for example in examples for label in example.labels if label is not None}
-        if needed and len(labels) == 1 and not any(example.pairs for example in examples):
-            only = "an error" if labels == {1} else "no error"
-            raise DataError(
-                f"every {self.reward_model.kind} label of the {len(records)} records is {only!r}: with one class "
-                "there is nothing to learn",
-                file=file,
-            )
-        return weighted(examples, self.reward_model.annotator_weights == "agreement")
-
-    def _dealt(self, examples: list[RewardExample]) -> list[RewardExample]:
-        """The examples to train and select with: of a control, with labels in random order."""
-        return shuffled(examples, self.seed) if self.reward_model.shuffle_labels else examples
-
-    def _label_settings(self) -> LabelSettings:
-        kind = self.kind
-        if isinstance(kind, SegmentKind):
-            kind = kind.with_min_words(self.reward_model.min_span_words)
-        return LabelSettings(kind, self.completeness.matching)
-
-    def _trainer(
-        self,
-        model: RewardModel,
-        train: Sequence[RewardExample],
-        validation: Sequence[RewardExample],
-        processes: Processes,
-    ) -> tuple[RewardModelTrainer, LoopConfig]:
-        config = self.reward_model
-        plan = BatchPlan(train, config.batches.batch_size, self.seed)
-        steps = self.total_steps or config.steps or plan.steps(config.epochs or 1)
-        weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
-        trainer = RewardModelTrainer(
-            model,
-            train,
-            validation,
-            config.batches,
-            config.optimizer,
-            steps,
-            processes,
-            self.seed,
-            config.layers,
-            weights,
-            config.selected_by,
-        )
-        return trainer, self.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
-
-    def _finish(
-        self,
-        trainer: RewardModelTrainer,
-        run: RunDirectory,
-        result: LoopResult,
-        records: Sequence[FeedbackRecord],
-        processes: Processes,
-        examples: int,
-    ) -> None:
-        """Write `metrics.json`, and mean and std of the training outputs' scores into the exported model."""
-        best = load_reward_model(run.final("model")).to(processes.device)
-        trainer.model = best
-        dev = trainer.validate(result.best_step)
-        if best.record.definition.form == "sequence" and best.record.std is None:
-            best.record = with_moments(best, records, self.reward_model.batches.eval_batch_size, processes)
-            if processes.is_main:
-                export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
-                with atomic_directory(run.final("model")) as directory:
-                    best.save(directory)
-                    (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
-        if processes.is_main:
-            dev.pop("score", None)
-            summary: dict[str, Any] = {
-                "reward_model": self.reward_model.kind,
-                "best_step": result.best_step,
-                "steps": result.step,
-                "train_examples": examples,
-                "dev_examples": len(trainer.validation),
-                "dev": dev,
-                "mean": best.record.mean,
-                "std": best.record.std,
-            }
-            summary |= {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
-            run.write_results(summary)
-            shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
-            print(f"{self.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
-        processes.barrier()
-
-    def _write_trust(
-        self,
-        best: RewardModel,
-        run: RunDirectory,
-        records: Sequence[FeedbackRecord],
-        examples: Sequence[RewardExample],
-        processes: Processes,
-    ) -> None:
-        """Write `trust.json`: the best model against the labels and marks of the dev records."""
-        texts = marked_texts(records, self._label_settings(), SpacySegmenter(self.segmenter))
-        report = measure_trust(best, examples, texts, self.reward_model.batches.eval_batch_size, processes)
-        if processes.is_main:
-            trust = report.to_json(self.validation_data or self.data)
-            write_json(run.trust, trust)
-            if problem := uninformative(trust):
-                logger.warning("the reward model of %s %s; a policy learns nothing from it", run.path, problem)
-        processes.barrier()
 
 
 def set_counts(model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:
@@ -308,3 +99,174 @@ def with_moments(
             std,
         )
     return replace(model.record, mean=mean, std=std if std > 0 else 1.0)
+
+
+def train_reward_model(job: TrainRewardModel, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
+    """What `TrainRewardModel.train` does."""
+    trainer = built.trainer
+    result = job.fit(trainer, built.loop, processes, run)
+    _finish(job, trainer, run, result, built.train_records, processes, built.train_examples)
+    if built.validation:
+        _write_trust(job, trainer.model, run, built.validation_records, built.validation, processes)
+    return result
+
+
+def assemble_reward_model(job: TrainRewardModel, processes: Processes, run: RunDirectory) -> Assembled:
+    """What `TrainRewardModel.assemble` does."""
+    train_records, validation_records = _read(job)
+    model = _new_model(job)
+    encoder = model.input_encoder()
+    train = _dealt(job, _examples(job, train_records, encoder, job.data))
+    validation = _examples(job, validation_records, encoder, job.validation_data or job.data, needed=False)
+    if model.counts is not None:
+        set_counts(model, train, job.reward_model.label_weights == "balanced")
+    trainer, loop = _trainer(job, model, train, _dealt(job, validation), processes)
+    return Assembled(trainer, loop, train_records, validation_records, len(train), validation)
+
+
+def _read(job: TrainRewardModel) -> tuple[list[FeedbackRecord], list[FeedbackRecord]]:
+    records = read_feedback(job.data, job.taxonomy)
+    if job.validation_data is None and job.held_out == 0:
+        return records, []
+    if job.validation_data is None:
+        try:
+            return hold_out(records, job.held_out, job.seed)
+        except DataError as error:
+            raise error.at(file=job.data) from None
+    return records, read_feedback(job.validation_data, job.taxonomy)
+
+
+def _new_model(job: TrainRewardModel) -> RewardModel:
+    config = job.reward_model
+    record = RewardModelRecord.of(
+        job.kind,
+        global_attention=config.global_attention,
+        max_length=config.max_length,
+        segmenter=job.segmenter,
+        passages=config.passages,
+        counts=config.counts,
+        passage_tokens=config.passage_tokens,
+    )
+    return new_reward_model(job.model, record)
+
+
+def _examples(
+    job: TrainRewardModel,
+    records: Sequence[FeedbackRecord],
+    encoder: RewardInputEncoder,
+    file: str,
+    needed: bool = True,
+) -> list[RewardExample]:
+    try:
+        examples = build_examples(records, _label_settings(job), encoder, SpacySegmenter(job.segmenter))
+    except DataError as error:
+        raise error.at(file=file) from None
+    if needed and not examples:
+        kind = job.reward_model.kind
+        raise DataError(f"no record gives a {kind} label to train on ({len(records)} read)", file=file)
+    labels = {label for example in examples for label in example.labels if label is not None}
+    if needed and len(labels) == 1 and not any(example.pairs for example in examples):
+        only = "an error" if labels == {1} else "no error"
+        raise DataError(
+            f"every {job.reward_model.kind} label of the {len(records)} records is {only!r}: with one class "
+            "there is nothing to learn",
+            file=file,
+        )
+    return weighted(examples, job.reward_model.annotator_weights == "agreement")
+
+
+def _dealt(job: TrainRewardModel, examples: list[RewardExample]) -> list[RewardExample]:
+    """The examples to train and select with: of a control, with labels in random order."""
+    return shuffled(examples, job.seed) if job.reward_model.shuffle_labels else examples
+
+
+def _label_settings(job: TrainRewardModel) -> LabelSettings:
+    kind = job.kind
+    if isinstance(kind, SegmentKind):
+        kind = kind.with_min_words(job.reward_model.min_span_words)
+    return LabelSettings(kind, job.completeness.matching)
+
+
+def _trainer(
+    job: TrainRewardModel,
+    model: RewardModel,
+    train: Sequence[RewardExample],
+    validation: Sequence[RewardExample],
+    processes: Processes,
+) -> tuple[RewardModelTrainer, LoopConfig]:
+    config = job.reward_model
+    plan = BatchPlan(train, config.batches.batch_size, job.seed)
+    steps = job.total_steps or config.steps or plan.steps(config.epochs or 1)
+    weights = LabelWeights.balanced(train) if config.label_weights == "balanced" else LabelWeights()
+    trainer = RewardModelTrainer(
+        model,
+        train,
+        validation,
+        config.batches,
+        config.optimizer,
+        steps,
+        processes,
+        job.seed,
+        config.layers,
+        weights,
+        config.selected_by,
+    )
+    return trainer, job.loop_settings(steps, epoch=plan.steps(1), validates=bool(validation))
+
+
+def _finish(
+    job: TrainRewardModel,
+    trainer: RewardModelTrainer,
+    run: RunDirectory,
+    result: LoopResult,
+    records: Sequence[FeedbackRecord],
+    processes: Processes,
+    examples: int,
+) -> None:
+    """Write `metrics.json`, and mean and std of the training outputs' scores into the exported model."""
+    best = load_reward_model(run.final("model")).to(processes.device)
+    trainer.model = best
+    dev = trainer.validate(result.best_step)
+    if best.record.definition.form == "sequence" and best.record.std is None:
+        best.record = with_moments(best, records, job.reward_model.batches.eval_batch_size, processes)
+        if processes.is_main:
+            export = (run.final("model") / EXPORT_RECORD).read_text(encoding="utf-8")
+            with atomic_directory(run.final("model")) as directory:
+                best.save(directory)
+                (directory / EXPORT_RECORD).write_text(export, encoding="utf-8")
+    if processes.is_main:
+        dev.pop("score", None)
+        summary: dict[str, Any] = {
+            "reward_model": job.reward_model.kind,
+            "best_step": result.best_step,
+            "steps": result.step,
+            "train_examples": examples,
+            "dev_examples": len(trainer.validation),
+            "dev": dev,
+            "mean": best.record.mean,
+            "std": best.record.std,
+        }
+        summary |= {"collapsed": dev["score_std"] < LEAST_STD} if "score_std" in dev else {}
+        run.write_results(summary)
+        shown = ", ".join(f"{name} {dev[name]:.3f}" for name in best.record.definition.headline if name in dev)
+        print(f"{job.reward_model.kind}: best at step {result.best_step}, dev {shown or 'not measured'}")
+    processes.barrier()
+
+
+def _write_trust(
+    job: TrainRewardModel,
+    best: RewardModel,
+    run: RunDirectory,
+    records: Sequence[FeedbackRecord],
+    examples: Sequence[RewardExample],
+    processes: Processes,
+) -> None:
+    """Write `trust.json`: the best model against the labels and marks of the dev records."""
+    texts = marked_texts(records, _label_settings(job), SpacySegmenter(job.segmenter))
+    report = measure_trust(best, examples, texts, job.reward_model.batches.eval_batch_size, processes)
+    if processes.is_main:
+        trust = report.to_json(job.validation_data or job.data)
+        write_json(run.trust, trust)
+        if problem := uninformative(trust):
+            logger.warning("the reward model of %s %s; a policy learns nothing from it", run.path, problem)
+    processes.barrier()

@@ -36,18 +36,18 @@ from benchmarks.workload import (
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas
 from finegrained_rlhf.preflight.memory.preflight import plan_of
 from finegrained_rlhf.preflight.memory.report import peak
 from finegrained_rlhf.rewards.composition import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from finegrained_rlhf.training.ppo.train import TrainPPO
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

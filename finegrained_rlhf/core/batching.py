@@ -6,16 +6,21 @@ Knows lengths and tensors. Knows no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _OVERHEAD = {"cpu": 128, "cuda": 4096}
 
 
 def batch_overhead(device: torch.device | str) -> int:
     """What one more batch costs, in tokens: on a CPU nearly nothing (measured), on a GPU what it takes to fill it."""
+    import torch
+
     return _OVERHEAD.get(torch.device(device).type, _OVERHEAD["cuda"])
 
 
@@ -46,6 +51,8 @@ def length_groups(lengths: Sequence[int], batch_size: int, overhead: int) -> lis
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     """A CPU tensor, of any shape, on `device`; to CUDA from page-locked memory, so that the copy overlaps with work."""
+    import torch
+
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

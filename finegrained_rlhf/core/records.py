@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ class Rollout:
 
     def ended(self, eos_ids: Sequence[int]) -> Tensor:
         """Bool [R]: whether each response has one of these ends of sequence among its real tokens."""
+        import torch
+
         ends = torch.as_tensor(list(eos_ids), device=self.response_ids.device)
         return (torch.isin(self.response_ids, ends) & self.response_mask.bool()).any(dim=1)
 
@@ -236,6 +240,8 @@ class RewardTrace:
     @property
     def scored(self) -> Tensor | None:
         """Bool [R], whether every component has a score of a response; None where all have."""
+        import torch
+
         unscored = unscored_rows(component.scores for component in self.components.values())
         if not unscored:
             return None
@@ -333,6 +339,8 @@ def pad_rows(
 
     T is at least 1 and a multiple of `multiple`.
     """
+    import torch
+
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     width = max(1, int(lengths.max(initial=0)))
     ids = np.full((len(rows), width + -width % multiple), pad, dtype=np.int64)
@@ -344,6 +352,8 @@ def pad_rows(
 
 def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     """A tensor of any shape on a device. From the CPU to a GPU nobody waits for the GPU to take it."""
+    import torch
+
     if tensor.device.type != "cpu" or torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -10,7 +10,6 @@ import hashlib
 import random
 
 import numpy as np
-import torch
 
 
 def stable_hash(*parts: int | str) -> int:
@@ -41,6 +40,8 @@ def seed_everything(seed: int, *stream: int | str) -> int:
     Returns:
         The derived seed, in [0, 2**63).
     """
+    import torch
+
     derived = stable_hash(seed, *stream)
     random.seed(derived)
     np.random.seed(derived % 2**32)

@@ -6,11 +6,11 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AttackJudge": "attack",
-        "DecodingConfig": "generator",
-        "Evaluate": "evaluate",
-        "Generate": "generate",
+        "DecodingConfig": "config",
+        "Evaluate": "jobs",
+        "Generate": "jobs",
         "LocalGenerator": "local",
-        "SampleOutputs": "generate",
+        "SampleOutputs": "jobs",
         "load_policy": "generator",
     },
 )

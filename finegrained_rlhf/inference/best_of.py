@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample, SegmentScores, unscored_rows
-from finegrained_rlhf.inference.generator import DecodingConfig, Response
+from finegrained_rlhf.core.records import Prompt, SegmentScores, unscored_rows
+from finegrained_rlhf.inference.generator import Response
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
 from finegrained_rlhf.runtime.processes import Processes
 
 TIE = 1e-6
@@ -81,37 +77,6 @@ def best_sample(totals: Sequence[float | None]) -> int:
     if highest is None:
         return 0
     return next(i for i, total in enumerate(totals) if total is not None and total >= highest - TIE)
-
-
-def sampling(decoding: DecodingConfig, n: int) -> Decoding:
-    """How n samples a prompt are drawn: as `decoding` says; where it is greedy, as in training (T 0.7, top-k 20).
-
-    Raises:
-        ConfigError: n is below 1, or `decoding.n` asks for several responses beside.
-    """
-    if n < 1:
-        raise ConfigError(f"best_of must be at least 1, got {n}")
-    if n == 1:
-        return decoding.build()
-    if decoding.n != 1:
-        raise ConfigError(f"best_of={n} keeps one of {n} samples a prompt: leave decoding.n at 1, got {decoding.n}")
-    drawn = decoding.build()
-    if isinstance(drawn, Greedy):
-        return Sample(n, RolloutConfig.temperature, RolloutConfig.top_k, RolloutConfig.top_p)
-    return Sample(n, drawn.temperature, drawn.top_k, drawn.top_p)
-
-
-def check_reward(reward: Any, needed: bool) -> None:
-    """Require a reward where one is needed, and none that is only half given.
-
-    Raises:
-        ConfigError: otherwise.
-    """
-    if reward is None:
-        if needed:
-            raise ConfigError("best_of needs a reward: reward=NAME, or the checkpoint of a PPO run, whose own is taken")
-    elif not isinstance(reward, RewardConfig):
-        raise ConfigError("reward: weights and settings change a reward; name one first (reward=NAME)")
 
 
 class BestOf:

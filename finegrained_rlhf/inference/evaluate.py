@@ -1,20 +1,20 @@
-"""An evaluation as a configuration: what `finegrained evaluate` builds and runs, and the files it reads and writes."""
+"""What `finegrained evaluate` runs, and the files that it reads and writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
+from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
 from finegrained_rlhf.core.records import Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import read_outputs, write_outputs
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
-from finegrained_rlhf.inference.best_of import BestOf, check_reward, sampling
+from finegrained_rlhf.inference.best_of import BestOf
+from finegrained_rlhf.inference.config import check_reward, sampling
 from finegrained_rlhf.inference.evaluation import (
     EvaluatedResponse,
     Evaluation,
@@ -22,160 +22,16 @@ from finegrained_rlhf.inference.evaluation import (
     evaluate_policy,
     evaluate_responses,
 )
-from finegrained_rlhf.inference.generate import AnswersPrompts, open_generator, output_record
-from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.inference.generate import open_generator, output_record
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.jobs import Evaluate
 from finegrained_rlhf.models.loading import load_tokenizer
-from finegrained_rlhf.models.weights.files import check_language_model
 from finegrained_rlhf.rewards.checks import error_free_from
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import RewardConfig
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.start import exported_step
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.plain_text import plain_token_ids
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
-
-
-@dataclass(frozen=True)
-class Evaluate(AnswersPrompts):
-    """Measure a policy's answers, greedy ones or the best of n samples, or answers from a file.
-
-    Further fields: see `AnswersPrompts`.
-
-    Attributes:
-        data: prompt file with references, or data set of the Hub (`org/name:split`).
-        output: JSON file for the metrics, with those of each question beside it (`questions_path`); a run also gets
-            those of its greedy answers in `metrics.json` (`beside_earlier`).
-        checkpoint: run directory, checkpoint, model directory or Hub name to evaluate; set this or `outputs`.
-        outputs: JSON lines of outputs to evaluate; the first output of each record counts.
-        tokenizer: directory or Hub name of the tokenizer that counts the tokens of `outputs`; None counts only words.
-        reward: reward models whose opinion is measured, and by which `best_of` chooses; None measures none.
-        oracle: the truth, where the task knows it; None elsewhere.
-        best_of: of so many samples a prompt, measure the one whose reward is highest; 1 chooses nothing.
-        decoding: greedy by default, with `best_of` then as in training; one answer a prompt is measured, so `n` is 1.
-        limit: use at most so many prompts, from the beginning of the file; None uses all.
-        segmenter: spaCy pipeline that cuts sentences for RougeLSum (`rules` needs no model).
-    """
-
-    every_process: ClassVar[bool] = True
-
-    data: DataPath
-    output: str
-    checkpoint: ModelPath | None = None
-    outputs: str | None = None
-    tokenizer: ModelPath | None = None
-    reward: RewardConfig | None = None
-    oracle: ResponseMonitor | None = None
-    best_of: int = 1
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    limit: int | None = None
-    segmenter: str = DEFAULT_SEGMENTER
-
-    input_checks: ClassVar[Mapping[str, Any]] = {"checkpoint": check_language_model}
-
-    def __post_init__(self) -> None:
-        if (self.checkpoint is None) == (self.outputs is None):
-            raise ConfigError("name what to evaluate: checkpoint=RUN or outputs=FILE, one of them")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be null or at least 1, got {self.limit}")
-        if self.oracle is not None and not hasattr(self.oracle, "counts"):
-            raise ConfigError(f"oracle: {type(self.oracle).__name__} has no counts()")
-        if self.tokenizer is not None and self.outputs is None:
-            raise ConfigError("tokenizer is for outputs=FILE; a policy counts with its own")
-        if self.outputs is not None and (self.best_of, self.decoding) != (1, DecodingConfig()):
-            raise ConfigError("best_of and decoding are for checkpoint=RUN; the answers in a file are drawn already")
-        if self.decoding.n != 1:
-            raise ConfigError(f"one answer a prompt is measured: leave decoding.n at 1, got {self.decoding.n}")
-        sampling(self.decoding, self.best_of)
-
-    def run(self) -> Evaluation:
-        """Evaluate; the main process writes and prints.
-
-        Raises:
-            ModelError: no readable model.
-            DataError: data or outputs are broken or do not belong together; nothing is written then.
-            ConfigError: no reward to choose by, or one that cannot be added up.
-        """
-        check_reward(self.reward, needed=self.best_of > 1)
-        processes = Processes(self.processes)
-        composer = None if self.reward is None else RewardComposer(self.reward, processes.sum_)
-        result = self._outputs(composer, processes) if self.outputs else self._policy(composer, processes)
-        if processes.is_main:
-            self._write(result, composer)
-        return result
-
-    def _policy(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
-        assert self.checkpoint is not None
-        chooser = None if self.best_of == 1 or composer is None else BestOf(composer, processes)
-        generator = open_generator(self.checkpoint, processes)
-        prompts = prompts_for(generator.policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
-        if composer is not None:
-            composer.setup(processes.device)
-            composer.check_prompts(prompts[: self.limit])
-        return evaluate_policy(
-            generator,
-            prompts[: self.limit],
-            processes,
-            self.answering(sampling(self.decoding, self.best_of)),
-            chooser=chooser,
-            composer=composer,
-            oracle=self.oracle,
-            segmenter=self.segmenter,
-        )
-
-    def _outputs(self, composer: RewardComposer | None, processes: Processes) -> Evaluation:
-        assert self.outputs is not None
-        prompts = unencoded_prompts(self.data)
-        responses = first_outputs(prompts, self.outputs, self.limit)
-        if composer is not None:
-            composer.setup(processes.device)
-            composer.check_prompts(prompts[: self.limit])
-        return evaluate_responses(
-            prompts[: self.limit],
-            responses,
-            processes,
-            composer=composer,
-            oracle=self.oracle,
-            tokens=None if self.tokenizer is None else count_tokens(responses, self.tokenizer),
-            segmenter=self.segmenter,
-        )
-
-    def _write(self, result: Evaluation, composer: RewardComposer | None) -> None:
-        outputs = self.outputs
-        if outputs is None:
-            path = Path(self.output)
-            outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
-            write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
-        write_jsonl(questions_path(self.output), question_rows(result.responses, composer))
-        report: dict[str, Any] = {
-            "checkpoint": self.checkpoint,
-            "data": self.data,
-            "outputs": outputs,
-            "examples": len(result.responses),
-            **self._sampling(),
-            **result.metrics,
-        }
-        if (
-            self.checkpoint is not None
-            and (step := exported_step(RunDirectory(self.checkpoint).final("policy"))) is not None
-        ):
-            report["step"] = step
-        write_json(self.output, report)
-        if self.checkpoint is not None and RunDirectory(self.checkpoint).is_run() and not self._sampling():
-            run = RunDirectory(self.checkpoint)
-            run.write_results(beside_earlier(run.read_results(), report), keep=False)
-        width = max(map(len, report))
-        for name, value in report.items():
-            print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
-
-    def _sampling(self) -> dict[str, Any]:
-        """What the report says of answers that are not greedy; nothing of greedy ones."""
-        drawn = sampling(self.decoding, self.best_of)
-        if self.outputs is not None or isinstance(drawn, Greedy):
-            return {}
-        return {"best_of": self.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": self.seed}
 
 
 def questions_path(output: str | Path) -> Path:
@@ -288,3 +144,86 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
             tokenizer = load_tokenizer(candidate)
             return [len(ids) for ids in plain_token_ids(tokenizer, texts)]
     raise ModelError(f"{directory}: no tokenizer here (expected tokenizer.json)")
+
+
+def evaluate(job: Evaluate) -> Evaluation:
+    """What `Evaluate.run` does."""
+    check_reward(job.reward, needed=job.best_of > 1)
+    processes = Processes(job.processes)
+    composer = None if job.reward is None else RewardComposer(job.reward, processes.sum_)
+    result = _outputs(job, composer, processes) if job.outputs else _policy(job, composer, processes)
+    if processes.is_main:
+        _write(job, result, composer)
+    return result
+
+
+def _policy(job: Evaluate, composer: RewardComposer | None, processes: Processes) -> Evaluation:
+    assert job.checkpoint is not None
+    chooser = None if job.best_of == 1 or composer is None else BestOf(composer, processes)
+    generator = open_generator(job.checkpoint, processes)
+    prompts = prompts_for(generator.policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)
+    if composer is not None:
+        composer.setup(processes.device)
+        composer.check_prompts(prompts[: job.limit])
+    return evaluate_policy(
+        generator,
+        prompts[: job.limit],
+        processes,
+        job.answering(sampling(job.decoding, job.best_of)),
+        chooser=chooser,
+        composer=composer,
+        oracle=job.oracle,
+        segmenter=job.segmenter,
+    )
+
+
+def _outputs(job: Evaluate, composer: RewardComposer | None, processes: Processes) -> Evaluation:
+    assert job.outputs is not None
+    prompts = unencoded_prompts(job.data)
+    responses = first_outputs(prompts, job.outputs, job.limit)
+    if composer is not None:
+        composer.setup(processes.device)
+        composer.check_prompts(prompts[: job.limit])
+    return evaluate_responses(
+        prompts[: job.limit],
+        responses,
+        processes,
+        composer=composer,
+        oracle=job.oracle,
+        tokens=None if job.tokenizer is None else count_tokens(responses, job.tokenizer),
+        segmenter=job.segmenter,
+    )
+
+
+def _write(job: Evaluate, result: Evaluation, composer: RewardComposer | None) -> None:
+    outputs = job.outputs
+    if outputs is None:
+        path = Path(job.output)
+        outputs = str(path.with_name(f"{path.stem}.outputs.jsonl"))
+        write_outputs(outputs, [output_record(row.prompt, [row.response]) for row in result.responses])
+    write_jsonl(questions_path(job.output), question_rows(result.responses, composer))
+    report: dict[str, Any] = {
+        "checkpoint": job.checkpoint,
+        "data": job.data,
+        "outputs": outputs,
+        "examples": len(result.responses),
+        **_sampling(job),
+        **result.metrics,
+    }
+    if job.checkpoint is not None and (step := exported_step(RunDirectory(job.checkpoint).final("policy"))) is not None:
+        report["step"] = step
+    write_json(job.output, report)
+    if job.checkpoint is not None and RunDirectory(job.checkpoint).is_run() and not _sampling(job):
+        run = RunDirectory(job.checkpoint)
+        run.write_results(beside_earlier(run.read_results(), report), keep=False)
+    width = max(map(len, report))
+    for name, value in report.items():
+        print(f"{name:{width}}  {value:.4f}" if isinstance(value, float) else f"{name:{width}}  {value}")
+
+
+def _sampling(job: Evaluate) -> dict[str, Any]:
+    """What the report says of answers that are not greedy; nothing of greedy ones."""
+    drawn = sampling(job.decoding, job.best_of)
+    if job.outputs is not None or isinstance(drawn, Greedy):
+        return {}
+    return {"best_of": job.best_of, **{k: v for k, v in asdict(drawn).items() if k != "n"}, "seed": job.seed}

@@ -12,50 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
+from finegrained_rlhf.core.generation.protocol import Generation
+from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, pad_rows
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
-from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.rollout.engine import RolloutEngine
-from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
 
+if TYPE_CHECKING:
+    import torch
 
-@dataclass(frozen=True)
-class DecodingConfig:
-    """How responses are chosen, as a user writes it.
-
-    Attributes:
-        n: responses a prompt.
-        temperature: divides the logits; 0 is greedy decoding.
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of tokens whose probability reaches p; 1.0 keeps all.
-    """
-
-    n: int = 1
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.temperature == 0 and (self.n, self.top_k, self.top_p) != (1, 0, 1.0):
-            raise ConfigError("decoding: n, top_k and top_p are for sampling: set decoding.temperature above 0 too")
-        try:
-            self.build()
-        except ValueError as error:
-            raise ConfigError(f"decoding: {error}") from None
-
-    def build(self) -> Decoding:
-        """The decoding of the rollout engine."""
-        return Greedy() if self.temperature == 0 else Sample(self.n, self.temperature, self.top_k, self.top_p)
+    from finegrained_rlhf.models.policy import Policy
+    from finegrained_rlhf.rollout.engine import RolloutEngine
 
 
 @dataclass(frozen=True)
@@ -95,6 +68,8 @@ class PolicyGenerator:
     """
 
     def __init__(self, policy: Policy, engine: RolloutEngine | None = None, processes: Processes | None = None) -> None:
+        from finegrained_rlhf.rollout.select import make_engine
+
         self.policy = policy
         self.tokenizer: Any = policy.tokenizer
         self._engine: RolloutEngine = engine or make_engine(policy)
@@ -212,6 +187,23 @@ def load_policy(run_or_dir: str | Path, device: str | torch.device | None = None
     Raises:
         ModelError: there is no model, or it cannot be read.
     """
+    import torch
+
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return PolicyGenerator(open_policy(run_or_dir).to(device))
+
+
+def most_probable(policy: Policy, prompt: Prompt, answers: Sequence[str]) -> Generation:
+    """Of some answers the one whose tokens have the largest sum of log-probabilities; of equals the first."""
+    import torch
+
+    tokenizer: Any = policy.tokenizer
+    rows = [tokenizer(answer, add_special_tokens=False).input_ids for answer in answers]
+    ids, mask = pad_rows(rows, policy.pad_id, policy.device)
+    with torch.no_grad():
+        memory = policy.encode([prompt])
+        index = torch.zeros(len(rows), dtype=torch.long)
+        sums = policy.logprobs(memory, index, ids, mask).logprobs.double().sum(dim=1)
+    best = int(sums.argmax())
+    return Generation(answers[best], len(prompt.input_ids), len(rows[best]))

@@ -7,20 +7,14 @@ Knows `PolicyGenerator`. Does not know what prompts and answers say.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.generation.protocol import Generation
 from finegrained_rlhf.core.generation.schema import ReplySchema
-from finegrained_rlhf.core.records import Prompt, pad_rows
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, text_ids
+from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, most_probable, text_ids
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
-from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.text.chat import PromptConfig
 
 
@@ -68,21 +62,8 @@ class LocalGenerator:
         if schema is not None and (choice := schema.only_choice()) is not None:
             name, field = choice
             answers = [json.dumps({name: value}, ensure_ascii=False) for value in field.values]
-            return _most_probable(policy.policy, prompts[0], answers)
+            return most_probable(policy.policy, prompts[0], answers)
         for groups in policy.stream(prompts, max_new_tokens=self._max_new_tokens):
             response = groups[0][0]
             return Generation(response.text, len(prompts[0].input_ids), response.tokens)
         raise ModelError("the policy gave no answer")
-
-
-@torch.no_grad()
-def _most_probable(policy: Policy, prompt: Prompt, answers: Sequence[str]) -> Generation:
-    """Of some answers the one whose tokens have the largest sum of log-probabilities; of equals the first."""
-    tokenizer: Any = policy.tokenizer
-    rows = [tokenizer(answer, add_special_tokens=False).input_ids for answer in answers]
-    ids, mask = pad_rows(rows, policy.pad_id, policy.device)
-    memory = policy.encode([prompt])
-    index = torch.zeros(len(rows), dtype=torch.long)
-    sums = policy.logprobs(memory, index, ids, mask).logprobs.double().sum(dim=1)
-    best = int(sums.argmax())
-    return Generation(answers[best], len(prompt.input_ids), len(rows[best]))

@@ -5,8 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "LoraConfig": "lora",
-        "PolicyConfig": "loading",
-        "ValueConfig": "loading",
+        "LoraConfig": "config",
+        "PolicyConfig": "config",
+        "ValueConfig": "config",
     },
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _NUMBERS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -15,6 +18,8 @@ def own_rates(module: nn.Module) -> dict[str, float]:
 
 def set_dropout(model: nn.Module, rate: float) -> None:
     """Give every dropout of a model this rate: `nn.Dropout` layers, and the rates kept as numbers."""
+    from torch import nn
+
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
 
 _SAFELY: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _OWN_CODE = "never run here"
@@ -37,6 +38,8 @@ def open_config(directory: Path) -> Any:
         ModelError: it needs code of its own, or asks for kernels.
         OSError, ValueError, KeyError: transformers cannot read it.
     """
+    from transformers import AutoConfig
+
     _refuse_code(directory)
     return AutoConfig.from_pretrained(directory, **_SAFELY)
 
@@ -48,6 +51,8 @@ def open_tokenizer(directory: Path, **options: Any) -> Any:
         ModelError: it needs code of its own.
         OSError, ValueError, KeyError: transformers cannot read it.
     """
+    from transformers import AutoTokenizer
+
     _refuse_code(directory)
     try:
         return AutoTokenizer.from_pretrained(directory, **_SAFELY, **options)
@@ -82,6 +87,8 @@ def open_weights(kind: Any, directory: Path, **options: Any) -> Any:
 
 def open_generation_config(directory: Path) -> GenerationConfig:
     """The settings of generation that lie beside a model."""
+    from transformers import GenerationConfig
+
     return GenerationConfig.from_pretrained(directory, local_files_only=True)
 
 

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-)
-
-from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.hub.snapshots import place_of_model
-from finegrained_rlhf.models.families.attention import exact_attention
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.from_disk import open_config, open_tokenizer, open_weights
-from finegrained_rlhf.models.lora import LoraConfig, add_lora, load_adapter
-from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel
-from finegrained_rlhf.models.weights.files import VOCABULARIES, check_adapter, check_backbone, check_language_model
-from finegrained_rlhf.models.weights.frozen import store_frozen
+from finegrained_rlhf.models.weights.files import VOCABULARIES
 from finegrained_rlhf.text.chat import recorded_prompt
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.policy import Policy
+    from finegrained_rlhf.models.value import ValueModel
+
+if TYPE_CHECKING:
+    import torch
 
 
 def model_directory(path: ModelPath | Path, export: str = "policy", revision: str | None = None) -> Path:
@@ -95,6 +88,8 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
     Raises:
         ModelError: it cannot be opened, or lacks weights, or a weight is not finite.
     """
+    from finegrained_rlhf.models.families.attention import exact_attention
+
     try:
         with quiet_transformers():
             model, info = open_weights(auto, directory, dtype=dtype, output_loading_info=True, **options)
@@ -119,79 +114,41 @@ def load_weights(auto: Any, directory: Path, dtype: torch.dtype, optional: str |
 
 def refuse_not_finite(model: torch.nn.Module, directory: Path) -> None:
     """Raise ModelError when a weight that was read from `directory` is NaN or infinite."""
+    import torch
+
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             raise ModelError(f"{directory}: the weights hold values that are not finite, for example in {name}")
 
 
-@dataclass(frozen=True)
-class PolicyConfig:
-    """Where a policy comes from.
+def load_policy(config: PolicyConfig, device: torch.device | str) -> Policy:
+    """What `PolicyConfig.load` does."""
+    from finegrained_rlhf.models.weights.frozen import store_frozen
 
-    Attributes:
-        path: model directory, run directory, or a name on the Hugging Face Hub (`org/name`).
-        lora: train low-rank adapters instead of all weights; None trains all.
-        adapter: directory of a saved adapter to continue from (needs no `lora`).
-        gradient_checkpointing: trade a second forward pass for activation memory.
-        revision: branch, tag or commit of a Hub name; None is the main branch.
-        frozen_dtype: how linear layers that are not trained (reference, LoRA's base) are stored: `float32`, or
-            `bfloat16` in half the memory; with `processes.precision=bf16` they compute the same numbers.
-    """
-
-    path: ModelPath
-    lora: LoraConfig | None = None
-    adapter: str | None = None
-    gradient_checkpointing: bool = False
-    revision: str | None = None
-    frozen_dtype: Literal["float32", "bfloat16"] = "float32"
-
-    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_language_model, "adapter": check_adapter}
-
-    def __post_init__(self) -> None:
-        if self.frozen_dtype not in ("float32", "bfloat16"):
-            raise ConfigError(f"policy.frozen_dtype must be float32 or bfloat16, got {self.frozen_dtype!r}")
-        if self.lora is not None and self.adapter is not None:
-            raise ConfigError("policy.lora starts a new adapter, policy.adapter continues one: set one of them")
-
-    def check_frozen(self, precision: str, *, reference: bool) -> None:
-        """Require that `frozen_dtype` changes no number and stores something.
-
-        Args:
-            precision: of the run (`processes.precision`).
-            reference: whether the run keeps a frozen reference.
-
-        Raises:
-            ConfigError: otherwise.
-        """
-        if self.frozen_dtype == "float32":
-            return
-        if precision != "bf16":
-            raise ConfigError(
-                f"policy.frozen_dtype=bfloat16 needs processes.precision=bf16, got {precision}: the weights would lose "
-                "digits that it computes with"
-            )
-        if not reference and self.lora is None and self.adapter is None:
-            raise ConfigError("policy.frozen_dtype=bfloat16: nothing is frozen here; it is for policy=lora or adapter")
-
-    def load(self, device: torch.device | str = "cpu") -> Policy:
-        """Read weights (fp32 master copies of what is trained) and tokenizer.
-
-        Raises:
-            ModelError: missing, damaged, or not a sequence-to-sequence or causal language model.
-        """
-        policy = open_policy(self.path, self.lora, self.adapter, self.revision)
-        if self.gradient_checkpointing:
-            policy.use_gradient_checkpointing()
-        policy.frozen_in_bf16 = self.frozen_dtype == "bfloat16"
-        if policy.frozen_in_bf16 and policy.adapter is not None:
-            store_frozen(policy.model)
-        return policy.to(device)
+    policy = open_policy(config.path, config.lora, config.adapter, config.revision)
+    if config.gradient_checkpointing:
+        policy.use_gradient_checkpointing()
+    policy.frozen_in_bf16 = config.frozen_dtype == "bfloat16"
+    if policy.frozen_in_bf16 and policy.adapter is not None:
+        store_frozen(policy.model)
+    return policy.to(device)
 
 
 def open_policy(
     path: ModelPath | Path, lora: LoraConfig | None = None, adapter: str | None = None, revision: str | None = None
 ) -> Policy:
     """A policy from a model directory, run directory or Hub name, in evaluation mode, fp32, on the CPU."""
+    import torch
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        AutoModelForCausalLM,
+        AutoModelForSeq2SeqLM,
+    )
+
+    from finegrained_rlhf.models.lora import add_lora, load_adapter
+    from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
+
     directory = model_directory(path, revision=revision)
     config = read_model_config(directory)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -214,52 +171,20 @@ def open_policy(
     return policy.eval()
 
 
-@dataclass(frozen=True)
-class ValueConfig:
-    """Where the value model comes from.
+def load_value(config: ValueConfig, policy: Policy, heads: int) -> ValueModel | None:
+    """What `ValueConfig.load` does."""
+    import torch
+    from transformers import AutoModel
 
-    Attributes:
-        kind: `separate` (a model of its own, as in the paper), `shared` (a head on the policy's trunk), or `none`, for
-            algorithms that learn no values.
-        path: model directory or Hub name of the separate backbone; None for `shared`. Not read for `none`, so that an
-            experiment that names one can be run with such an algorithm.
-        revision: branch, tag or commit of a Hub name; None is the main branch.
-    """
+    from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 
-    kind: Literal["separate", "shared", "none"] = "separate"
-    path: ModelPath | None = None
-    revision: str | None = None
-
-    input_checks: ClassVar[Mapping[str, Any]] = {"path": check_backbone}
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("separate", "shared", "none"):
-            raise ConfigError(f"value.kind must be separate, shared or none, got {self.kind!r}")
-        if self.kind == "none":
-            return
-        if (self.kind == "separate") != (self.path is not None):
-            raise ConfigError("value.path is needed for value.kind=separate and must be null for shared")
-
-    def load(self, policy: Policy, heads: int = 1) -> ValueModel | None:
-        """Build the value model for `policy`, on its device; a new head is drawn from the global generator.
-
-        Args:
-            policy: whose states it values.
-            heads: values of a token.
-
-        Returns:
-            The model; None for `none`.
-
-        Raises:
-            ModelError: the backbone is missing or does not fit the policy.
-        """
-        if self.kind == "none":
-            return None
-        if self.kind == "shared":
-            return SharedTrunkValueModel(policy, heads).to(policy.device)
-        assert self.path is not None
-        backbone = load_weights(AutoModel, model_directory(self.path, revision=self.revision), torch.float32)
-        return SeparateValueModel(backbone, policy, heads).to(policy.device).eval()
+    if config.kind == "none":
+        return None
+    if config.kind == "shared":
+        return SharedTrunkValueModel(policy, heads).to(policy.device)
+    assert config.path is not None
+    backbone = load_weights(AutoModel, model_directory(config.path, revision=config.revision), torch.float32)
+    return SeparateValueModel(backbone, policy, heads).to(policy.device).eval()
 
 
 class _Embedding(Protocol):

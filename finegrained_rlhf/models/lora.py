@@ -5,41 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES
 from finegrained_rlhf.models.from_disk import open_adapter
 
 ADAPTER = ".lora_"
 """In the names of an adapter's modules and weights."""
-
-
-@dataclass(frozen=True)
-class LoraConfig:
-    """Low-rank adapters on a policy.
-
-    Attributes:
-        rank: r, inner width of each adapter.
-        alpha: the update is scaled by alpha / rank.
-        dropout: on the adapter's input; 0 keeps rollout and update alike.
-        target_modules: names of the linear layers that get one; None uses peft's choice for the architecture, and for
-            families that peft makes none for, the projections of queries and values.
-    """
-
-    rank: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
-    target_modules: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            raise ConfigError(f"LoRA needs rank >= 1, alpha > 0 and 0 <= dropout < 1, got {self}")
 
 
 def add_lora(model: Any, config: LoraConfig) -> Any:

@@ -11,7 +11,7 @@ __getattr__, __dir__ = lazy_exports(
         "BuildStore": "passages.store",
         "Corpus": "corpus",
         "DenseConfig": "dense.retriever",
-        "EncoderConfig": "dense.encoder",
+        "EncoderConfig": "dense.config",
         "FuseRuns": "fusion.job",
         "IvfPqConfig": "dense.nearest",
         "MakeCorpus": "passages.pages",

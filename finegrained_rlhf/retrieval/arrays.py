@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import atomic_path
@@ -35,6 +34,8 @@ _TYPES = {
 
 def save_arrays(path: str | Path, arrays: Arrays) -> None:
     """Write arrays to a safetensors file, atomically."""
+    from safetensors.numpy import save_file
+
     with atomic_path(path) as temporary:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
 

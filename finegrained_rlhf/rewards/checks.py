@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
@@ -48,6 +46,8 @@ def check_scores(name: str, result: object, prompts: Sequence[Prompt], responses
 
 
 def _value_fault(value: Any) -> str:
+    import torch
+
     if not isinstance(value, numbers.Real | torch.Tensor):
         return f"{value!r} ({type(value).__name__}), expected a number,"
     return "" if math.isfinite(value) else f"a value that is not finite ({float(value)})"
@@ -76,6 +76,8 @@ def naming(name: str, scorer: Scorer, prompts: Sequence[Prompt], responses: Sequ
     Raises:
         ConfigError: the block raised something else.
     """
+    import torch
+
     try:
         yield
     except FailureBudgetError as error:

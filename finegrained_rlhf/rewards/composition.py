@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt, RewardTrace, Rollout, SegmentScores
@@ -18,6 +16,9 @@ from finegrained_rlhf.rewards.normalisation import Normaliser
 from finegrained_rlhf.rewards.placement import component_trace, total_reward
 from finegrained_rlhf.rewards.protocol import PromptCheckingScorer, StartableScorer
 from finegrained_rlhf.rl.stats import Reduce
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RewardComposer:

@@ -7,11 +7,12 @@ although the responses did not, so validations are standardised by the moments o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.rl.stats import Reduce, RunningMoments
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Normaliser:
@@ -67,6 +68,8 @@ class Normaliser:
 
 
 def _flat(rows: Sequence[tuple[float, ...]]) -> torch.Tensor:
+    import torch
+
     return torch.tensor([value for row in rows for value in row])
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import AlignmentError
 from finegrained_rlhf.core.records import ComponentTrace, Rollout, SegmentScores
 from finegrained_rlhf.text.alignment import segment_end_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EMPTY = (0, 0)
 """The segment of a response without a word, where its emptiness is paid."""
@@ -65,6 +66,8 @@ def place_values(values: Sequence[Sequence[float]], tokens: Sequence[tuple[int, 
     Returns:
         fp32 [R, T] on the rollout's device, 0 where no segment ends.
     """
+    import torch
+
     placed = torch.zeros(rollout.response_ids.shape, dtype=torch.float32)
     for row, (ends, found) in enumerate(zip(tokens, values, strict=True)):
         for end, value in zip(ends, found, strict=True):
@@ -94,6 +97,8 @@ def component_trace(
     Raises:
         AlignmentError: see `segment_tokens`.
     """
+    import torch
+
     ends = segment_tokens(scores, rollout)
     tokens = segment_tokens(replace(scores, whole_response=True), rollout) if at_last_token else ends
     raw = place_values(scores.values, ends, rollout)
@@ -107,6 +112,8 @@ def component_trace(
 
 def total_reward(components: Mapping[str, ComponentTrace], rollout: Rollout) -> Tensor:
     """fp32 [R, T]: the sum of the weighted components, in their order."""
+    import torch
+
     total = torch.zeros(rollout.response_ids.shape, dtype=torch.float32, device=rollout.response_ids.device)
     for component in components.values():
         total = total + component.weighted

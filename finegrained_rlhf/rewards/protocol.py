@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
-
-import torch
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from finegrained_rlhf.core.records import Prompt, SegmentScores
+
+if TYPE_CHECKING:
+    import torch
 
 
 @runtime_checkable

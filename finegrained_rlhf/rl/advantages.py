@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.rl.checks import check_token_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def generalised_advantages(
@@ -32,6 +34,8 @@ def generalised_advantages(
     Raises:
         ValueError: shapes, dtypes, or a mask with real tokens after padding.
     """
+    import torch
+
     check_token_tensors(mask, r_t=r_t, v_t=v_t)
     if mask.shape[1] > 1 and bool((mask[:, 1:] > mask[:, :-1]).any()):
         raise ValueError("mask must be a prefix of ones in every row")
@@ -69,6 +73,8 @@ def truncated_returns(r_t: Tensor, mask: Tensor, *, discount: float) -> Tensor:
     Raises:
         ValueError: shapes or dtypes.
     """
+    import torch
+
     check_token_tensors(mask, r_t=r_t)
     rewards = r_t * mask.to(r_t.dtype)
     return_tp1 = torch.zeros_like(rewards[:, 0])

@@ -8,12 +8,12 @@ result add up to it. Everything is computed in fp64. Knows no component and no p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.rl.checks import check_token_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EPSILON = 1e-4
 """Added to a group's standard deviation, as TRL and the authors of Dr. GRPO have it."""
@@ -52,6 +52,8 @@ def compare_outcomes(scores: Tensor, groups: Tensor, *, leave_one_out: bool = Fa
     Raises:
         ValueError: shapes, or a group of one response.
     """
+    import torch
+
     _check_groups(scores[:, None], groups)
     x = scores.double()
     sums, counts = _sums(x, groups), _sums(torch.ones_like(x), groups)
@@ -82,6 +84,8 @@ def compare_segments(rewards: Tensor, ends: Tensor, groups: Tensor, *, leave_one
     Raises:
         ValueError: shapes or types.
     """
+    import torch
+
     check_token_tensors(ends, rewards=rewards)
     _check_groups(rewards, groups)
     here = ends.bool()
@@ -132,6 +136,8 @@ def compare_returns(
     Raises:
         ValueError: shapes or types, or a group of one response.
     """
+    import torch
+
     check_token_tensors(mask, rewards=rewards)
     check_token_tensors(ends, rewards=rewards)
     _check_groups(rewards, groups)
@@ -179,6 +185,8 @@ def _at_segment(rewards: Tensor, ends: Tensor) -> Tensor:
 
 def _at_share(to_go: Tensor, lengths: Tensor) -> Tensor:
     """[n, n, T]: at (i, j, t) what response j still earned at the share of its tokens at which i's token t stands."""
+    import torch
+
     tokens = torch.arange(to_go.shape[1], device=to_go.device)
     place = tokens * lengths[None, :, None] // lengths.clamp(min=1)[:, None, None]
     place = place.minimum((lengths - 1).clamp(min=0)[None, :, None])  # padding of i

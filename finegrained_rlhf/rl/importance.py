@@ -7,13 +7,13 @@ their variance finite. Knows no engine and no model.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, get_args
 
 from finegrained_rlhf.core.records import ImportanceWeights
 from finegrained_rlhf.rl.checks import check_token_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ImportanceMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
@@ -41,6 +41,8 @@ def importance_weights(
     Raises:
         ValueError: shapes or types that do not fit, a cap below 1, or a mode that is none.
     """
+    import torch
+
     check_token_tensors(mask, logprobs=logprobs, sampler_logprobs=sampler_logprobs)
     if not cap >= 1:
         raise ValueError(f"need a cap of at least 1, got {cap}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.rl.checks import check_token_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -28,6 +28,8 @@ def log_ratio_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor) -> 
     Returns:
         fp32 [R, T], 0 at padding, detached.
     """
+    import torch
+
     check_token_tensors(mask, logprobs=logprobs, reference_logprobs=reference_logprobs)
     return torch.where(mask.bool(), logprobs - reference_logprobs, 0.0).detach()
 
@@ -54,6 +56,8 @@ def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, est
     Returns:
         fp32 [R, T], nats, 0 at padding.
     """
+    import torch
+
     check_token_tensors(mask, logprobs=logprobs, reference_logprobs=reference_logprobs)
     difference = torch.where(mask.bool(), logprobs - reference_logprobs, 0.0)
     if estimator == "k1":
@@ -78,6 +82,8 @@ def kl_over_vocabulary(log_p: Tensor, log_q: Tensor) -> Tensor:
     Raises:
         ValueError: shapes that differ.
     """
+    import torch
+
     if log_p.dim() != 2 or log_p.shape != log_q.shape:
         raise ValueError(f"need log-probabilities [n, V] twice, got {tuple(log_p.shape)} and {tuple(log_q.shape)}")
     drawn = log_p > -torch.inf

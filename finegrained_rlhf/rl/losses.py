@@ -6,11 +6,12 @@ A mean over a micro-batch would make the gradient depend on how the batch was cu
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.rl.checks import check_token_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def clipped_policy_loss(
     Returns:
         The loss with its diagnostics.
     """
+    import torch
+
     check_token_tensors(mask, logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     real = mask.bool()
     log_ratio = torch.where(real, logprobs - old_logprobs, 0.0)
@@ -105,6 +108,8 @@ def clipped_value_loss(
         clip: ε in units of the value.
         weights: fp32 [R, T] weight of each token in the sum; 1 when None.
     """
+    import torch
+
     check_token_tensors(mask, values=values, old_values=old_values, returns=returns)
     real = mask.bool()
     bounded = torch.clamp(values, old_values - clip, old_values + clip)

@@ -6,11 +6,13 @@ gradient depend on how the batch was cut.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.rl.checks import check_token_tensors
 from finegrained_rlhf.rl.kl import KLEstimator, kl_estimates
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def self_critical_rewards(sampled: Tensor, greedy: Tensor) -> Tensor:
@@ -70,6 +72,8 @@ def weighted_likelihood_loss(
     Raises:
         ValueError: shapes or types that do not fit.
     """
+    import torch
+
     check_token_tensors(mask, logprobs=logprobs, **({} if importance is None else {"importance": importance}))
     if weights.shape != mask.shape[:1] or not weights.is_floating_point():
         raise ValueError(f"need floating-point weights [{mask.shape[0]}], got {weights.dtype} {tuple(weights.shape)}")
@@ -105,6 +109,8 @@ def weighted_kl_loss(
     Raises:
         ValueError: shapes or types that do not fit, or no such estimator.
     """
+    import torch
+
     check_token_tensors(mask, **({} if importance is None else {"importance": importance}))
     if weights.shape != mask.shape[:1] or not weights.is_floating_point():
         raise ValueError(f"need floating-point weights [{mask.shape[0]}], got {weights.dtype} {tuple(weights.shape)}")

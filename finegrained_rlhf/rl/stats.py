@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Reduce = Callable[[Tensor], Tensor]
+Reduce = Callable[["Tensor"], "Tensor"]
 
 
 def _identity(tensor: Tensor) -> Tensor:
@@ -34,6 +35,8 @@ def masked_mean(values: Tensor, mask: Tensor, reduce: Reduce = _identity) -> Ten
     Returns:
         fp64 scalar.
     """
+    import torch
+
     _check(values, mask)
     real = values.double()[mask.bool()]
     total, count = reduce(torch.stack([real.sum(), torch.as_tensor(real.numel(), device=real.device).double()]))
@@ -54,6 +57,8 @@ def masked_var(values: Tensor, mask: Tensor, mean: Tensor, reduce: Reduce = _ide
     Returns:
         fp64 scalar; 0 when nothing is counted.
     """
+    import torch
+
     _check(values, mask)
     squares = (values.double()[mask.bool()] - mean) ** 2
     count = torch.as_tensor(squares.numel(), device=squares.device).double()
@@ -75,6 +80,8 @@ class Whitening:
 
     def __call__(self, values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
         """Whiten `values` of any shape; 0 where `mask` (same shape) is 0."""
+        import torch
+
         whitened = (values.double() - self.mean) * self.factor
         if not shift_mean:
             whitened = whitened + self.mean
@@ -98,6 +105,8 @@ def whitening(
         by_root_std: the factor is 1 / √(σ + ε) instead.
         reduce: sums a 1-d tensor over all processes.
     """
+    import torch
+
     mean = masked_mean(values, mask, reduce)
     variance = masked_var(values, mask, mean, reduce)
     spread = variance.sqrt() if by_root_std else variance
@@ -149,6 +158,8 @@ class RunningMoments:
 
     def update(self, values: Tensor, reduce: Reduce = _identity) -> None:
         """Merge a batch, float [n], of this rank; every rank gets the same moments when `reduce` sums over ranks."""
+        import torch
+
         ones = torch.ones_like(values)
         count = float(reduce(ones.double().sum()[None])[0])
         if count == 0:

@@ -9,7 +9,7 @@ __getattr__, __dir__ = lazy_exports(
         "GeDi": "mixers.gedi",
         "GenerateEngine": "generate",
         "LogitsMixer": "mixers.protocol",
-        "RolloutConfig": "engine",
+        "RolloutConfig": "config",
         "RolloutEngine": "engine",
         "WordList": "mixers.word_list",
         "make_engine": "select",

@@ -9,7 +9,8 @@ from packaging.version import Version
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.policy import Policy, PromptMemory
-from finegrained_rlhf.rollout.engine import EngineKind, RolloutEngine
+from finegrained_rlhf.rollout.config import EngineKind
+from finegrained_rlhf.rollout.engine import RolloutEngine
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.mixers.protocol import LogitsMixer

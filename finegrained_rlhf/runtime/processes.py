@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
-
-import torch
-import torch.distributed as dist
-from accelerate import PartialState
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.runtime import launcher
 from finegrained_rlhf.runtime.sharding.ownership import buckets
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -109,6 +108,10 @@ class Processes:
     sharding: str = "none"
 
     def __init__(self, config: ProcessConfig | None = None) -> None:
+        import torch
+        import torch.distributed as dist
+        from accelerate import PartialState
+
         if config is not None:
             launcher.check_agreement(config.precision, config.sharding)
         config = config or ProcessConfig()
@@ -148,6 +151,8 @@ class Processes:
     @property
     def description(self) -> str:
         """How many processes compute where and how, and what of the launcher's settings that follows, on one line."""
+        import torch
+
         several = f"{self.count} processes, each" if self.count > 1 else "1 process"
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
         settings = {"processes.precision": self.precision, "processes.sharding": self.sharding}
@@ -156,10 +161,14 @@ class Processes:
     @property
     def loading_device(self) -> torch.device:
         """Where models are loaded: on the CPU where their weights come to their device in shards."""
+        import torch
+
         return torch.device("cpu") if self.sharding == "full" and self.count > 1 else self.device
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forward passes run in: bf16 autocast, or nothing in fp32."""
+        import torch
+
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -175,6 +184,8 @@ class Processes:
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sum `tensor` over all processes, in place; every process gets the same bits. Returns the tensor."""
+        import torch.distributed as dist
+
         if self.count > 1:
             with self._in_time():
                 if self._backend_takes(tensor):
@@ -187,6 +198,8 @@ class Processes:
 
     def gather_objects(self, items: Sequence[T]) -> list[T]:
         """The items of all processes, in rank order; the processes may hold different numbers of them, or none."""
+        import torch.distributed as dist
+
         if self.count == 1:
             return list(items)
         gathered: list[Any] = [None] * self.count
@@ -196,6 +209,8 @@ class Processes:
 
     def broadcast_object(self, value: T) -> T:
         """The main process's `value`, in every process."""
+        import torch.distributed as dist
+
         if self.count == 1:
             return value
         box: list[Any] = [value]
@@ -205,10 +220,14 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """True everywhere when `flag` is true in some process."""
+        import torch
+
         return bool(self.sum_(torch.tensor([float(flag)], dtype=torch.float64)).item() > 0)
 
     def barrier(self) -> None:
         """Wait until every process is here."""
+        import torch
+
         if self.count > 1:
             self.sum_(torch.zeros(1, device=self.device))
 
@@ -226,6 +245,8 @@ class Processes:
 
         The zeros are also made with a single process, so that an optimizer treats unused parameters alike either way.
         """
+        import torch
+
         parameters = list(parameters)
         for parameter in parameters:
             if parameter.grad is None:
@@ -239,18 +260,26 @@ class Processes:
 
     def start_sum(self, tensor: Tensor) -> Pending:
         """Begin to sum a tensor of any shape on this process's device over all processes, in place."""
+        import torch.distributed as dist
+
         return Pending(dist.all_reduce(tensor, async_op=True), self._in_time)
 
     def start_reduce(self, tensor: Tensor, owner: int) -> Pending:
         """Begin to sum a tensor of any shape over processes, in place at its owner; elsewhere it is worthless then."""
+        import torch.distributed as dist
+
         return Pending(dist.reduce(tensor, dst=owner, async_op=True), self._in_time)
 
     def start_broadcast(self, tensor: Tensor, owner: int) -> Pending:
         """Begin to send the owner's tensor, of any shape, to all processes, in place."""
+        import torch.distributed as dist
+
         return Pending(dist.broadcast(tensor, src=owner, async_op=True), self._in_time)
 
     def close(self) -> None:
         """Leave the process group; nothing happens in a single process."""
+        import torch.distributed as dist
+
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -268,6 +297,8 @@ class Processes:
             ) from None
 
     def _backend_takes(self, tensor: Tensor) -> bool:
+        import torch.distributed as dist
+
         return dist.get_backend() != "nccl" or tensor.is_cuda
 
 

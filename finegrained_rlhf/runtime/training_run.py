@@ -22,7 +22,7 @@ from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.directory.run_records import recorded, refuse_changes
-from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult, Trainable, run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult, Trainable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.sinks import MetricSinks, TrackingConfig
 
@@ -132,6 +132,8 @@ class TrainingRun(ABC, Generic[Built]):
 
     def fit(self, trainer: Trainable, loop: LoopConfig, processes: Processes, run: RunDirectory) -> LoopResult:
         """Run the training loop with the job's sinks."""
+        from finegrained_rlhf.runtime.loop.run import run_loop
+
         return run_loop(trainer, run, loop, processes, MetricSinks(self.tracking))
 
     def outcome(self, result: LoopResult, run: RunDirectory, score: str = "") -> str:

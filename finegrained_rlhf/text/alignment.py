@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
-
 from finegrained_rlhf.core.errors import AlignmentError
 from finegrained_rlhf.text.segmentation import Span
 
@@ -63,6 +60,9 @@ def _streamed_ends(tokenizer: Decoder, ids: Sequence[int], text: str) -> tuple[i
     A stream holds back what ends with U+FFFD until more comes: a token after which it gives nothing ends where its
     prefix says, and texts that have a U+FFFD of their own are left to the prefixes altogether.
     """
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import DecodeStream
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer) or "\ufffd" in text:
         return None

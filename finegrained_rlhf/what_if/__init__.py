@@ -5,7 +5,7 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "RewardChange": "reweigh",
-        "Reweigh": "reweigh",
+        "RewardChange": "job",
+        "Reweigh": "job",
     },
 )

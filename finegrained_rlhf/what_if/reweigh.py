@@ -1,13 +1,12 @@
-"""Reweighing as a configuration: what `finegrained reweigh` builds and runs, what it reads and the table it prints."""
+"""What `finegrained reweigh` runs, what it reads and the table it prints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
-from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.exports import public_path
 from finegrained_rlhf.core.files import read_jsonl, write_json
@@ -20,6 +19,7 @@ from finegrained_rlhf.training.ppo.advantages.gae import GAE
 from finegrained_rlhf.training.ppo.advantages.group import GroupAdvantages
 from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig, PPOConfig
+from finegrained_rlhf.what_if.job import Reweigh
 from finegrained_rlhf.what_if.kept_rollouts import kept_steps, read_kept_step
 from finegrained_rlhf.what_if.text import NUMBERS, report_text
 from finegrained_rlhf.what_if.weighing import Weighing, component_config
@@ -30,121 +30,6 @@ from finegrained_rlhf.what_if.weights import (
     compare,
     experience_under,
 )
-
-
-@dataclass(frozen=True)
-class RewardChange:
-    """What is to be different.
-
-    Attributes:
-        weights: new weights by component; the others stay.
-        settings: new settings by component: `aggregation`, `budget`, `density`; the others stay.
-    """
-
-    weights: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, weight in self.weights.items():
-            if not is_number(weight):
-                raise ConfigError(f"reward.weights.{name}: expected a finite number, got {weight!r}")
-        for name, settings in self.settings.items():
-            if not isinstance(settings, Mapping):
-                raise ConfigError(f"reward.settings.{name}: expected settings such as aggregation, got {settings!r}")
-
-
-class Reweigh:
-    """Say how a PPO run's kept rollouts would rank, and be learnt from, under another reward. Loads no model.
-
-    Args:
-        run: directory of a PPO run.
-        reward: what is to be different.
-        steps: which of the kept steps; None takes all.
-        examples: so many prompts are shown whose best sample changes, those that gain most first.
-        output: JSON file for everything; None writes none.
-
-    Raises:
-        ConfigError: a weight that is no number, or settings that are none.
-    """
-
-    def __init__(
-        self,
-        run: str,
-        reward: RewardChange | None = None,
-        steps: Sequence[int] | None = None,
-        examples: int = 3,
-        output: str | None = None,
-    ) -> None:
-        if examples < 0:
-            raise ConfigError(f"examples must be at least 0, got {examples}")
-        self.directory, self.reward, self.steps = run, reward or RewardChange(), steps
-        self.examples, self.output = examples, output
-
-    def run(self) -> None:
-        """Print what changes, and write it where `output` says; nothing is written where `measured` raises."""
-        report = self.measured()
-        if self.output is not None:
-            write_json(self.output, report)
-        print(report_text(report, self.examples))
-
-    def measured(self) -> dict[str, Any]:
-        """What changes: the reward `before` and `now`, the `steps`, their `mean`, and all prompts with a `new_best`.
-
-        Every step is weighed as it was trained. Where the weights `moved` from step to step, `before` and `now` have
-        their means; a weight that is given replaces those of all steps.
-
-        Raises:
-            ConfigError: an unknown component, setting or step.
-            DataError: the run kept no rollouts, or they are damaged.
-            ConsistencyError: the run's own reward does not give the advantages that were kept.
-        """
-        run = RunDirectory(self.directory)
-        config = run.read_config()
-        before, ppo, algorithm = (
-            run_weighing(config, run),
-            ppo_config_of_run(config, run),
-            algorithm_of_run(config, run),
-        )
-        before.changed(self.reward.weights, self.reward.settings)  # what is unknown is refused before rollouts are read
-        metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
-        changes: list[StepChange] = []
-        examples: list[NewBest] = []
-        weighings: list[Weighing] = []
-        for step in self._steps(run):
-            row = metrics.get(step, {"step": step})
-            kept = read_kept_step(run, step, list(before.weights), row, critic=algorithm.critic)
-            if not (algorithm.critic or kept.complete):
-                raise DataError(
-                    f"holds {len(kept.rollout.texts)} of {kept.episodes} responses; advantages over the responses to a "
-                    "prompt need all of them",
-                    file=run.samples_path(step),
-                )
-            trained = before.at(row, run.metrics)
-            old = experience_under(kept, trained, ppo, algorithm)
-            check_recomputed(kept, old, ppo)
-            new = trained.changed(self.reward.weights, self.reward.settings)
-            change, found = compare(kept, old, experience_under(kept, new, ppo, algorithm))
-            weighings.append(trained)
-            changes.append(change)
-            examples += found
-        return {
-            "run": self.directory,
-            "moved": len({tuple(weighing.weights.values()) for weighing in weighings}) > 1,
-            "before": asdict(mean_weighing(weighings)),
-            "now": asdict(mean_weighing(weighings).changed(self.reward.weights, self.reward.settings)),
-            "steps": [asdict(change) for change in changes],
-            "mean": mean_of([asdict(change) for change in changes]),
-            "new_best": [asdict(found) for found in sorted(examples, key=lambda found: -found.gain)],
-        }
-
-    def _steps(self, run: RunDirectory) -> list[int]:
-        kept = kept_steps(run)
-        if not kept:
-            raise DataError("no rollouts were kept here; expected samples/step_N.jsonl", file=run.path)
-        missing = sorted(set(self.steps or ()) - set(kept))
-        if missing:
-            raise ConfigError(f"steps: step {missing[0]} was not kept; kept are {', '.join(map(str, kept))}")
-        return kept if self.steps is None else sorted(set(self.steps))
 
 
 def run_weighing(config: Mapping[str, Any], run: RunDirectory) -> Weighing:
@@ -251,3 +136,63 @@ def mean_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         names = list(dict.fromkeys(name for step in steps for name in step[key]))
         mean[key] = {name: fmean(step[key][name] for step in steps if step[key]) for name in names}
     return mean
+
+
+def reweigh(job: Reweigh) -> None:
+    """What `Reweigh.run` does."""
+    report = job.measured()
+    if job.output is not None:
+        write_json(job.output, report)
+    print(report_text(report, job.examples))
+
+
+def measured(job: Reweigh) -> dict[str, Any]:
+    """What `Reweigh.measured` does."""
+    run = RunDirectory(job.directory)
+    config = run.read_config()
+    before, ppo, algorithm = (
+        run_weighing(config, run),
+        ppo_config_of_run(config, run),
+        algorithm_of_run(config, run),
+    )
+    before.changed(job.reward.weights, job.reward.settings)  # what is unknown is refused before rollouts are read
+    metrics = {row.get("step"): row for row in read_jsonl(run.metrics)}
+    changes: list[StepChange] = []
+    examples: list[NewBest] = []
+    weighings: list[Weighing] = []
+    for step in _steps(job, run):
+        row = metrics.get(step, {"step": step})
+        kept = read_kept_step(run, step, list(before.weights), row, critic=algorithm.critic)
+        if not (algorithm.critic or kept.complete):
+            raise DataError(
+                f"holds {len(kept.rollout.texts)} of {kept.episodes} responses; advantages over the responses to a "
+                "prompt need all of them",
+                file=run.samples_path(step),
+            )
+        trained = before.at(row, run.metrics)
+        old = experience_under(kept, trained, ppo, algorithm)
+        check_recomputed(kept, old, ppo)
+        new = trained.changed(job.reward.weights, job.reward.settings)
+        change, found = compare(kept, old, experience_under(kept, new, ppo, algorithm))
+        weighings.append(trained)
+        changes.append(change)
+        examples += found
+    return {
+        "run": job.directory,
+        "moved": len({tuple(weighing.weights.values()) for weighing in weighings}) > 1,
+        "before": asdict(mean_weighing(weighings)),
+        "now": asdict(mean_weighing(weighings).changed(job.reward.weights, job.reward.settings)),
+        "steps": [asdict(change) for change in changes],
+        "mean": mean_of([asdict(change) for change in changes]),
+        "new_best": [asdict(found) for found in sorted(examples, key=lambda found: -found.gain)],
+    }
+
+
+def _steps(job: Reweigh, run: RunDirectory) -> list[int]:
+    kept = kept_steps(run)
+    if not kept:
+        raise DataError("no rollouts were kept here; expected samples/step_N.jsonl", file=run.path)
+    missing = sorted(set(job.steps or ()) - set(kept))
+    if missing:
+        raise ConfigError(f"steps: step {missing[0]} was not kept; kept are {', '.join(map(str, kept))}")
+    return kept if job.steps is None else sorted(set(job.steps))

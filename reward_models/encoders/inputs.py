@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -21,13 +21,11 @@ from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.text.plain_text import plain_token_ids
 from reward_models.encoders.counts import word_counts
-from reward_models.encoders.evidence import PassageChoice, choose, selection_words, sentences_of
+from reward_models.encoders.evidence import InputTooLong, PassageChoice, choose, selection_words, sentences_of
 from reward_models.kinds import Kind
 from reward_models.kinds.parts import InputParts
 
 logger = logging.getLogger(__name__)
-
-InputTooLong = Literal["refuse", "truncate"]
 
 _CACHED_PIECES = 4096
 

@@ -7,7 +7,6 @@ decoder-only model is a classifier of transformers' own; its inputs are read whe
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,30 +21,16 @@ from finegrained_rlhf.models.loading import model_directory
 from reward_models.encoders.attention import GlobalTokens, encode_at
 from reward_models.encoders.backbones import is_causal, longest_input, open_classifier
 from reward_models.encoders.counts import CountLayer
-from reward_models.encoders.inputs import InputBatch, InputTooLong, RewardInputEncoder
+from reward_models.encoders.evidence import InputTooLong
+from reward_models.encoders.inputs import InputBatch, RewardInputEncoder
 from reward_models.kinds.base import GlobalAttention
-from reward_models.record import REWARD_MODEL_RECORD, RewardModelRecord, missing_record, read_reward_model_record
-
-_NO_ERROR = {"no error", "o", "none", "ok", "correct"}
-_HAS_ERROR = re.compile(r"(^|.* )(error|err)$")
-
-
-def error_label_ids(id2label: dict[Any, str]) -> frozenset[int]:
-    """Ids of the labels that mean "this segment has an error", read from a model's `id2label`.
-
-    Raises:
-        ModelError: a label is neither an error (`has_error`, `F-ERR`, …) nor its absence (`no_error`, `O`, …), or one
-            of the two is missing.
-    """
-    names = {int(key): re.sub(r"[-_\s]+", " ", str(name)).strip().lower() for key, name in id2label.items()}
-    clean = {key for key, name in names.items() if name in _NO_ERROR}
-    wrong = {key for key, name in names.items() if key not in clean and _HAS_ERROR.match(name)}
-    if not clean or not wrong or len(clean) + len(wrong) != len(names):
-        raise ModelError(
-            f"the labels {list(id2label.values())} do not fit: expected one that means an error (such as 'has_error') "
-            "and one that means none (such as 'no_error')"
-        )
-    return frozenset(wrong)
+from reward_models.record import (
+    REWARD_MODEL_RECORD,
+    RewardModelRecord,
+    error_label_ids,
+    missing_record,
+    read_reward_model_record,
+)
 
 
 class RewardModel(EncoderModel):

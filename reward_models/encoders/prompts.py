@@ -6,13 +6,16 @@ Knows the metadata of prompts. Knows no response and no weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.text.templates import PassageText
-from reward_models.encoders.inputs import RewardInputEncoder
 from reward_models.kinds import Kind
 from reward_models.kinds.parts import InputParts
+
+if TYPE_CHECKING:
+    from reward_models.encoders.inputs import RewardInputEncoder
 
 
 def question_of(prompt: Prompt) -> str:

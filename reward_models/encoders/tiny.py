@@ -9,7 +9,6 @@ from pathlib import Path
 from finegrained_rlhf.core.files import atomic_directory
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.seeding import seed_everything
-from reward_models.encoders.models import new_reward_model
 from reward_models.kinds import KINDS, kind_named
 from reward_models.record import RewardModelRecord
 
@@ -36,6 +35,8 @@ class MakeTinyRewardModels:
 
     def run(self) -> None:
         """Write the models; the scalar ones get mean 0 and standard deviation 1."""
+        from reward_models.encoders.models import new_reward_model
+
         for kind in self.kinds:
             seed_everything(self.seed, "tiny reward model", kind)
             mean, std = (0.0, 1.0) if kind_named(kind).form == "sequence" else (None, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
-from reward_models.selection.answers import AnsweredQuestion, AnswerReader, Array
+
+if TYPE_CHECKING:
+    from reward_models.selection.answers import AnsweredQuestion, AnswerReader, Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class _ByModels:
         self._readers()
 
     def _readers(self) -> list[AnswerReader]:
+        from reward_models.selection.answers import AnswerReader
+
         return [AnswerReader(path, self.batch_size, self.device) for path in self.models]
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
-from reward_models.selection.answers import AnsweredQuestion, AnswerReader
+
+if TYPE_CHECKING:
+    from reward_models.selection.answers import AnsweredQuestion
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class SuggestByModels:
             ConfigError: a model's kind, or a type, is none of the taxonomy, two models are of one kind, or a model
                 scores whole answers.
         """
+        from reward_models.selection.answers import AnswerReader
+
         made = [AnswerReader(path, self.batch_size, self.device) for path in self.models]
         readers = {reader.kind: reader for reader in made}
         if len(readers) < len(made):

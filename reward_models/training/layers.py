@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _LAYER = re.compile(r"\.(?:layer|layers|h)\.(\d+)\.")
 _HEAD = re.compile(r"^(?:model\.)?(classifier|pre_classifier|score)\.|\bpooler\.")

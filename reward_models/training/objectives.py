@@ -17,13 +17,10 @@ from torch.nn import functional as F
 from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
 from reward_models.data.examples import RewardExample
 from reward_models.encoders.inputs import pad_inputs
-from reward_models.encoders.models import RewardModel, error_label_ids
+from reward_models.encoders.models import RewardModel
 from reward_models.kinds import Form
+from reward_models.record import error_label_ids
 from reward_models.training.logistic import balanced_weights
-
-LEAST_STD = 1e-3
-"""Scores of answers closer together than this have not been learnt: in fp32 they are a few thousand rounding steps
-apart, and a reward made of them, standardised, is made of rounding."""
 
 
 def segment_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None, each: Tensor | None = None) -> Tensor:

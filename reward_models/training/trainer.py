@@ -7,45 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from reward_models.config import RewardBatchConfig, Selection
 from reward_models.data.examples import BatchPlan, RewardExample
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
+from reward_models.record import LEAST_STD
 from reward_models.training.layers import LayerConfig
-from reward_models.training.objectives import LEAST_STD, Counts, LabelWeights, labelled_items, reward_model_objective
-
-Selection = Literal["accuracy", "loss"]
-"""What of the held-out records chooses a checkpoint. On noisy labels the loss, which also weighs how sure a model is,
-varies less by chance than the accuracy."""
-
-
-@dataclass(frozen=True)
-class RewardBatchConfig:
-    """How many examples are taken at a time.
-
-    Attributes:
-        batch_size: records with labels (segment models) or pairs (pair models) a training step, over all processes.
-        micro_batch_size: the same, in one forward and backward pass on one process; None takes the whole share.
-        eval_batch_size: the same, in one forward pass of a validation.
-    """
-
-    batch_size: int = 24
-    micro_batch_size: int | None = None
-    eval_batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.eval_batch_size, self.micro_batch_size or 1) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+from reward_models.training.objectives import Counts, LabelWeights, labelled_items, reward_model_objective
 
 
 class RewardModelTrainer(ModelTrainer):

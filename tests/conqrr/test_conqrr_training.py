@@ -24,16 +24,19 @@ from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids
 from finegrained_rlhf.conqrr.rewards.ranks import pool_ranks
-from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig
+from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
+from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
-from finegrained_rlhf.conqrr.training.train import TrainConqrr
+from finegrained_rlhf.conqrr.training.job import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
-from finegrained_rlhf.models.loading import PolicyConfig, open_policy
+from finegrained_rlhf.models.config import PolicyConfig
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import CausalPolicy
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

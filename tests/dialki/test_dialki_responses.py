@@ -16,14 +16,15 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialki.readers.jsonl import write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialki.responses.data import MakeResponseData
-from finegrained_rlhf.dialki.responses.generate import GenerateResponses, response_metrics
+from finegrained_rlhf.dialki.responses.generate import response_metrics
 from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseInput
+from finegrained_rlhf.dialki.responses.job import GenerateResponses
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
+from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse
-from finegrained_rlhf.inference.generator import DecodingConfig
+from finegrained_rlhf.models.tiny.config import TinyT5Config
 from finegrained_rlhf.models.tiny.make import make_tiny_models
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.runtime.processes import ProcessConfig
 
 PASSAGES = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"

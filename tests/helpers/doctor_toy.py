@@ -23,7 +23,8 @@ from finegrained_rlhf.launch.preflight.doctor import _plain, case_of, missing_ke
 from finegrained_rlhf.launch.preflight.dry_run import prepared  # noqa: E402
 from finegrained_rlhf.launch.steps import expanded, resolved, run_step  # noqa: E402
 from finegrained_rlhf.preflight.doctor.case import Case, Finding  # noqa: E402
-from finegrained_rlhf.preflight.doctor.run import CHECKS, DoctorConfig, examine, failures  # noqa: E402
+from finegrained_rlhf.preflight.doctor.config import DoctorConfig  # noqa: E402
+from finegrained_rlhf.preflight.doctor.run import CHECKS, examine, failures  # noqa: E402
 from finegrained_rlhf.runtime.processes import Processes  # noqa: E402
 
 CHEAP = ("versions", "device", "configuration", "output_dir", "data", "prompts", "models", "memory", "disk")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert
+from finegrained_rlhf.models.tiny.bert import build_bert
+from finegrained_rlhf.models.tiny.config import TinyBertConfig
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 
 ASKED = "lark finch crow heron swift robin wren stork".split()

@@ -12,10 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialogue.records import Passage
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
-from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLongformerConfig, TinyT5Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
+from finegrained_rlhf.models.tiny.longformer import build_longformer
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 from finegrained_rlhf.preflight.memory.plan import Activations, ModelShape, Plan, RewardModelShape
 from finegrained_rlhf.rewards import RewardConfig
@@ -23,8 +24,8 @@ from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from finegrained_rlhf.training.ppo.train import TrainPPO
 from reward_models.encoders.tiny import MakeTinyRewardModels
 from reward_models.scorers import SegmentScorer, SequenceScorer
 

@@ -13,9 +13,10 @@ from transformers import MT5Config, MT5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, Seq2SeqPolicy
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
+from finegrained_rlhf.models.tiny.llama import build_llama
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.rollout.select import CONTINUOUS_SINCE, has_continuous
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, AnyOptimizerConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 

@@ -13,7 +13,8 @@ from rl_toy import policy
 
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.seeding import seed_everything
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.config import LoraConfig
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.weights.frozen import store_frozen
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.runtime.sharding.shards import is_shard

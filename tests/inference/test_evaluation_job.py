@@ -13,9 +13,11 @@ from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs, write_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.inference.evaluate import Evaluate, count_tokens
+from finegrained_rlhf.inference.evaluate import count_tokens
 from finegrained_rlhf.inference.generator import load_policy
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.inference.jobs import Evaluate
+from finegrained_rlhf.models.tiny.config import TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.worlds.factworld.make import MakeFactWorld, to_example

@@ -111,7 +111,8 @@ processes.close()
 
 
 def test_two_processes_evaluate_every_example_once_and_agree_with_one(tmp_path: Path) -> None:
-    from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+    from finegrained_rlhf.models.tiny.config import TinyT5Config
+    from finegrained_rlhf.models.tiny.t5 import build_t5
     from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 
     tokenizer = build_tokenizer(["who what where"])

@@ -19,11 +19,11 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.conversations import Message
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.evaluate import Evaluate
-from finegrained_rlhf.inference.generate import Generate, SampleOutputs
 from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.inputs.prompts import encode_inputs, encode_prompts, prompts_for, read_prompts
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, open_policy
+from finegrained_rlhf.inference.jobs import Evaluate, Generate, SampleOutputs
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import RewardConfig
 from finegrained_rlhf.rollout import RolloutConfig
@@ -31,8 +31,8 @@ from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.train import TrainPPO
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.ppo.job import TrainPPO
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 ROWS = [

@@ -17,17 +17,17 @@ from torch import Tensor
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.evaluate import Evaluate
-from finegrained_rlhf.inference.generate import Generate
 from finegrained_rlhf.inference.inputs.prompts import prompts_for, read_prompts
-from finegrained_rlhf.models.loading import PolicyConfig, open_policy
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.inference.jobs import Evaluate, Generate
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.chat import FusionConfig, PromptConfig
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 FID = PromptConfig(fusion=FusionConfig())
 TALK = {

@@ -10,10 +10,12 @@ import torch
 import finegrained_rlhf
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
-from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, load_policy, text_ids
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.inference.config import DecodingConfig
+from finegrained_rlhf.inference.generator import PolicyGenerator, load_policy, text_ids
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
+from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
+from finegrained_rlhf.models.tiny.llama import build_llama
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 
 TEXTS = [

@@ -15,10 +15,12 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import read_examples, write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.inference.generate import Generate, SampleOutputs
-from finegrained_rlhf.inference.generator import DecodingConfig, load_policy
+from finegrained_rlhf.inference.config import DecodingConfig
+from finegrained_rlhf.inference.generator import load_policy
 from finegrained_rlhf.inference.inputs.prompt_inputs import PromptInput, read_inputs
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.inference.jobs import Generate, SampleOutputs
+from finegrained_rlhf.models.tiny.config import TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rollout.fast import FastEngine
 from finegrained_rlhf.text.templates import task_text

@@ -15,11 +15,12 @@ from finegrained_rlhf.core.records import Greedy, Prompt, Sample, SegmentScores
 from finegrained_rlhf.feedback.outputs import read_outputs
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
-from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample, sampling
-from finegrained_rlhf.inference.evaluate import Evaluate
-from finegrained_rlhf.inference.generate import Generate
-from finegrained_rlhf.inference.generator import DecodingConfig, PolicyGenerator, Response
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.inference.best_of import TIE, BestOf, Choice, best_sample
+from finegrained_rlhf.inference.config import DecodingConfig, sampling
+from finegrained_rlhf.inference.generator import PolicyGenerator, Response
+from finegrained_rlhf.inference.jobs import Evaluate, Generate
+from finegrained_rlhf.models.tiny.config import TinyT5Config
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer
 from finegrained_rlhf.rewards import BaseScorer, ComponentConfig, RewardComposer, RewardConfig
 from finegrained_rlhf.rollout import make_engine

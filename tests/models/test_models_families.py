@@ -13,9 +13,9 @@ from seldom import seldom
 from transformers import AutoModel, AutoModelForCausalLM
 
 from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.families.causal import divided_logits, multiplied_logits, softcapped_logits
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.models.weights.saving import save_policy

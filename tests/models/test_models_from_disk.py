@@ -14,9 +14,9 @@ import torch
 from rl_toy import model, tokenizer
 
 from finegrained_rlhf.core.errors import ModelError
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.from_disk import open_sentence_transformer
 from finegrained_rlhf.models.loading import load_tokenizer, open_policy, read_model_config
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.weights.saving import save_policy
 
 

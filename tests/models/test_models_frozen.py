@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.frozen import frozen_copy, linear_parameters, store_frozen
 from finegrained_rlhf.models.weights.saving import save_policy
@@ -25,8 +24,8 @@ from finegrained_rlhf.rollout import RolloutConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.ppo.config import PPOConfig
-from finegrained_rlhf.training.ppo.train import TrainPPO
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.ppo.job import TrainPPO
+from finegrained_rlhf.training.sft.job import TrainSFT
 
 ROWS = torch.tensor([0, 0, 1, 1, 2, 2])
 KINDS = ("t5", "t5-v1.1", "gpt2")

@@ -16,15 +16,8 @@ from safetensors.torch import load_file, save_file, save_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM, LongformerConfig
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
-from finegrained_rlhf.models.loading import (
-    PolicyConfig,
-    ValueConfig,
-    check_vocabulary,
-    load_tokenizer,
-    model_directory,
-    open_policy,
-)
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
+from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory, open_policy
 from finegrained_rlhf.models.policy import CausalPolicy, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.restore import restore_weights

@@ -11,8 +11,9 @@ from rl_toy import model, policy, prompts, responses, tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import CheckpointError, ConfigError, ModelError
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig, adapter_off, add_lora, merged_state, reference_adapter
+from finegrained_rlhf.models.lora import adapter_off, add_lora, merged_state, reference_adapter
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import save_policy

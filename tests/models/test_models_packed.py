@@ -17,11 +17,12 @@ from torch._dynamo.utils import counters
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from finegrained_rlhf.core.records import Prompt
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.families import attention, packed
 from finegrained_rlhf.models.families.attention import FLEX_BLOCK, FLEX_OR_SDPA, prefer_flex
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import PackedRows, pack_rows, visible_columns
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 

@@ -28,9 +28,9 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, LongT5Config, MarianC
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.models.families.seq2seq import SEQ2SEQ_FAMILIES, seq2seq_family
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, open_policy
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueHead
 from finegrained_rlhf.models.weights.saving import save_policy

@@ -20,12 +20,18 @@ from transformers import (
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
-from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
-from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
+from finegrained_rlhf.models.tiny.bert import build_bert, marked_tokenizer
+from finegrained_rlhf.models.tiny.config import (
+    TinyBertConfig,
+    TinyGPT2Config,
+    TinyLlamaConfig,
+    TinyLongformerConfig,
+    TinyT5Config,
+)
+from finegrained_rlhf.models.tiny.llama import build_llama
+from finegrained_rlhf.models.tiny.longformer import build_longformer
 from finegrained_rlhf.models.tiny.make import MakeTinyModels, make_tiny_models, read_corpus
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
+from finegrained_rlhf.models.tiny.t5 import build_t5
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
 
 PROSE = [

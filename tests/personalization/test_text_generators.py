@@ -33,7 +33,8 @@ from finegrained_rlhf.core.generation.wrappers import (
 )
 from finegrained_rlhf.inference import LocalGenerator, load_policy
 from finegrained_rlhf.inference.generator import PolicyGenerator
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
+from finegrained_rlhf.models.tiny.config import TinyLlamaConfig
+from finegrained_rlhf.models.tiny.llama import build_llama
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer
 from finegrained_rlhf.runtime import EndpointGenerator, RemoteConfig
 from finegrained_rlhf.runtime.remote.cache import AnswerCache

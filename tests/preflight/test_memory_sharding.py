@@ -13,8 +13,7 @@ from script_runs import ROOT
 
 from benchmarks import memory_plans
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory import preflight as module
 from finegrained_rlhf.preflight.memory import sharding

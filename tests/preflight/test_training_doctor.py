@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.preflight.doctor import machine as doctor_machine
 from finegrained_rlhf.preflight.doctor.case import Case, Finding
-from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, DoctorConfig, as_json, examine, failures, line, verdict
+from finegrained_rlhf.preflight.doctor.config import DoctorConfig
+from finegrained_rlhf.preflight.doctor.run import CHECKS, Check, as_json, examine, failures, line, verdict
 
 CaseMaker = Callable[..., Case]
 

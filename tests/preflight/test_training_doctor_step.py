@@ -18,7 +18,7 @@ from finegrained_rlhf.rewards import OverlongPenalty
 from finegrained_rlhf.rollout.engine import RolloutSampler
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.job import TrainPPO
 
 CaseMaker = Callable[..., Case]
 

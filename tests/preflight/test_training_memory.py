@@ -11,8 +11,7 @@ from memory_toy import PROMPT_TOKENS, job_of, measured, save_models
 from script_runs import run_script
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.preflight import plan_of, preflight
 from finegrained_rlhf.preflight.memory.report import peak

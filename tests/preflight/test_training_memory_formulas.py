@@ -15,10 +15,11 @@ from rl_toy import policy as toy_policy
 from rl_toy import prompts as toy_prompts
 
 from finegrained_rlhf.core.records import Prompt, Sample
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, load_tokenizer
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig, ValueConfig
+from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.logprobs import token_logprobs
-from finegrained_rlhf.models.lora import LoraConfig
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
+from finegrained_rlhf.models.tiny.config import TinyLlamaConfig
+from finegrained_rlhf.models.tiny.llama import build_llama
 from finegrained_rlhf.models.weights.frozen import frozen_copy
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory.layers import ProbeBatch

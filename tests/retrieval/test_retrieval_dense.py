@@ -15,7 +15,8 @@ from dense_toy import passage_texts, save_encoder, write_corpus
 from transformers import AutoModel, AutoTokenizer
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig, SentenceEncoder
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
+from finegrained_rlhf.retrieval.dense.encoder import SentenceEncoder
 from finegrained_rlhf.retrieval.dense.nearest import IvfPqConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig, DenseRetriever, dot_products
 from finegrained_rlhf.retrieval.dense.texts import pooled

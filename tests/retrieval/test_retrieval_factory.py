@@ -12,7 +12,7 @@ from dense_toy import passage_texts, save_encoder, write_corpus
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.retrieval.corpus import Place
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file
 from finegrained_rlhf.retrieval.dense.nearest import IvfPqConfig, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.dense import vectors as store
 from finegrained_rlhf.retrieval.dense import workers
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 from finegrained_rlhf.retrieval.dense.workers import EncoderProcesses, device_of_process
 from finegrained_rlhf.retrieval.recorded import config_of

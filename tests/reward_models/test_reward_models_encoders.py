@@ -14,6 +14,7 @@ from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tok
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig
 from reward_models.data.examples import LabelSettings, build_examples
 from reward_models.encoders.inputs import EncodedInput, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
@@ -21,7 +22,7 @@ from reward_models.kinds import RELEVANCE
 from reward_models.kinds.parts import relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.training.layers import LayerConfig
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer
+from reward_models.training.trainer import RewardModelTrainer
 
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}

@@ -21,8 +21,8 @@ from reward_models.data.intermediate import MakeIntermediateFeedback, other_numb
 from reward_models.encoders.models import new_reward_model
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
 from reward_models.record import RewardModelRecord
-from reward_models.trust.evaluate import EvaluateRewardModel
 from reward_models.trust.items import judged_records, read_judged_records
+from reward_models.trust.job import EvaluateRewardModel
 from reward_models.trust.judging import judge_examples
 from reward_models.trust.measure import marked_texts, trust_of
 

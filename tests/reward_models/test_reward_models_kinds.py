@@ -19,11 +19,11 @@ from finegrained_rlhf.feedback.records import C1_TYPES, C2_TYPES
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from reward_models.config import RewardModelConfig
 from reward_models.encoders.tiny import MakeTinyRewardModels
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import KINDS, PairKind, SegmentKind, kind_named
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import TrainRewardModel
-from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.job import EvaluateRewardModel
 
 SEGMENTER = SpacySegmenter()
 COHERENCE = SegmentKind(

@@ -11,13 +11,14 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig
 from reward_models.data.examples import LabelSettings, build_examples, shuffled
 from reward_models.encoders.models import new_reward_model
 from reward_models.kinds import PREFERENCE, RELEVANCE
 from reward_models.record import RewardModelRecord
 from reward_models.training.layers import LayerConfig
 from reward_models.training.objectives import LabelWeights
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer
+from reward_models.training.trainer import RewardModelTrainer
 
 
 def test_rates_by_name(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from reward_models.encoders.models import RewardModel, new_reward_model
 from reward_models.kinds.parts import answer_parts, relevance_parts
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.selection import strategies
+from reward_models.selection import answers
 from reward_models.selection.answers import AnswerReader
 from reward_models.selection.strategies import (
     DisagreeSelection,
@@ -145,7 +145,7 @@ class Fixed:
 
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> type[Fixed]:
-    monkeypatch.setattr(strategies, "AnswerReader", Fixed)
+    monkeypatch.setattr(answers, "AnswerReader", Fixed)
     monkeypatch.setattr(Fixed, "said", {})
     monkeypatch.setattr(Fixed, "kinds", {})
     return Fixed

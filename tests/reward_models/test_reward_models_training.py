@@ -20,15 +20,16 @@ from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig, RewardModelConfig
 from reward_models.data.examples import LabelSettings, build_examples, output_inputs
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import load_reward_model, new_reward_model
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE, kind_named
-from reward_models.record import RewardModelRecord
+from reward_models.record import LEAST_STD, RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
-from reward_models.training.objectives import LEAST_STD
-from reward_models.training.trainer import RewardBatchConfig, RewardModelTrainer, in_batches
+from reward_models.train import with_moments
+from reward_models.training.trainer import RewardModelTrainer, in_batches
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,18 @@ from finegrained_rlhf.metrics.detection import Confusion, harmonic_mean
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.segmentation import SpacySegmenter
+from reward_models.config import RewardBatchConfig, RewardModelConfig
 from reward_models.data.examples import LabelSettings, RewardExample, build_examples
 from reward_models.encoders.inputs import RewardInputEncoder, pad_inputs
 from reward_models.encoders.models import RewardModel, load_reward_model, new_reward_model
+from reward_models.job import TrainRewardModel
 from reward_models.kinds import FACTUALITY, PREFERENCE, RELEVANCE, kind_named
 from reward_models.record import RewardModelRecord
 from reward_models.scorers import SegmentScorer, SequenceScorer
-from reward_models.train import RewardModelConfig, TrainRewardModel, with_moments
-from reward_models.training.trainer import RewardBatchConfig
+from reward_models.train import with_moments
 from reward_models.trust.calibration import calibration
-from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.evaluate import label_settings
+from reward_models.trust.job import EvaluateRewardModel
 from reward_models.trust.judging import SegmentVerdicts, segment_verdicts
 from reward_models.trust.measure import (
     MarkedText,
@@ -418,11 +420,11 @@ def test_labels_are_made_as_in_the_run_unless_told_otherwise(folder: Path, tmp_p
     model = opinionated(folder, "relevance")
     model.save(tmp_path / "model")
     job = EvaluateRewardModel(str(tmp_path), "data.json", "out.json")
-    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE, "original")
+    assert label_settings(job, RELEVANCE) == LabelSettings(RELEVANCE, "original")
     (tmp_path / "config.yaml").write_text("completeness: {matching: token_f1}\nreward_model: {min_span_words: 2}\n")
-    assert job._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(2), "token_f1")
+    assert label_settings(job, RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(2), "token_f1")
     told = replace(job, matching="original", min_span_words=0)
-    assert told._settings(RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(0), "original")
+    assert label_settings(told, RELEVANCE) == LabelSettings(RELEVANCE.with_min_words(0), "original")
     write_feedback(tmp_path / "data.json", [record("It is cold now.", [("cold now", "Irrelevant")])])
     found = [
         replace(job, data=str(tmp_path / "data.json"), output=str(tmp_path / "o.json"), min_span_words=words).run()

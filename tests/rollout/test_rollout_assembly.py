@@ -13,7 +13,8 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Greedy, Prompt, Rollout, Sample
 from finegrained_rlhf.models.policy import PromptMemory
 from finegrained_rlhf.rollout.assembly import assemble, join_rollouts, mask_after_eos, row_order
-from finegrained_rlhf.rollout.engine import RolloutConfig, RolloutSampler, rollout_in_batches
+from finegrained_rlhf.rollout.config import RolloutConfig
+from finegrained_rlhf.rollout.engine import RolloutSampler, rollout_in_batches
 from finegrained_rlhf.rollout.generate import GenerateEngine
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.processes import Processes

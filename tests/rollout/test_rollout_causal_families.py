@@ -14,9 +14,10 @@ from seldom import seldom
 from torch import Tensor
 
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.fast import FastEngine

@@ -15,7 +15,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.models.lora import LoraConfig, adapter_off, add_lora
+from finegrained_rlhf.models.config import LoraConfig
+from finegrained_rlhf.models.lora import adapter_off, add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout.steppers.base import Stepper
 from finegrained_rlhf.rollout.steppers.causal import CausalStepper, open_causal, supports_causal

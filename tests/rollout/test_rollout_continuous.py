@@ -13,7 +13,8 @@ from rl_toy import needs_continuous, policy, prompts
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.config import LoraConfig
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutConfig, make_engine
 from finegrained_rlhf.rollout.continuous import engine as continuous

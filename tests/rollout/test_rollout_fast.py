@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Rollout, Sample
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.distribution import draw, sample_tokens, warp_logits
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.rollout import GenerateEngine, RolloutEngine, make_engine
 from finegrained_rlhf.rollout import fast as fast_module

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.distribution import sample_tokens, warp_logits
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rollout import make_engine

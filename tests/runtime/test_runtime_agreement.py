@@ -13,7 +13,8 @@ from runtime_toy import Toy
 from finegrained_rlhf.core.errors import ConsistencyError
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.agreement import check_agreement, parameter_hash
-from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.processes import Processes
 
 

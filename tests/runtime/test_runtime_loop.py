@@ -17,7 +17,8 @@ from finegrained_rlhf.core.errors import CheckpointError, ConfigError
 from finegrained_rlhf.core.files import Write, write_all
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, DiskFullError, read_checkpoint
-from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig, LoopResult
 from finegrained_rlhf.runtime.processes import Processes
 
 TOY = Path(__file__).parents[2] / "tests/helpers/runtime_toy.py"

@@ -22,7 +22,7 @@ from finegrained_rlhf.models.loading import open_policy
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.pretrained.prepare import PRETRAINED, RECORD, PrepareModels
 from finegrained_rlhf.models.pretrained.wheels import WheelUnavailableError, file_in_wheel
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from reward_models.encoders.backbones import open_classifier
 from reward_models.encoders.inputs import pad_inputs
 from reward_models.encoders.models import new_reward_model

@@ -8,9 +8,8 @@ import pytest
 from script_runs import run_script
 
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.models.tiny.bert import TinyBertConfig
+from finegrained_rlhf.models.tiny.config import TinyBertConfig, TinyT5Config
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.worlds.dialogue.dialogues import DialogueWorldConfig
 from finegrained_rlhf.worlds.dialogue.make import MakeDialogueWorld
 

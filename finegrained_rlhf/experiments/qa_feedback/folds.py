@@ -12,7 +12,7 @@ from pathlib import Path
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from reward_models.kinds import KINDS
-from reward_models.trust.evaluate import EvaluateRewardModel
+from reward_models.trust.job import EvaluateRewardModel
 
 JUDGED = "judged.jsonl"
 """What a model said of its held-out fold, beside its run."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.hub.names import DataPath
@@ -17,9 +17,11 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.conversations import USER, Message
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
 from finegrained_rlhf.inference.inputs.fusion import fused_prompts
-from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
 from finegrained_rlhf.text.chat import ChatFormat, PromptConfig
 from finegrained_rlhf.text.plain_text import plain_token_ids
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.policy import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +213,8 @@ def prompts_for(
         ConfigError: see `encode_inputs`.
         DataError: see `read_prompts`.
     """
+    from finegrained_rlhf.models.policy import Seq2SeqPolicy
+
     settings = prompt.over(policy.prompt)
     if settings.fusion is not None and not isinstance(policy, Seq2SeqPolicy):
         raise ConfigError("prompt.fusion: only encoder-decoders read a prompt in pieces, and this is a causal model")

@@ -28,7 +28,8 @@ from finegrained_rlhf.launch.preflight.dry_run import prepared
 from finegrained_rlhf.launch.sweeps.children import complaint, ended_by_signals, last_output, run_logged
 from finegrained_rlhf.launch.sweeps.config_files import write_config
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, Problem
-from finegrained_rlhf.preflight.doctor.run import DoctorConfig, as_json, examine, failures, line, verdict
+from finegrained_rlhf.preflight.doctor.config import DoctorConfig
+from finegrained_rlhf.preflight.doctor.run import as_json, examine, failures, line, verdict
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.processes import Processes
 

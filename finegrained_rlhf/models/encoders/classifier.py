@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -20,12 +20,11 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.encoders.loading import input_limit
 from finegrained_rlhf.models.encoders.model import EncoderModel
+from finegrained_rlhf.models.encoders.reading import Activation, TooLong
 from finegrained_rlhf.models.loading import load_tokenizer, load_weights, model_directory, read_model_config
 
 logger = logging.getLogger(__name__)
 
-Activation = Literal["sigmoid", "softmax"]
-TooLong = Literal["truncate", "refuse"]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "multi_label_classification": "sigmoid",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from transformers import BertModel
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.models.encoders.jobs import ConvertDPR
 from finegrained_rlhf.models.encoders.loading import encoder_config
 from finegrained_rlhf.models.encoders.towers import PASSAGE_TOWER, QUERY_TOWER
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory, refuse_not_finite
@@ -39,42 +38,6 @@ class _State(NamedTuple):
     offset: Any = None
     epoch: Any = None
     encoder_params: Any = None
-
-
-@dataclass(frozen=True)
-class ConvertDPR:
-    """What `finegrained convert-dpr` runs: `output_dir/query` and `output_dir/passage` of a checkpoint.
-
-    Attributes:
-        checkpoint: file that DPR's `train_dense_encoder.py` wrote, or a published one of its form.
-        model: directory or Hub name of the BERT whose configuration and tokenizer the towers have.
-        output_dir: where the two directories are written, both or none.
-    """
-
-    checkpoint: str
-    model: ModelPath
-    output_dir: str
-
-    def run(self) -> Path:
-        """Convert; prints how large the towers are.
-
-        Raises:
-            ModelError: the file is missing, damaged, holds anything but weights and plain values, or its weights are
-                not those of two BERTs of the configuration of `model`.
-        """
-        directory = model_directory(self.model, export="model")
-        config, tokenizer = encoder_config(directory), load_tokenizer(directory)
-        if config.model_type != "bert":
-            raise ModelError(f"{directory}: a {config.model_type} model, expected a BERT")
-        weights = read_dpr_weights(Path(self.checkpoint))
-        towers = {name: _tower(weights, name, config, Path(self.checkpoint)) for name in _PREFIXES}
-        with atomic_directory(Path(self.output_dir)) as place, quiet_transformers():
-            for name, tower in towers.items():
-                tower.save_pretrained(place / name)
-                tokenizer.save_pretrained(place / name)
-        size = sum(parameter.numel() for tower in towers.values() for parameter in tower.parameters())
-        print(f"{self.checkpoint} -> {self.output_dir}: two towers, {size:,} weights")
-        return Path(self.output_dir)
 
 
 def read_dpr_weights(path: Path) -> dict[str, Tensor]:
@@ -128,3 +91,20 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("WeightsUnpickler error", "Unsupported"))]
     return (named or lines or [type(error).__name__])[0]
+
+
+def convert_dpr(job: ConvertDPR) -> Path:
+    """What `ConvertDPR.run` does."""
+    directory = model_directory(job.model, export="model")
+    config, tokenizer = encoder_config(directory), load_tokenizer(directory)
+    if config.model_type != "bert":
+        raise ModelError(f"{directory}: a {config.model_type} model, expected a BERT")
+    weights = read_dpr_weights(Path(job.checkpoint))
+    towers = {name: _tower(weights, name, config, Path(job.checkpoint)) for name in _PREFIXES}
+    with atomic_directory(Path(job.output_dir)) as place, quiet_transformers():
+        for name, tower in towers.items():
+            tower.save_pretrained(place / name)
+            tokenizer.save_pretrained(place / name)
+    size = sum(parameter.numel() for tower in towers.values() for parameter in tower.parameters())
+    print(f"{job.checkpoint} -> {job.output_dir}: two towers, {size:,} weights")
+    return Path(job.output_dir)

@@ -6,7 +6,6 @@ copied one after the other, and the projections of global attention begin as tho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import LongformerConfig, LongformerModel
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.models.encoders.jobs import MakeLongformer
 from finegrained_rlhf.models.encoders.loading import encoder_config, input_limit, open_encoder
 from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 from finegrained_rlhf.models.quiet import quiet_transformers
@@ -92,59 +91,27 @@ def longformer_of(source: Any, length: int, window: int) -> LongformerModel:
     return model.eval()
 
 
-@dataclass(frozen=True)
-class MakeLongformer:
-    """What `finegrained make-longformer` runs.
-
-    A text whose tokens all lie in each other's windows (no more than window / 2 + 1 of them) gets the hidden states of
-    the source, with and without global tokens; in a longer one a token sees its window and the global tokens alone.
-    Behind the source's own length, positions repeat, and nothing has been trained on them yet.
-
-    Attributes:
-        model: directory or Hub name of a BERT or RoBERTa.
-        output_dir: where the Longformer and its tokenizer are written.
-        max_length: longest input of the Longformer in tokens, at least the source's.
-        window: keys that a token sees beside its own, half of them on each side; null takes twice the source's length,
-            so that every text that the source can read is covered. The paper's Longformer-base has 512.
-    """
-
-    model: ModelPath
-    output_dir: str
-    max_length: int = 2048
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.window is not None and (self.window < 2 or self.window % 2):
-            raise ConfigError(f"window: expected null or an even number of at least 2, got {self.window}")
-
-    def run(self) -> Path:
-        """Make it; prints what its window covers.
-
-        Raises:
-            ModelError: `model` is no BERT or RoBERTa with a table of positions.
-            ConfigError: `max_length` is less than the source reads.
-        """
-        directory = model_directory(self.model, export="model")
-        config, tokenizer = encoder_config(directory), load_tokenizer(directory)
-        if config.model_type not in ("bert", *_ROBERTAS):
-            raise ModelError(f"{directory}: a {config.model_type} model, expected a BERT or RoBERTa")
-        if getattr(config, "is_decoder", False) or getattr(config, "position_embedding_type", "absolute") != "absolute":
-            raise ModelError(f"{directory}: expected an encoder with a table of absolute positions")
-        if config.pad_token_id is None:
-            raise ModelError(
-                f"{directory}: the configuration names no padding token, behind which positions are counted"
-            )
-        length = input_limit(config, tokenizer, config.max_position_embeddings)
-        if self.max_length < length:
-            raise ConfigError(
-                f"max_length: the source reads {length} tokens, expected at least as many, got {self.max_length}"
-            )
-        window = 2 * length if self.window is None else self.window
-        model = longformer_of(open_encoder(directory), self.max_length, window)
-        tokenizer.model_max_length = self.max_length
-        with atomic_directory(Path(self.output_dir)) as place, quiet_transformers():
-            model.save_pretrained(place)
-            tokenizer.save_pretrained(place)
-        covered = min(window // 2 + 1, length)
-        print(f"{self.output_dir}: {self.max_length} tokens, window {window}; as {directory} on up to {covered} tokens")
-        return Path(self.output_dir)
+def make_longformer(job: MakeLongformer) -> Path:
+    """What `MakeLongformer.run` does."""
+    directory = model_directory(job.model, export="model")
+    config, tokenizer = encoder_config(directory), load_tokenizer(directory)
+    if config.model_type not in ("bert", *_ROBERTAS):
+        raise ModelError(f"{directory}: a {config.model_type} model, expected a BERT or RoBERTa")
+    if getattr(config, "is_decoder", False) or getattr(config, "position_embedding_type", "absolute") != "absolute":
+        raise ModelError(f"{directory}: expected an encoder with a table of absolute positions")
+    if config.pad_token_id is None:
+        raise ModelError(f"{directory}: the configuration names no padding token, behind which positions are counted")
+    length = input_limit(config, tokenizer, config.max_position_embeddings)
+    if job.max_length < length:
+        raise ConfigError(
+            f"max_length: the source reads {length} tokens, expected at least as many, got {job.max_length}"
+        )
+    window = 2 * length if job.window is None else job.window
+    model = longformer_of(open_encoder(directory), job.max_length, window)
+    tokenizer.model_max_length = job.max_length
+    with atomic_directory(Path(job.output_dir)) as place, quiet_transformers():
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+    covered = min(window // 2 + 1, length)
+    print(f"{job.output_dir}: {job.max_length} tokens, window {window}; as {directory} on up to {covered} tokens")
+    return Path(job.output_dir)

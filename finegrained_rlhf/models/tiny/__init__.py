@@ -6,10 +6,10 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "MakeTinyModels": "make",
-        "TinyBertConfig": "bert",
-        "TinyGPT2Config": "gpt2",
-        "TinyLlamaConfig": "llama",
-        "TinyLongformerConfig": "longformer",
-        "TinyT5Config": "t5",
+        "TinyBertConfig": "config",
+        "TinyGPT2Config": "config",
+        "TinyLlamaConfig": "config",
+        "TinyLongformerConfig": "config",
+        "TinyT5Config": "config",
     },
 )

@@ -8,55 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.models.encoders.markers import add_markers
+from finegrained_rlhf.models.tiny.config import TinyBertConfig
 from finegrained_rlhf.models.tiny.tokenizers import encoder_tokenizer
-from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
-
-
-@dataclass(frozen=True)
-class TinyBertConfig:
-    """Sizes of a tiny BERT.
-
-    Attributes:
-        d_model: width.
-        d_ff: width of the feed-forward layers.
-        num_layers: layers.
-        num_heads: attention heads; d_model must divide by it.
-        max_length: longest input in tokens, special tokens included.
-        dropout_rate: of hidden states and attention; 0 learns fastest from scratch.
-        initializer_range: standard deviation of the random weights. BERT's own 0.02 is made for a width of 768; a
-            narrow model needs a larger one to begin to learn at all.
-        structured: begin with attention to near positions and to equal words (`structure_attention`); needs an even
-            number of heads. Without it a model from scratch does not learn to compare words in minutes.
-    """
-
-    d_model: int = 64
-    d_ff: int = 256
-    num_layers: int = 2
-    num_heads: int = 4
-    max_length: int = 512
-    dropout_rate: float = 0.0
-    initializer_range: float = 0.1
-    structured: bool = True
-
-    def __post_init__(self) -> None:
-        check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
-        if self.max_length < 8:
-            raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
-        if self.structured and self.num_heads % 2:
-            raise ConfigError(f"structured needs an even number of heads, got {self.num_heads}")
-        if self.initializer_range <= 0 or not 0 <= self.dropout_rate < 1:
-            raise ConfigError(
-                f"expected initializer_range > 0 and 0 <= dropout_rate < 1, got {self.initializer_range} and "
-                f"{self.dropout_rate}"
-            )
+from finegrained_rlhf.models.tiny.weights import drawn_under
 
 
 def marked_tokenizer(

@@ -5,24 +5,10 @@ Knows transformers' GPT-2. Knows no task and no training: the weights are transf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
-
-
-@dataclass(frozen=True)
-class TinyGPT2Config:
-    """Sizes of a tiny GPT-2: width, layers, heads and the longest input in tokens."""
-
-    d_model: int = 64
-    num_layers: int = 2
-    num_heads: int = 4
-    max_length: int = 1024
-
-    def __post_init__(self) -> None:
-        check_sizes(self.d_model, self.max_length, self.num_layers, self.num_heads)
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config
+from finegrained_rlhf.models.tiny.weights import drawn_under
 
 
 def build_gpt2(

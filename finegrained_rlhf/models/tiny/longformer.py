@@ -6,43 +6,11 @@ seed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from transformers import LongformerConfig, LongformerForMaskedLM, PreTrainedTokenizerFast
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
-
-
-@dataclass(frozen=True)
-class TinyLongformerConfig:
-    """Sizes of a tiny Longformer.
-
-    Attributes:
-        d_model: width.
-        d_ff: width of the feed-forward layers.
-        num_layers: layers.
-        num_heads: attention heads; d_model must divide by it.
-        max_length: longest input in tokens, special tokens included.
-        attention_window: keys that a token sees, half of them on each side; even, at least 4. transformers pads inputs
-            to a multiple of it, so small is fast.
-        dropout_rate: of hidden states and attention; 0 learns fastest from scratch.
-    """
-
-    d_model: int = 64
-    d_ff: int = 128
-    num_layers: int = 2
-    num_heads: int = 4
-    max_length: int = 1024
-    attention_window: int = 64
-    dropout_rate: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
-        if self.attention_window < 4 or self.attention_window % 2:
-            raise ConfigError(f"attention_window must be even and at least 4, got {self.attention_window}")
-        if self.max_length < 8:
-            raise ConfigError(f"max_length must be at least 8 tokens, got {self.max_length}")
+from finegrained_rlhf.models.tiny.config import TinyLongformerConfig
+from finegrained_rlhf.models.tiny.weights import drawn_under
 
 
 def build_longformer(

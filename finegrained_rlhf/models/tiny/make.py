@@ -16,12 +16,14 @@ from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, read_json, read_jsonl
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.quiet import quiet_transformers
-from finegrained_rlhf.models.tiny.bert import TinyBertConfig, build_bert, marked_tokenizer
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config, build_gpt2
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig, build_llama
-from finegrained_rlhf.models.tiny.longformer import TinyLongformerConfig, build_longformer
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config, build_t5
-from finegrained_rlhf.models.tiny.tokenizers import TokenizerKind, build_tokenizer, causal_tokenizer, encoder_tokenizer
+from finegrained_rlhf.models.tiny.config import (
+    TinyBertConfig,
+    TinyGPT2Config,
+    TinyLlamaConfig,
+    TinyLongformerConfig,
+    TinyT5Config,
+    TokenizerKind,
+)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -86,6 +88,13 @@ def make_tiny_models(
     Returns:
         The directory of each model by name.
     """
+    from finegrained_rlhf.models.tiny.bert import build_bert, marked_tokenizer
+    from finegrained_rlhf.models.tiny.gpt2 import build_gpt2
+    from finegrained_rlhf.models.tiny.llama import build_llama
+    from finegrained_rlhf.models.tiny.longformer import build_longformer
+    from finegrained_rlhf.models.tiny.t5 import build_t5
+    from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, causal_tokenizer, encoder_tokenizer
+
     output_dir = Path(output_dir)
     gpt2, llama = gpt2 or TinyGPT2Config(), llama or TinyLlamaConfig()
     longformer, bert = longformer or TinyLongformerConfig(), bert or TinyBertConfig()

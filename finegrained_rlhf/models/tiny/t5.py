@@ -5,14 +5,12 @@ Knows transformers' T5. Knows no task and no training: the weights are random un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.models.tiny.weights import check_sizes, drawn_under
+from finegrained_rlhf.models.tiny.config import TinyT5Config
+from finegrained_rlhf.models.tiny.weights import drawn_under
 
 LEFT, RIGHT, NEAR, EQUAL = range(4)
 """The encoder heads that begin with a direction, and the one that begins with equal words; others begin as T5's own."""
@@ -20,41 +18,6 @@ FAR_OFF = -5.0
 """Bias of the positions that a head with a direction begins without."""
 REACH = 2
 """Words on each side that the near head begins with."""
-
-
-@dataclass(frozen=True)
-class TinyT5Config:
-    """Sizes of a tiny T5.
-
-    Attributes:
-        d_model: width.
-        d_ff: width of the feed-forward layers.
-        num_layers: encoder layers, and as many decoder layers.
-        num_heads: attention heads; d_model must divide by it.
-        gated: gated GELU feed-forward layers as in T5 v1.1; plain ReLU otherwise.
-        tied: the output head shares the input embedding (T5); untied as in T5 v1.1 otherwise.
-        dropout_rate: stored in the configuration; the project's trainers decide whether it is on.
-        structured: begin with directions in the encoder and with copying in the decoder (`structure_t5`); needs three
-            heads or more.
-        matching: begin with an encoder head that looks for equal words (`match_words`); needs four heads or more.
-    """
-
-    d_model: int = 64
-    d_ff: int = 256
-    num_layers: int = 2
-    num_heads: int = 4
-    gated: bool = False
-    tied: bool = True
-    dropout_rate: float = 0.1
-    structured: bool = False
-    matching: bool = False
-
-    def __post_init__(self) -> None:
-        check_sizes(self.d_model, self.d_ff, self.num_layers, self.num_heads)
-        if self.structured and self.num_heads < 3:
-            raise ConfigError(f"structured needs three heads or more, got {self.num_heads}")
-        if self.matching and self.num_heads < 4:
-            raise ConfigError(f"matching needs four heads or more, got {self.num_heads}")
 
 
 def build_t5(

@@ -9,19 +9,18 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.tiny.config import TokenizerKind
 
 SPACE = "▁"
 SPECIALS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "cls_token": "<s>", "mask_token": "<mask>"}
 TEMPLATE_WORDS = "question: context: wikipage: title: text: passage | answer: ."
 _WORD = rf"{SPACE}?\w+|{SPACE}?[^\w\s{SPACE}]|{SPACE}|\s"
-
-TokenizerKind = Literal["word", "bpe"]
 
 
 def split_words(text: str) -> list[str]:

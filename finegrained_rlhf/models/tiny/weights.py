@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from finegrained_rlhf.core.errors import ConfigError
 
 
@@ -25,6 +23,8 @@ def check_sizes(width: int, inner: int, layers: int, heads: int) -> None:
 @contextmanager
 def drawn_under(seed: int) -> Iterator[None]:
     """Random weights made inside are those of `seed`; the caller's random state is left alone."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from finegrained_rlhf.core.errors import DataError, ModelError
 from finegrained_rlhf.core.files import read_json
 
@@ -135,6 +133,8 @@ def _weight_files(directory: Path) -> list[Path]:
 
 def _check_weights(files: Iterable[Path], directory: Path) -> None:
     """Open every file: its header must be readable, and the file as long as the header says."""
+    from safetensors import SafetensorError, safe_open
+
     tensors = 0
     for file in files:
         try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.models.lora import ADAPTER
 from finegrained_rlhf.models.policy import Policy
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _LINEAR = ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
 
@@ -31,6 +32,8 @@ def linear_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
 
 def store_frozen(module: nn.Module) -> None:
     """Store the weights of the linear layers that are not trained in bf16, in place."""
+    import torch
+
     for parameter in linear_parameters(module):
         if not parameter.requires_grad:
             parameter.data = parameter.data.to(torch.bfloat16)

@@ -13,7 +13,7 @@ from finegrained_rlhf.core.records import Prompt, Rollout, SegmentScores
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.rewards.protocol import Scorer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.ppo.train import TrainPPO
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 
 Status = Literal["pass", "warn", "fail", "skipped"]

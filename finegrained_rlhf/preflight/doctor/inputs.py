@@ -17,12 +17,8 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.prompt_files import read_prompt_file
 from finegrained_rlhf.inference.inputs.prompts import read_prompts
 from finegrained_rlhf.metrics.detection import uninformative
-from finegrained_rlhf.models.loading import (
-    ValueConfig,
-    check_vocabulary,
-    load_tokenizer,
-    model_directory,
-)
+from finegrained_rlhf.models.config import ValueConfig
+from finegrained_rlhf.models.loading import check_vocabulary, load_tokenizer, model_directory
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel, ValueModel
 from finegrained_rlhf.preflight.doctor.case import Case, Finding, explain

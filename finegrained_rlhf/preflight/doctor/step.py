@@ -28,9 +28,9 @@ from finegrained_rlhf.training.checks import check_forward, largest_kl
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.order import items_of_step, number_occurrences
 from finegrained_rlhf.training.ppo.experience import check_components_add_up
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.metrics import audit_trace, describe_responses
 from finegrained_rlhf.training.ppo.scoring import RolloutScorer
-from finegrained_rlhf.training.ppo.train import TrainPPO
 from finegrained_rlhf.training.ppo.update import token_statistics
 
 _CUT_SHARE = 0.1

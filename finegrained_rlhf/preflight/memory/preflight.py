@@ -40,8 +40,8 @@ from finegrained_rlhf.preflight.memory.report import report
 from finegrained_rlhf.rollout.select import stepper_of
 from finegrained_rlhf.rollout.steppers.seq2seq import Seq2SeqStepper
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData
-from finegrained_rlhf.training.ppo.train import TrainPPO
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 

@@ -18,17 +18,13 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.core.records import Prompt, pad_rows
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.models.families import t5
 from finegrained_rlhf.models.families.causal import CAUSAL_FAMILIES
 from finegrained_rlhf.models.families.packed import PassCost, pass_cost, pass_tokens
 from finegrained_rlhf.models.families.seq2seq import seq2seq_family
 from finegrained_rlhf.models.from_disk import open_adapter_config, open_generation_config
-from finegrained_rlhf.models.loading import (
-    PolicyConfig,
-    ValueConfig,
-    model_directory,
-    read_model_config,
-)
+from finegrained_rlhf.models.loading import model_directory, read_model_config
 from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy, PromptMemory, Seq2SeqPolicy
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel, ValueModel

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.retrieval.corpus import Corpus
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.factory import CompressedSearch, build_compressed, factory_file, factory_index
 from finegrained_rlhf.retrieval.dense.nearest import FlatSearch, IvfPqConfig, Nearest, build_ivf_pq
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder

@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialogue.records import Passage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TextKind = Literal["query", "passage"]
 
@@ -64,6 +65,8 @@ def checked_vectors(encoded: Tensor, similarity: str, name: str) -> NDArray[np.f
     Raises:
         ModelError: they are not all finite.
     """
+    import torch
+
     vectors = encoded.float().cpu()
     if not bool(torch.isfinite(vectors).all()):
         raise ModelError(f"{name}: gives vectors with NaN or infinite numbers")

@@ -19,11 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from finegrained_rlhf.core.errors import ModelError
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
 
@@ -37,6 +36,8 @@ class EncoderProcesses:
     """
 
     def __init__(self, config: EncoderConfig) -> None:
+        import torch
+
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         arguments = (config, context.Value("i", 0), torch.get_num_threads())
         self._pool = ProcessPoolExecutor(config.processes, context, initializer=_begin, initargs=arguments)
@@ -82,6 +83,8 @@ _own: dict[str, Any] = {}  # of a process: the settings of its encoder, and the 
 
 def _begin(config: EncoderConfig, started: Any, threads: int) -> None:
     """Say which of the processes this one is; end it when the one that started it ends, even by `kill -9`."""
+    import torch
+
     with started.get_lock():
         number = started.value
         started.value += 1

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from finegrained_rlhf.core.checks import is_number
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.rewards.aggregation import RESPONSE_VALUES, ResponseValue, response_value
@@ -89,6 +87,8 @@ class DualVariable:
             The step's mean over all processes, by which λ was moved; 0 where no process has a response, which moves
             nothing.
         """
+        import torch
+
         total, count = self._reduce(torch.tensor(self.sums(rows), dtype=torch.float64)).tolist()
         if not count:
             return 0.0

@@ -6,13 +6,17 @@ Knows which label counts and where the model is. How it is loaded and run is `mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
-
-import torch
+from typing import TYPE_CHECKING, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.models.encoders.classifier import Activation, TextClassifier, TooLong
+from finegrained_rlhf.models.encoders.reading import Activation, TooLong
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.encoders.classifier import TextClassifier
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ClassifierScorer:
@@ -53,6 +57,8 @@ class ClassifierScorer:
         Raises:
             ModelError: it is missing or damaged, does not know the label, or needs an `activation`.
         """
+        from finegrained_rlhf.models.encoders.classifier import TextClassifier
+
         self._classifier = TextClassifier.open(self.path, self.label, self.activation, self.max_length, self.too_long)
         self._classifier.network.to(device)
 

@@ -7,15 +7,16 @@ tokens, or what the score measures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
-
-import torch
+from typing import TYPE_CHECKING, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.rewards.texts.protocol import TextScorer
 from finegrained_rlhf.rewards.texts.scoring import distinct_scores
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, Segmenter, Span, shared_segmenter
+
+if TYPE_CHECKING:
+    import torch
 
 Granularity = Literal["sub_sentence", "sentence"]
 

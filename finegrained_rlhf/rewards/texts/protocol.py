@@ -6,9 +6,10 @@ Knows texts and numbers. Does not know prompts, segments, tokens or rewards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @runtime_checkable

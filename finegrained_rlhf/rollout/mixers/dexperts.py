@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.records import Sample
-from finegrained_rlhf.models.distribution import warp_logits
-from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.mixers.protocol import guide, ready
-from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finegrained_rlhf.models.policy import Policy, PromptMemory
+    from finegrained_rlhf.rollout.steppers.base import OpenStepper, Stepper
 
 
 @dataclass
@@ -33,7 +35,7 @@ class DExperts:
     expert: ModelPath | None = None
     alpha: float = 2.0
     nucleus: float = 0.9
-    _models: tuple[Policy | None, Policy] | None = field(default=None, init=False, repr=False, compare=False)
+    _models: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.nucleus <= 1.0:
@@ -62,6 +64,8 @@ class _DExpertsMixing:
 
     def mix(self, logits: Tensor, tokens: Tensor, position: Tensor, window: int) -> Tensor:
         """See `Mixing.mix`."""
+        from finegrained_rlhf.models.distribution import warp_logits
+
         own = logits.float()
         wanted = own if self.plus is None else self.plus.logits(tokens, position, window).float()
         unwanted = self.minus.logits(tokens, position, window).float()

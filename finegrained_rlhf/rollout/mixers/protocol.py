@@ -5,15 +5,17 @@ Knows shapes. `rollout/mixers/stepper.py` puts a mixer behind a stepper, so that
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.models.loading import PolicyConfig
-from finegrained_rlhf.models.policy import Policy, PromptMemory
-from finegrained_rlhf.rollout.steppers.base import OpenStepper
+from finegrained_rlhf.models.config import PolicyConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finegrained_rlhf.models.policy import Policy, PromptMemory
+    from finegrained_rlhf.rollout.steppers.base import OpenStepper
 
 
 class Mixing(Protocol):

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
-from transformers import NoBadWordsLogitsProcessor
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.models.policy import Policy, PromptMemory
 from finegrained_rlhf.rollout.mixers.protocol import ready
-from finegrained_rlhf.rollout.steppers.base import OpenStepper
 from finegrained_rlhf.text.plain_text import plain_token_ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import NoBadWordsLogitsProcessor
+
+    from finegrained_rlhf.models.policy import Policy, PromptMemory
+    from finegrained_rlhf.rollout.steppers.base import OpenStepper
 
 
 @dataclass
@@ -38,6 +39,9 @@ class WordList:
 
     def setup(self, policy: Policy) -> None:
         """See `LogitsMixer.setup`. Raises DataError or ConfigError where there is no word that the tokenizer knows."""
+        import torch
+        from transformers import NoBadWordsLogitsProcessor
+
         words = _read(self.words) if isinstance(self.words, str | Path) else [word.strip() for word in self.words]
         if not words or not all(words):
             raise ConfigError("mixer.words: expected at least one word, and none that is empty")
@@ -56,6 +60,8 @@ class WordList:
 
     def open(self, memory: PromptMemory, samples: int, limit: int, open_stepper: OpenStepper) -> _WordListMixing:
         """See `LogitsMixer.open`."""
+        import torch
+
         processor = ready(self._processor, "WordList")
         rows = len(memory.prompts) * samples
         return _WordListMixing(processor, torch.zeros(rows, 0, dtype=torch.long, device=memory.prompt_ids.device))
@@ -67,6 +73,8 @@ class _WordListMixing:
 
     def mix(self, logits: Tensor, tokens: Tensor, position: Tensor, window: int) -> Tensor:
         """See `Mixing.mix`. The last token of the prompt counts as what stands before; nothing earlier does."""
+        import torch
+
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
         return self.processor(self.ids, logits.float())
 

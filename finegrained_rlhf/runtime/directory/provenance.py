@@ -15,8 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from finegrained_rlhf.runtime.processes import available_cores
 
 PACKAGE = "finegrained-rlhf"
@@ -75,6 +73,8 @@ def package_versions() -> dict[str, str]:
 
 def hardware() -> dict[str, Any]:
     """The machine, as far as it decides speed and rounding; memory in GiB."""
+    import torch
+
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "host": platform.node(),

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write
-from finegrained_rlhf.runtime.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.updates import Optimizer
 
 
 @dataclass(frozen=True)

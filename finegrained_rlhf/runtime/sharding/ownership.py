@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 BUCKET_ELEMENTS = 1 << 26
 """Tensors travel in flat buffers of at most so many elements (256 MiB in fp32), or of one tensor: summing gradients
@@ -34,6 +36,8 @@ class Bucket:
         Args:
             tensors: one for each parameter, of its shape.
         """
+        import torch
+
         pairs = zip(self.parameters, tensors, strict=True)
         return torch.cat([(torch.zeros_like(p) if t is None else t).detach().reshape(-1) for p, t in pairs])
 

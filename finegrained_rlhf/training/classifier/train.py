@@ -1,142 +1,25 @@
-"""Training a classifier of texts as a configuration: what `finegrained train-classifier` builds and runs."""
+"""How the training of a classifier is put together and carried out: what the methods of `TrainClassifier` do."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, get_args
 
 import numpy as np
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.labelled_texts import LabelledText, labels_of, read_labelled_texts
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopResult
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.training.classifier.trainer import (
-    ClassifierBatchConfig,
-    ClassifierExample,
-    ClassifierSelection,
-    ClassifierTrainer,
-)
+from finegrained_rlhf.training.classifier.job import TrainClassifier
+from finegrained_rlhf.training.classifier.trainer import ClassifierExample, ClassifierTrainer
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainClassifier(TrainingRun[ClassifierTrainer]):
-    """Train a classifier of texts, for `rewards.ClassifierScorer` and whoever reads the Hugging Face layout.
-
-    Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
-
-    Attributes:
-        data: labelled or scored texts to train on (`feedback.labelled_texts`).
-        model: directory or Hub name of an encoder or a decoder-only model to start from; a head on it is drawn anew.
-        optimizer: rates and schedule.
-        validation_data: texts to select by; None trains without, and the last model is exported.
-        classes: in order; with scores two, of which a score is the second's probability. None takes the
-            labels that occur, sorted.
-        epochs: passes over the data; used where `total_steps` is None.
-        batches: batch sizes.
-        max_length: longest text in tokens; longer ones lose their end. None takes the model's limit.
-        dropout: rate everywhere in the model; None keeps the model's own.
-        selected_by: `loss` or `accuracy` on the validation texts.
-        shuffle_labels: deal the labels out anew among the training texts: a control that must not learn.
-    """
-
-    export: ClassVar[str] = "model"
-
-    data: str
-    model: ModelPath
-    optimizer: OptimizerConfig
-    validation_data: str | None = None
-    classes: Sequence[str] | None = None
-    epochs: float = 3
-    batches: ClassifierBatchConfig = field(default_factory=ClassifierBatchConfig)
-    max_length: int | None = None
-    dropout: float | None = None
-    selected_by: ClassifierSelection = "loss"
-    shuffle_labels: bool = False
-
-    def __post_init__(self) -> None:
-        if self.selected_by not in get_args(ClassifierSelection):
-            raise ConfigError(f"selected_by: expected loss or accuracy, got {self.selected_by!r}")
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        if self.max_length is not None and self.max_length < 4:
-            raise ConfigError(f"max_length: expected null or at least 4, got {self.max_length}")
-        super().__post_init__()
-
-    def steps(self, examples: int) -> int:
-        """Training steps on so many texts."""
-        if self.total_steps is not None:
-            return self.total_steps
-        return max(1, math.ceil(self.epochs * examples / self.batches.batch_size))
-
-    def train(self, built: ClassifierTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; the best model ends up in `output_dir/model`, what it reaches in `metrics.json`."""
-        epoch = max(1, math.ceil(len(built.train) / self.batches.batch_size))
-        loop = self.loop_settings(self.steps(len(built.train)), epoch=epoch, validates=bool(built.validation))
-        result = self.fit(built, loop, processes, run)
-        built.model = ClassifierTrainer.copy_of(built.model, run.final(self.export)).to(processes.device)
-        dev = built.validate(result.best_step)
-        dev.pop("score", None)
-        if processes.is_main:
-            run.write_results(
-                {
-                    "labels": list(built.model.network.config.id2label.values()),
-                    "best_step": result.best_step,
-                    "steps": result.step,
-                    "train_examples": len(built.train),
-                    "dev_examples": len(built.validation),
-                    "dev": dev,
-                }
-            )
-            shown = ", ".join(f"{name} {value:.3f}" for name, value in dev.items())
-            print(f"classifier: best at step {result.best_step}, dev {shown or 'not measured'}")
-        processes.barrier()
-        return result
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> ClassifierTrainer:
-        """Read texts and model.
-
-        Raises:
-            DataError: a file is missing or damaged.
-            ConfigError: labels that do not belong to the data.
-            ModelError: no model that can classify, a tokenizer that cannot pad, or one that is not the model's.
-        """
-        train = read_labelled_texts(self.data)
-        validation = [] if self.validation_data is None else read_labelled_texts(self.validation_data)
-        labels = labels_of([*train, *validation], self.classes)
-        model = TextClassifier.new(self.model, labels, self.max_length)
-        if self.dropout is not None:
-            set_dropout(model.network, self.dropout)
-        examples, held_out = (_examples(model, part, labels) for part in (train, validation))
-        check_vocabulary(model, [example.ids for example in (*examples, *held_out)])
-        if self.shuffle_labels:
-            examples = _shuffled(examples, self.seed)
-        return ClassifierTrainer(
-            model,
-            examples,
-            held_out,
-            self.batches,
-            self.optimizer,
-            self.steps(len(examples)),
-            processes,
-            seed=self.seed,
-            selected_by=self.selected_by,
-        )
 
 
 def _examples(model: TextClassifier, texts: Sequence[LabelledText], labels: Sequence[str]) -> list[ClassifierExample]:
@@ -147,3 +30,55 @@ def _examples(model: TextClassifier, texts: Sequence[LabelledText], labels: Sequ
 def _shuffled(examples: Sequence[ClassifierExample], seed: int) -> list[ClassifierExample]:
     order = np.random.default_rng(stable_hash(seed, "shuffled labels")).permutation(len(examples)).tolist()
     return [ClassifierExample(one.ids, examples[i].shares) for one, i in zip(examples, order, strict=True)]
+
+
+def train_classifier(
+    job: TrainClassifier, built: ClassifierTrainer, processes: Processes, run: RunDirectory
+) -> LoopResult:
+    """What `TrainClassifier.train` does."""
+    epoch = max(1, math.ceil(len(built.train) / job.batches.batch_size))
+    loop = job.loop_settings(job.steps(len(built.train)), epoch=epoch, validates=bool(built.validation))
+    result = job.fit(built, loop, processes, run)
+    built.model = ClassifierTrainer.copy_of(built.model, run.final(job.export)).to(processes.device)
+    dev = built.validate(result.best_step)
+    dev.pop("score", None)
+    if processes.is_main:
+        run.write_results(
+            {
+                "labels": list(built.model.network.config.id2label.values()),
+                "best_step": result.best_step,
+                "steps": result.step,
+                "train_examples": len(built.train),
+                "dev_examples": len(built.validation),
+                "dev": dev,
+            }
+        )
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in dev.items())
+        print(f"classifier: best at step {result.best_step}, dev {shown or 'not measured'}")
+    processes.barrier()
+    return result
+
+
+def assemble_classifier(job: TrainClassifier, processes: Processes, run: RunDirectory) -> ClassifierTrainer:
+    """What `TrainClassifier.assemble` does."""
+    train = read_labelled_texts(job.data)
+    validation = [] if job.validation_data is None else read_labelled_texts(job.validation_data)
+    labels = labels_of([*train, *validation], job.classes)
+    model = TextClassifier.new(job.model, labels, job.max_length)
+    if job.dropout is not None:
+        set_dropout(model.network, job.dropout)
+    examples, held_out = (_examples(model, part, labels) for part in (train, validation))
+    check_vocabulary(model, [example.ids for example in (*examples, *held_out)])
+    if job.shuffle_labels:
+        examples = _shuffled(examples, job.seed)
+    return ClassifierTrainer(
+        model,
+        examples,
+        held_out,
+        job.batches,
+        job.optimizer,
+        job.steps(len(examples)),
+        processes,
+        seed=job.seed,
+        selected_by=job.selected_by,
+    )

@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from finegrained_rlhf.core.batching import send
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
+from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig, ClassifierSelection
 from finegrained_rlhf.training.micro_batches import Sums
 from finegrained_rlhf.training.order import items_of_step
-
-ClassifierSelection = Literal["loss", "accuracy"]
-"""What of the held-out texts chooses a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +35,6 @@ class ClassifierExample:
 
     ids: tuple[int, ...]
     shares: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ClassifierBatchConfig:
-    """How many texts are taken at a time.
-
-    Attributes:
-        batch_size: texts a training step, over all processes.
-        micro_batch_size: texts in one forward and backward pass of a process; does not change a step.
-        eval_batch_size: texts in one forward pass of a validation.
-    """
-
-    batch_size: int = 32
-    micro_batch_size: int = 32
-    eval_batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
 
 
 class ClassifierTrainer(ModelTrainer):

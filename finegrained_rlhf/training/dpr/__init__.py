@@ -5,6 +5,8 @@ from finegrained_rlhf.core.exports import lazy_exports
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "TrainDPR": "train",
+        "DprBatchConfig": "config",
+        "DprSampling": "config",
+        "TrainDPR": "job",
     },
 )

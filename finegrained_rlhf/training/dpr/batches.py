@@ -7,42 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.models.encoders.towers import TwoTowers
+from finegrained_rlhf.training.dpr.config import DprSampling
 from finegrained_rlhf.training.dpr.records import DprRecord
 from finegrained_rlhf.training.order import items_of_step
-
-DprPositives = Literal["first", "all"]
-"""Which of a query's positives are trained on: the first alone, or every one in turn."""
-
-
-@dataclass(frozen=True)
-class DprSampling:
-    """What a query brings into a training step.
-
-    Attributes:
-        positives: `first` takes a record's first positive in every step; `all` draws one of them in each.
-        hard_negatives: drawn of a record's hard negatives, or all where it has fewer.
-        other_negatives: drawn of its other negatives, likewise.
-    """
-
-    positives: DprPositives = "first"
-    hard_negatives: int = 1
-    other_negatives: int = 1
-
-    def __post_init__(self) -> None:
-        if self.positives not in get_args(DprPositives):
-            raise ConfigError(f"sampling.positives: expected first or all, got {self.positives!r}")
-        if min(self.hard_negatives, self.other_negatives) < 0:
-            raise ConfigError(f"sampling: expected 0 negatives or more of each kind, got {self}")
 
 
 @dataclass(frozen=True)

@@ -15,47 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import seed_everything
 from finegrained_rlhf.models.encoders.towers import PASSAGE_TOWER, QUERY_TOWER, TextTower, TwoTowers
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer, check_finite
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.training.dpr.batches import DprBatch, DprSampling, DprSet, dpr_batch, ranking_batch
+from finegrained_rlhf.training.dpr.batches import DprBatch, DprSet, dpr_batch, ranking_batch
+from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling, DprSelection
 from finegrained_rlhf.training.dpr.losses import batch_scores, in_batch_loss, target_ranks
 
 Backward = Callable[[Tensor], None]
 """Takes the gradient of vectors [n, D] back into the tower that gave them."""
-
-
-@dataclass(frozen=True)
-class DprBatchConfig:
-    """How many texts are taken at a time.
-
-    Attributes:
-        batch_size: queries a training step, over all processes; each is compared with the passages of all.
-        micro_batch_size: texts in one forward and backward pass of a process; does not change a step, but where a
-            process has more queries (or trained passages), they go through their tower twice.
-        eval_batch_size: texts in one forward pass without gradients.
-    """
-
-    batch_size: int = 48
-    micro_batch_size: int = 48
-    eval_batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
-            raise ConfigError(f"batch sizes must be at least 1, got {self}")
-
-
-DprSelection = Literal["mean_rank", "mrr"]
-"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
-are near the top do."""
 
 
 @dataclass(frozen=True)

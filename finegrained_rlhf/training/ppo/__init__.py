@@ -10,6 +10,6 @@ __getattr__, __dir__ = lazy_exports(
         "GroupAdvantages": "advantages.group",
         "KLConfig": "config",
         "PPOConfig": "config",
-        "TrainPPO": "train",
+        "TrainPPO": "job",
     },
 )

@@ -16,7 +16,7 @@ from finegrained_rlhf.core.records import Rollout
 from finegrained_rlhf.models.logprobs import Anchor, token_logprobs
 from finegrained_rlhf.models.value import SeparateValueModel, SharedTrunkValueModel
 from finegrained_rlhf.models.weights.sharded import whole_weights
-from finegrained_rlhf.rollout.engine import LogprobSource
+from finegrained_rlhf.rollout.config import LogprobSource
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import MicroBatch
 from finegrained_rlhf.training.ppo.parts import PPOModels

@@ -1,36 +1,24 @@
-"""An RL run as a configuration: what `finegrained train-ppo` builds and runs."""
+"""How a PPO run is put together and carried out: what the methods of `TrainPPO` do."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
 from finegrained_rlhf.core.records import Greedy
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
-from finegrained_rlhf.inference.measure import ResponseMonitor
 from finegrained_rlhf.models.families.causal import check_positions
-from finegrained_rlhf.models.loading import PolicyConfig, ValueConfig, check_vocabulary
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.value import SeparateValueModel
 from finegrained_rlhf.rewards.composition import RewardComposer
-from finegrained_rlhf.rewards.config import RewardConfig
-from finegrained_rlhf.rollout.engine import RolloutConfig
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopResult
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.text.chat import PromptConfig
 from finegrained_rlhf.training.checks import check_forward
-from finegrained_rlhf.training.ppo.advantages.gae import GAE
-from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
-from finegrained_rlhf.training.ppo.config import PPOConfig
+from finegrained_rlhf.training.ppo.job import TrainPPO
 from finegrained_rlhf.training.ppo.parts import PPOData, PPOModels, PPOParts
 from finegrained_rlhf.training.ppo.trainer import PPOTrainer
 from finegrained_rlhf.training.samples import KeptSamples
@@ -38,170 +26,72 @@ from finegrained_rlhf.training.samples import KeptSamples
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainPPO(TrainingRun[PPOTrainer]):
-    """Reinforcement learning from fine-grained rewards. Fields of every training run: see `TrainingRun`.
-
-    Attributes:
-        data: prompt file, or data set of the Hub (`org/name:split`), to train on.
-        policy: starting policy, also the reference.
-        value: value model, or none.
-        reward: components and weights.
-        rollout: sampling.
-        ppo: the update; with `algorithm=ppo` also the advantages.
-        optimizer: of policy and value model together.
-        algorithm: how token rewards become advantages.
-        total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
-        validation_data: prompt file for validation; None trains without.
-        validation_prompts: use at most so many of them; None uses all.
-        validation_decoding: `greedy`, or `sampling`: as many samples a prompt as in training, drawn as they are.
-        max_prompt_tokens: longest prompt in tokens.
-        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
-        prompt: chat template and system message.
-        validate_every: training steps between validations; None validates after every step.
-        checkpoint_every: training steps between checkpoints; None writes one after every step.
-        samples_every: training steps between files of sampled responses with their segment rewards.
-        monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
-        dry_run: say what memory the run needs instead of training it (`finegrained train-ppo`; in Python call
-            `preflight`).
-        dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.
-    """
-
-    shards_weights: ClassVar[bool] = True
-
-    data: DataPath
-    policy: PolicyConfig
-    value: ValueConfig
-    reward: RewardConfig
-    rollout: RolloutConfig
-    ppo: PPOConfig
-    optimizer: OptimizerConfig
-    total_steps: int = field()
-    algorithm: AdvantageEstimator = GAE()
-    validation_data: DataPath | None = None
-    validation_prompts: int | None = None
-    validation_decoding: Literal["greedy", "sampling"] = "greedy"
-    max_prompt_tokens: int = 1024
-    prompt_too_long: Literal["truncate", "refuse"] = "truncate"
-    prompt: PromptConfig = PromptConfig()
-    validate_every: int | None = 50
-    checkpoint_every: int | None = 50
-    samples_every: int = 10
-    monitor: ResponseMonitor | None = None
-    dry_run: bool = False
-    dry_run_on: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
-            raise ConfigError("samples_every and validation_prompts must be at least 1")
-        if self.validation_decoding not in ("greedy", "sampling"):
-            raise ConfigError(f"validation_decoding: expected greedy or sampling, got {self.validation_decoding!r}")
-        if self.dry_run_on is not None and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", str(self.dry_run_on)):
-            raise ConfigError(
-                f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"
+def train_ppo(job: TrainPPO, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+    """What `TrainPPO.train` does."""
+    loop = job.loop_settings(job.total_steps, epoch=1, validates=job.validation_data is not None)
+    result = job.fit(built, loop, processes, run)
+    if processes.is_main:
+        logger.info(job.outcome(result, run))
+        for sentence in built.composer.unmet_constraints():
+            logger.warning(sentence)
+        if result.best_missed:
+            logger.warning(
+                "no validation met all of reward.constraints: that of step %d misses %d, which is fewest; see "
+                "constraint/NAME/value in %s",
+                result.best_step,
+                result.best_missed,
+                run.eval,
             )
-        self.policy.check_frozen(self.processes.precision, reference=True)
-        limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
-        if limit is not None and limit >= longest:
-            raise ConfigError(
-                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
-                "no response would be longer"
-            )
-        if self.processes.sharding == "full" and self.rollout.engine == "continuous":
-            raise ConfigError(
-                "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
-                "rollout: take engine=auto, or sharding=gradients"
-            )
-        if not isinstance(self.algorithm, AdvantageEstimator):
-            raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
-        check_values(self.value.kind, self.algorithm)
-        self.algorithm.check(self.ppo, self.rollout.samples_per_prompt)
-        super().__post_init__()
+    return result
 
-    @property
-    def value_heads(self) -> int:
-        """Values of a token that the value model gives; 0 without one."""
-        return self.algorithm.value_heads(list(self.reward.all_weights), self.ppo)
 
-    def run(self) -> LoopResult:
-        """Train, or continue training; says where the policy is.
-
-        Raises:
-            ConfigError: it is a dry run; `preflight` says what such a run needs.
-        """
-        if self.dry_run:
-            raise ConfigError("dry_run: this run is described, not trained: use preflight(job, processes)")
-        return super().run()
-
-    def train(self, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop."""
-        loop = self.loop_settings(self.total_steps, epoch=1, validates=self.validation_data is not None)
-        result = self.fit(built, loop, processes, run)
-        if processes.is_main:
-            logger.info(self.outcome(result, run))
-            for sentence in built.composer.unmet_constraints():
-                logger.warning(sentence)
-            if result.best_missed:
-                logger.warning(
-                    "no validation met all of reward.constraints: that of step %d misses %d, which is fewest; see "
-                    "constraint/NAME/value in %s",
-                    result.best_step,
-                    result.best_missed,
-                    run.eval,
-                )
-        return result
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
-        """Load data, models and scorers."""
-        policy = self.policy.load(processes.loading_device)
-        decoding = self.rollout.decoding()
-        if self.ppo.score_sampling_distribution and not decoding.plain:
-            policy.scored = decoding
-        elif not decoding.plain and not self.ppo.kl.exact and processes.is_main:
-            say = logger.warning if self.ppo.kl.controller == "adaptive" else logger.info
-            say(
-                "tokens are drawn by rollout.temperature, top_k and top_p, and scored by the plain softmax: `kl` is "
-                "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
-                "ppo.kl.measure=exact measures it"
-            )
-        engine = make_engine(policy, self.rollout.engine)
-        data = self.read_data(policy)
-        check_forward(policy, data.train, processes)
-        value = self.value.load(policy, self.value_heads)
-        models = PPOModels(policy, value, self.optimizer, self.total_steps, processes)
-        if isinstance(models.value, SeparateValueModel):
-            longest = max(len(prompt.input_ids) for prompt in data.train) + self.rollout.max_new_tokens
-            check_positions(models.value.backbone.config, longest, "value model")
-        composer = RewardComposer(self.reward, processes.sum_, policy.eos_ids)
-        composer.setup(processes.device)
-        composer.check_prompts([*data.train, *data.validation])
-        parts = PPOParts(models, engine, composer, data, processes, run, self.monitor)
-        samples = KeptSamples(every=self.samples_every)
-        return PPOTrainer(
-            parts,
-            self.ppo,
-            self.rollout,
-            seed=self.seed,
-            samples=samples,
-            algorithm=self.algorithm,
-            validation=Greedy() if self.validation_decoding == "greedy" else decoding,
+def assemble_ppo(job: TrainPPO, processes: Processes, run: RunDirectory) -> PPOTrainer:
+    """What `TrainPPO.assemble` does."""
+    policy = job.policy.load(processes.loading_device)
+    decoding = job.rollout.decoding()
+    if job.ppo.score_sampling_distribution and not decoding.plain:
+        policy.scored = decoding
+    elif not decoding.plain and not job.ppo.kl.exact and processes.is_main:
+        say = logger.warning if job.ppo.kl.controller == "adaptive" else logger.info
+        say(
+            "tokens are drawn by rollout.temperature, top_k and top_p, and scored by the plain softmax: `kl` is "
+            "then log π − log π_ref of what is drawn, no estimate of the KL, and may be below 0; "
+            "ppo.kl.measure=exact measures it"
         )
+    engine = make_engine(policy, job.rollout.engine)
+    data = job.read_data(policy)
+    check_forward(policy, data.train, processes)
+    value = job.value.load(policy, job.value_heads)
+    models = PPOModels(policy, value, job.optimizer, job.total_steps, processes)
+    if isinstance(models.value, SeparateValueModel):
+        longest = max(len(prompt.input_ids) for prompt in data.train) + job.rollout.max_new_tokens
+        check_positions(models.value.backbone.config, longest, "value model")
+    composer = RewardComposer(job.reward, processes.sum_, policy.eos_ids)
+    composer.setup(processes.device)
+    composer.check_prompts([*data.train, *data.validation])
+    parts = PPOParts(models, engine, composer, data, processes, run, job.monitor)
+    samples = KeptSamples(every=job.samples_every)
+    return PPOTrainer(
+        parts,
+        job.ppo,
+        job.rollout,
+        seed=job.seed,
+        samples=samples,
+        algorithm=job.algorithm,
+        validation=Greedy() if job.validation_decoding == "greedy" else decoding,
+    )
 
-    def read_data(self, policy: Policy) -> PPOData:
-        """The prompts of the run, as this policy reads them.
 
-        Raises:
-            DataError: a prompt file is damaged, or a prompt too long and not to be cut.
-            ModelError: the tokenizer does not belong to the model.
-        """
+def read_ppo_data(job: TrainPPO, policy: Policy) -> PPOData:
+    """What `TrainPPO.read_data` does."""
 
-        def read(path: str) -> list[Any]:
-            return prompts_for(policy, path, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
+    def read(path: str) -> list[Any]:
+        return prompts_for(policy, path, job.max_prompt_tokens, job.prompt_too_long, job.prompt)
 
-        train = read(self.data)
-        validation: Sequence[Any] = read(self.validation_data) if self.validation_data else []
-        if self.validation_prompts is not None:
-            validation = validation[: self.validation_prompts]
-        data = PPOData(train, validation)
-        check_vocabulary(policy, [prompt.input_ids for prompt in (*data.train, *data.validation)])
-        return data
+    train = read(job.data)
+    validation: Sequence[Any] = read(job.validation_data) if job.validation_data else []
+    if job.validation_prompts is not None:
+        validation = validation[: job.validation_prompts]
+    data = PPOData(train, validation)
+    check_vocabulary(policy, [prompt.input_ids for prompt in (*data.train, *data.validation)])
+    return data

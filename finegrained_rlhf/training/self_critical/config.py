@@ -13,7 +13,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.rl.importance import ImportanceMode
 from finegrained_rlhf.rl.kl import KLEstimator
-from finegrained_rlhf.rollout.engine import EngineKind, check_engine_settings
+from finegrained_rlhf.rollout.config import EngineKind, check_engine_settings
 from finegrained_rlhf.runtime.processes import Processes
 
 

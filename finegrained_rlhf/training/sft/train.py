@@ -1,28 +1,21 @@
-"""Supervised fine-tuning as a configuration: what `finegrained train-sft` builds and runs."""
+"""How supervised fine-tuning is put together and carried out: what the methods of `TrainSFT` do."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt
-from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
-from finegrained_rlhf.inference.measure import ResponseMonitor
-from finegrained_rlhf.models.loading import PolicyConfig, check_vocabulary
+from finegrained_rlhf.inference.inputs.prompts import prompts_for
+from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopConfig, LoopResult
-from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.loop.types import LoopResult
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.training_run import TrainingRun
-from finegrained_rlhf.text.chat import PromptConfig
-from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 from finegrained_rlhf.training.checks import check_forward
+from finegrained_rlhf.training.sft.job import TrainSFT
 from finegrained_rlhf.training.sft.texts import WholeTextTrainer, whole_texts
 from finegrained_rlhf.training.sft.trainer import Demonstration, SFTSettings, SFTTrainer, demonstrations
 
@@ -31,139 +24,70 @@ logger = logging.getLogger(__name__)
 SomeTrainer = TypeVar("SomeTrainer", bound=SFTTrainer)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainSFT(TrainingRun[SFTTrainer]):
-    """Supervised fine-tuning of a policy on first references, on the answers of conversations, or on whole texts.
+def train_sft(job: TrainSFT, built: SFTTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+    """What `TrainSFT.train` does."""
+    result = job.fit(built, job.loop_config(len(built.data)), processes, run)
+    if processes.is_main and not result.already_done:
+        score = "log-probability a token" if job.whole_texts else "RougeLSum"
+        logger.info(job.outcome(result, run, score))
+    return result
 
-    Fields of every training run: see `TrainingRun`; without `total_steps`, `epochs` counts.
 
-    Attributes:
-        data: prompt file, or data set of the Hub (`org/name:split`), to train on.
-        whole_texts: learn the texts of `data` themselves, from their second token on, instead of answers to them
-            (decoder-only policies); validation then measures the likelihood of those of `validation_data`.
-        policy: starting model.
-        optimizer: rates and schedule.
-        epochs: passes over the data; used where `total_steps` is None.
-        batch_size: examples an optimizer step, over all processes.
-        micro_batch_size: examples in one forward and backward pass of a process.
-        dropout: rate everywhere in the model; None keeps the model's own.
-        validation_data: prompt file for validation; None trains without, and the last model is exported.
-        validation_prompts: use at most so many of them; None uses all.
-        validation_batch_size: prompts answered at once in a process.
-        max_prompt_tokens: longest prompt in tokens.
-        max_answer_tokens: longest answer, or with `whole_texts` text, in tokens, end of sequence included.
-        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
-        prompt: chat template and system message.
-        segmenter: spaCy pipeline that cuts sentences for RougeLSum.
-        monitor: measures validation answers as well, for example by FactWorld's oracle.
-    """
-
-    shards_weights: ClassVar[bool] = True
-
-    data: DataPath
-    policy: PolicyConfig
-    optimizer: OptimizerConfig
-    whole_texts: bool = False
-    epochs: float = 10
-    batch_size: int = 4
-    micro_batch_size: int = 4
-    dropout: float | None = None
-    validation_data: DataPath | None = None
-    validation_prompts: int | None = None
-    validation_batch_size: int = 16
-    max_prompt_tokens: int = 1024
-    max_answer_tokens: int = 200
-    prompt_too_long: TooLong = "truncate"
-    prompt: PromptConfig = PromptConfig()
-    segmenter: str = DEFAULT_SEGMENTER
-    monitor: ResponseMonitor | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "validation_batch_size", "validation_prompts"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
-        self.policy.check_frozen(self.processes.precision, reference=False)
-        if self.max_answer_tokens < 2:
-            raise ConfigError(f"max_answer_tokens: expected at least 2, got {self.max_answer_tokens}")
-        if self.epochs <= 0:
-            raise ConfigError(f"epochs: expected more than 0, got {self.epochs}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: expected null or 0 <= dropout < 1, got {self.dropout}")
-        super().__post_init__()
-
-    def steps(self, examples: int) -> int:
-        """Training steps on so many examples."""
-        if self.total_steps is not None:
-            return self.total_steps
-        return max(1, math.ceil(self.epochs * examples / self.batch_size))
-
-    def loop_config(self, examples: int) -> LoopConfig:
-        """The settings of the training loop on so many examples."""
-        epoch = max(1, math.ceil(examples / self.batch_size))
-        return self.loop_settings(self.steps(examples), epoch=epoch, validates=self.validation_data is not None)
-
-    def train(self, built: SFTTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; the best model by RougeLSum, or by likelihood, ends up in `output_dir/policy`."""
-        result = self.fit(built, self.loop_config(len(built.data)), processes, run)
-        if processes.is_main and not result.already_done:
-            score = "log-probability a token" if self.whole_texts else "RougeLSum"
-            logger.info(self.outcome(result, run, score))
-        return result
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> SFTTrainer:
-        """Load model and data."""
-        policy = self.policy.load(processes.loading_device)
-        prompts = prompts_for(policy, self.data, self.max_prompt_tokens, self.prompt_too_long, self.prompt)
-        validation = []
-        if self.validation_data:
-            validation = prompts_for(
-                policy, self.validation_data, self.max_prompt_tokens, self.prompt_too_long, self.prompt
-            )[: self.validation_prompts]
-        check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
-        if self.whole_texts:
-            check_forward(policy, prompts, processes)
-            trainer = self._trainer(WholeTextTrainer, policy, self._texts(prompts, policy, self.data), [], processes)
-            if validation:
-                trainer.held_out = self._texts(validation, policy, self.validation_data)
-            return trainer
-        data = demonstrations(prompts, policy, self.max_answer_tokens)
-        for prompt in validation:
-            if not prompt.metadata.get("references"):
-                problem = "expected an answer to compare with, got none"
-                raise DataError(problem, file=self.validation_data, record=prompt.id, field="answer")
+def assemble_sft(job: TrainSFT, processes: Processes, run: RunDirectory) -> SFTTrainer:
+    """What `TrainSFT.assemble` does."""
+    policy = job.policy.load(processes.loading_device)
+    prompts = prompts_for(policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)
+    validation = []
+    if job.validation_data:
+        validation = prompts_for(policy, job.validation_data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)[
+            : job.validation_prompts
+        ]
+    check_vocabulary(policy, [prompt.input_ids for prompt in (*prompts, *validation)])
+    if job.whole_texts:
         check_forward(policy, prompts, processes)
-        return self._trainer(SFTTrainer, policy, data, validation, processes)
+        trainer = _trainer(job, WholeTextTrainer, policy, _texts(job, prompts, policy, job.data), [], processes)
+        if validation:
+            trainer.held_out = _texts(job, validation, policy, job.validation_data)
+        return trainer
+    data = demonstrations(prompts, policy, job.max_answer_tokens)
+    for prompt in validation:
+        if not prompt.metadata.get("references"):
+            problem = "expected an answer to compare with, got none"
+            raise DataError(problem, file=job.validation_data, record=prompt.id, field="answer")
+    check_forward(policy, prompts, processes)
+    return _trainer(job, SFTTrainer, policy, data, validation, processes)
 
-    def _texts(self, prompts: Sequence[Prompt], policy: Policy, file: str | None) -> list[Demonstration]:
-        try:
-            return whole_texts(prompts, policy, self.max_answer_tokens)
-        except DataError as error:
-            raise error.at(file=file) from None
 
-    def _trainer(
-        self,
-        kind: type[SomeTrainer],
-        policy: Policy,
-        data: Sequence[Demonstration],
-        validation: Sequence[Prompt],
-        processes: Processes,
-    ) -> SomeTrainer:
-        return kind(
-            policy,
-            data,
-            validation,
-            SFTSettings(
-                self.batch_size,
-                self.micro_batch_size,
-                self.dropout,
-                self.max_answer_tokens,
-                self.validation_batch_size,
-            ),
-            self.optimizer,
-            self.steps(len(data)),
-            processes,
-            seed=self.seed,
-            segmenter=self.segmenter,
-            monitor=self.monitor,
-        )
+def _texts(job: TrainSFT, prompts: Sequence[Prompt], policy: Policy, file: str | None) -> list[Demonstration]:
+    try:
+        return whole_texts(prompts, policy, job.max_answer_tokens)
+    except DataError as error:
+        raise error.at(file=file) from None
+
+
+def _trainer(
+    job: TrainSFT,
+    kind: type[SomeTrainer],
+    policy: Policy,
+    data: Sequence[Demonstration],
+    validation: Sequence[Prompt],
+    processes: Processes,
+) -> SomeTrainer:
+    return kind(
+        policy,
+        data,
+        validation,
+        SFTSettings(
+            job.batch_size,
+            job.micro_batch_size,
+            job.dropout,
+            job.max_answer_tokens,
+            job.validation_batch_size,
+        ),
+        job.optimizer,
+        job.steps(len(data)),
+        processes,
+        seed=job.seed,
+        segmenter=job.segmenter,
+        monitor=job.monitor,
+    )

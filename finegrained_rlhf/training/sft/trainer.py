@@ -20,7 +20,7 @@ from finegrained_rlhf.core.records import Prompt, on_device, pad_rows
 from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import PolicyGenerator
-from finegrained_rlhf.inference.measure import ResponseMonitor
+from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.families.causal import check_positions
 from finegrained_rlhf.models.loading import check_vocabulary

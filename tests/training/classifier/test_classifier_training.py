@@ -20,7 +20,8 @@ from finegrained_rlhf.rewards import ClassifierScorer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.classifier import TrainClassifier
-from finegrained_rlhf.training.classifier.trainer import ClassifierBatchConfig, ClassifierTrainer
+from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig
+from finegrained_rlhf.training.classifier.trainer import ClassifierTrainer
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime")
 

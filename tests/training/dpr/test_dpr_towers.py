@@ -18,13 +18,13 @@ from finegrained_rlhf.core.errors import ConfigError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.models.encoders import ConvertDPR
 from finegrained_rlhf.models.encoders.towers import TextTower, fitting_turns
-from finegrained_rlhf.retrieval.dense.encoder import EncoderConfig
+from finegrained_rlhf.retrieval.dense.config import EncoderConfig
 from finegrained_rlhf.retrieval.dense.retriever import DenseConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from finegrained_rlhf.training.dpr import TrainDPR
-from finegrained_rlhf.training.dpr.trainer import DprBatchConfig
+from finegrained_rlhf.training.dpr.config import DprBatchConfig
 
 
 @pytest.fixture(scope="module")

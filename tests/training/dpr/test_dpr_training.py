@@ -17,8 +17,9 @@ from finegrained_rlhf.core.files import read_json, write_jsonl
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.dpr import TrainDPR
-from finegrained_rlhf.training.dpr.batches import DprSampling, dpr_batch
-from finegrained_rlhf.training.dpr.trainer import DprBatchConfig, DprTrainer
+from finegrained_rlhf.training.dpr.batches import dpr_batch
+from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling
+from finegrained_rlhf.training.dpr.trainer import DprTrainer
 
 
 @pytest.fixture(scope="module")

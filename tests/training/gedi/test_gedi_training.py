@@ -15,9 +15,9 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig, load_tokenizer
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
+from finegrained_rlhf.models.loading import load_tokenizer
 from finegrained_rlhf.models.logprobs import TokenLogprobs
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyT5Config
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

@@ -16,8 +16,8 @@ from script_runs import ROOT
 from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.ppo import GAE, GroupAdvantages

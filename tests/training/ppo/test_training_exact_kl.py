@@ -14,7 +14,8 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Experience
-from finegrained_rlhf.models.lora import LoraConfig, add_lora
+from finegrained_rlhf.models.config import LoraConfig
+from finegrained_rlhf.models.lora import add_lora
 from finegrained_rlhf.models.policy import CausalPolicy, Policy
 from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.training.ppo.config import KLConfig

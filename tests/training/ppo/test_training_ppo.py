@@ -18,14 +18,15 @@ from transformers import AutoModelForSeq2SeqLM
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample, SegmentScores
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rewards import ComponentConfig
 from finegrained_rlhf.rollout.engine import rollout_in_batches
-from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.micro_batches import micro_batches
 from finegrained_rlhf.training.ppo.config import CompatConfig, KLConfig

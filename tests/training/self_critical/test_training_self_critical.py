@@ -17,14 +17,15 @@ from torch import Tensor
 
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, DataError
 from finegrained_rlhf.core.records import Greedy, Prompt, Sample
+from finegrained_rlhf.models.config import LoraConfig
 from finegrained_rlhf.models.loading import open_policy
-from finegrained_rlhf.models.lora import LoraConfig
 from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.saving import save_policy
 from finegrained_rlhf.rollout import make_engine
 from finegrained_rlhf.rollout.engine import rollout_in_batches
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.loop.run import LoopConfig, run_loop
+from finegrained_rlhf.runtime.loop.run import run_loop
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import AdafactorConfig, OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig, SelfCriticalKL

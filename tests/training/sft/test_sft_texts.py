@@ -13,8 +13,7 @@ import torch
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
-from finegrained_rlhf.models.loading import PolicyConfig
-from finegrained_rlhf.models.lora import LoraConfig
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.tiny import MakeTinyModels, TinyGPT2Config, TinyLlamaConfig, TinyT5Config
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

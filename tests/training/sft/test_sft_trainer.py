@@ -21,19 +21,17 @@ from finegrained_rlhf.inference.evaluation import evaluate_policy
 from finegrained_rlhf.inference.generate import Answering
 from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.metrics import rouge_lsum
+from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.dropout import set_dropout
-from finegrained_rlhf.models.loading import PolicyConfig, open_policy
-from finegrained_rlhf.models.lora import LoraConfig
-from finegrained_rlhf.models.tiny.gpt2 import TinyGPT2Config
-from finegrained_rlhf.models.tiny.llama import TinyLlamaConfig
+from finegrained_rlhf.models.loading import open_policy
+from finegrained_rlhf.models.tiny.config import TinyGPT2Config, TinyLlamaConfig, TinyT5Config
 from finegrained_rlhf.models.tiny.make import MakeTinyModels
-from finegrained_rlhf.models.tiny.t5 import TinyT5Config
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.run import run_loop
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.templates import task_text
-from finegrained_rlhf.training.sft.train import TrainSFT
+from finegrained_rlhf.training.sft.job import TrainSFT
 from finegrained_rlhf.training.sft.trainer import SFTTrainer, demonstrations
 
 WORDS = ("red", "blue", "green", "plum", "pear", "lime", "oval", "cube")

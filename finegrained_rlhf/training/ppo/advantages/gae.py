@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.records import ValueHeads
 from finegrained_rlhf.rl.advantages import generalised_advantages, truncated_returns
@@ -19,6 +17,9 @@ from finegrained_rlhf.training.ppo.advantages.protocol import (
     unit_rewards,
 )
 from finegrained_rlhf.training.ppo.config import PPOConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def _parts(given: RewardedRollout) -> dict[str, Tensor]:
 
 def _shares(given: RewardedRollout, config: PPOConfig, factor: float, advantages: Tensor) -> Mapping[str, Tensor]:
     """GAE is linear in rewards and values: a part's share is Σ_l (γλ)^l r_{t+l}, times what whitening multiplies by."""
+    import torch
+
     parts, mask = _parts(given), given.mask
     stacked = torch.cat([part * factor for part in parts.values()]) if parts else advantages[:0]
     found = truncated_returns(stacked, mask.repeat(len(parts), 1), discount=config.discount * config.lambda_)
@@ -102,6 +105,8 @@ def _head_names(given: RewardedRollout) -> list[str]:
 
 def _weights(given: RewardedRollout) -> Tensor:
     """fp32 [K]: what multiplies each head's advantages."""
+    import torch
+
     weights = [given.trace.components[name].weight for name in _head_names(given)]
     weights += [] if given.penalty is None else [1.0]
     return torch.tensor(weights, dtype=torch.float32, device=given.mask.device)
@@ -109,6 +114,8 @@ def _weights(given: RewardedRollout) -> Tensor:
 
 def _by_head(given: RewardedRollout, scale: Whitening | None, config: PPOConfig) -> tuple[ValueHeads, Tensor, Tensor]:
     """Values and targets of each head, and the weighted sums [R, T] of values and of advantages."""
+    import torch
+
     assert given.values is not None
     mask = given.mask
     rewards = [unit_rewards(given.trace.components[name]) for name in _head_names(given)]

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.rl.group import (
@@ -32,6 +29,9 @@ from finegrained_rlhf.training.ppo.advantages.protocol import (
     unit_rewards,
 )
 from finegrained_rlhf.training.ppo.config import PPOConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ class GroupAdvantages:
         Where `scale=std` divides by the spread of the whole reward, a share is what is left of it with that spread held
         fixed. What whitening subtracts is the share `baseline`.
         """
+        import torch
+
         given = replace(given, learnt=self._learnt(given))
         mask = given.mask
         found = self._by_component(given, reduce) if self.by_component else self._of_the_sum(given, reduce)
@@ -145,6 +147,8 @@ class GroupAdvantages:
         return {**found, **self._of_the_penalty(given, reduce)}
 
     def _of_the_sum(self, given: RewardedRollout, reduce: Reduce) -> dict[str, Tensor]:
+        import torch
+
         components = given.trace.components
         ends = torch.zeros_like(given.mask, dtype=torch.bool)
         for component in components.values():
@@ -181,6 +185,8 @@ class GroupAdvantages:
         return Compared(*all_rows)
 
     def _compare(self, rewards: Tensor, ends: Tensor, mask: Tensor, groups: Tensor, reduce: Reduce) -> Compared:
+        import torch
+
         alone = self.baseline == "leave_one_out"
         if self.credit == "outcome":
             scores = (rewards.double() * mask).sum(dim=1)
@@ -204,5 +210,7 @@ class GroupAdvantages:
 
 def _less_the_mean(values: Tensor, counted: Tensor, reduce: Reduce) -> Compared:
     """Values less their mean where `counted` is 1, over all processes; no spread."""
+    import torch
+
     centred = (values - masked_mean(values, counted, reduce)) * counted
     return Compared(centred, torch.zeros_like(centred))

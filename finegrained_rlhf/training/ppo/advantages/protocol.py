@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import ComponentTrace, RewardTrace, Rollout, ValueHeads, learnt_tokens
 from finegrained_rlhf.rl.stats import Reduce
 from finegrained_rlhf.training.ppo.config import PPOConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KL, BASELINE = "kl", "baseline"
 """Shares in the advantages that are no component's."""
@@ -120,6 +120,8 @@ def check_values(kind: str, algorithm: AdvantageEstimator) -> None:
 
 def unit_rewards(component: ComponentTrace) -> Tensor:
     """fp32 [R, T]: a component's rewards before its weight, at the tokens that carry them; 0 behind a closed gate."""
+    import torch
+
     if component.gate is None:
         return component.normalised
     is_open = torch.tensor(component.gate, dtype=torch.bool, device=component.normalised.device)
@@ -133,6 +135,8 @@ def segment_ends(component: ComponentTrace, mask: Tensor) -> Tensor:
         component: of R responses.
         mask: int [R, T].
     """
+    import torch
+
     ends = torch.zeros(mask.shape, dtype=torch.bool)
     for row, tokens in enumerate(component.tokens):
         ends[row, list(tokens)] = True

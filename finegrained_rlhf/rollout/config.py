@@ -1,0 +1,110 @@
+"""How responses are drawn in training: the settings of a rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.records import ImportanceWeights, Rollout, Sample
+from finegrained_rlhf.rl.importance import ImportanceMode, importance_weights
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
+    from finegrained_rlhf.runtime.processes import Processes
+
+
+LogprobSource = Literal["auto", "decode", "update"]
+
+
+EngineKind = Literal["auto", "generate", "continuous"]
+
+
+def check_engine_settings(engine: str, importance_cap: float | None, importance_mode: str, prefix: str = "") -> None:
+    """Check the settings that PPO and self-critical training share, whose keys begin with `prefix`.
+
+    Raises:
+        ConfigError: an engine or a mode that is none, or a cap below 1.
+    """
+    if engine not in get_args(EngineKind):
+        raise ConfigError(f"{prefix}engine must be auto, generate or continuous, got {engine!r}")
+    if importance_mode not in get_args(ImportanceMode):
+        modes = ", ".join(get_args(ImportanceMode))
+        raise ConfigError(f"{prefix}importance_mode must be one of {modes}, got {importance_mode!r}")
+    if importance_cap is not None and not importance_cap >= 1:
+        raise ConfigError(f"{prefix}importance_cap must be at least 1 (or null), got {importance_cap}")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How responses are drawn in training.
+
+    Attributes:
+        prompts_per_step: prompts of one training step, counted over all processes.
+        samples_per_prompt: N responses to each.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        temperature: divides the logits.
+        top_k: 0 keeps all tokens.
+        top_p: 1.0 keeps all tokens.
+        prompts_per_batch: prompts decoded at once on one process; None decodes all of them at once.
+        logprobs: where the behaviour log-probabilities come from: `decode` (the sampling steps themselves), `update` (a
+            pass of the update's own function), or `auto`, which takes the decode's in fp32 where the first rollout
+            shows that they are equal to 1e-5, and the update's otherwise.
+        engine: what draws: `auto` (our own decoder where it knows the model, transformers' `generate` elsewhere),
+            `generate`, or `continuous` (transformers' continuous batching; decoder-only models).
+        importance_cap: C ≥ 1 of the importance weights min(π/μ, C) on the policy loss, where the engine's
+            log-probabilities μ are not the update's π; None weighs nothing.
+        importance_mode: of those weights: each token's ratio or the whole response's (`sequence_…`), and beyond the cap
+            C (`…_truncate`) or 0 (`…_mask`).
+    """
+
+    prompts_per_step: int
+    samples_per_prompt: int = 4
+    max_new_tokens: int = 200
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 1.0
+    prompts_per_batch: int | None = None
+    logprobs: LogprobSource = "auto"
+    engine: EngineKind = "auto"
+    importance_cap: float | None = None
+    importance_mode: ImportanceMode = "token_truncate"
+
+    def __post_init__(self) -> None:
+        batch = 1 if self.prompts_per_batch is None else self.prompts_per_batch
+        if self.prompts_per_step < 1 or self.max_new_tokens < 1 or batch < 1:
+            raise ConfigError("rollout.prompts_per_step, max_new_tokens and prompts_per_batch must be at least 1")
+        if self.logprobs not in get_args(LogprobSource):
+            raise ConfigError(f"rollout.logprobs must be auto, decode or update, got {self.logprobs!r}")
+        check_engine_settings(self.engine, self.importance_cap, self.importance_mode, "rollout.")
+        if self.importance_cap is not None and self.logprobs == "decode":
+            raise ConfigError(
+                "rollout.importance_cap compares the engine's log-probabilities with the update's, and "
+                "rollout.logprobs=decode takes the engine's for both; take logprobs=auto or update"
+            )
+        try:
+            self.decoding()
+        except ValueError as error:
+            raise ConfigError(f"rollout: {error}") from None
+
+    def importance(self, rollout: Rollout) -> ImportanceWeights | None:
+        """How the policy loss of each token is weighed; None where no cap is set or engine and update agree."""
+        if self.importance_cap is None or rollout.sampler_logprobs is None:
+            return None
+        return importance_weights(
+            rollout.logprobs,
+            rollout.sampler_logprobs,
+            rollout.response_mask,
+            cap=self.importance_cap,
+            mode=self.importance_mode,
+        )
+
+    def decoding(self) -> Sample:
+        """The sampling that these settings ask for."""
+        return Sample(self.samples_per_prompt, self.temperature, self.top_k, self.top_p)
+
+    def sampler(self, engine: RolloutEngine, pad_id: int, processes: Processes, seed: int) -> RolloutSampler:
+        """What draws the responses of a step by these settings."""
+        from finegrained_rlhf.rollout.engine import RolloutSampler
+
+        return RolloutSampler(engine, pad_id, processes, seed, self.max_new_tokens, self.prompts_per_batch)

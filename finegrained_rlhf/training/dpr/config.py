@@ -1,0 +1,58 @@
+"""Sizes of batches, and what a query brings into a training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from finegrained_rlhf.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DprBatchConfig:
+    """How many texts are taken at a time.
+
+    Attributes:
+        batch_size: queries a training step, over all processes; each is compared with the passages of all.
+        micro_batch_size: texts in one forward and backward pass of a process; does not change a step, but where a
+            process has more queries (or trained passages), they go through their tower twice.
+        eval_batch_size: texts in one forward pass without gradients.
+    """
+
+    batch_size: int = 48
+    micro_batch_size: int = 48
+    eval_batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
+            raise ConfigError(f"batch sizes must be at least 1, got {self}")
+
+
+DprSelection = Literal["mean_rank", "mrr"]
+"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
+are near the top do."""
+
+
+DprPositives = Literal["first", "all"]
+"""Which of a query's positives are trained on: the first alone, or every one in turn."""
+
+
+@dataclass(frozen=True)
+class DprSampling:
+    """What a query brings into a training step.
+
+    Attributes:
+        positives: `first` takes a record's first positive in every step; `all` draws one of them in each.
+        hard_negatives: drawn of a record's hard negatives, or all where it has fewer.
+        other_negatives: drawn of its other negatives, likewise.
+    """
+
+    positives: DprPositives = "first"
+    hard_negatives: int = 1
+    other_negatives: int = 1
+
+    def __post_init__(self) -> None:
+        if self.positives not in get_args(DprPositives):
+            raise ConfigError(f"sampling.positives: expected first or all, got {self.positives!r}")
+        if min(self.hard_negatives, self.other_negatives) < 0:
+            raise ConfigError(f"sampling: expected 0 negatives or more of each kind, got {self}")

@@ -1,0 +1,147 @@
+"""An RL run as a configuration: what `finegrained train-ppo` builds and runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.inference.monitor import ResponseMonitor
+from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
+from finegrained_rlhf.rewards.config import RewardConfig
+from finegrained_rlhf.rollout.config import RolloutConfig
+from finegrained_rlhf.runtime.optimizer import OptimizerConfig
+from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.text.chat import PromptConfig
+from finegrained_rlhf.training.ppo.advantages.gae import GAE
+from finegrained_rlhf.training.ppo.advantages.protocol import AdvantageEstimator, check_values
+from finegrained_rlhf.training.ppo.config import PPOConfig
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.policy import Policy
+    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+    from finegrained_rlhf.runtime.loop.types import LoopResult
+    from finegrained_rlhf.runtime.processes import Processes
+    from finegrained_rlhf.training.ppo.parts import PPOData
+    from finegrained_rlhf.training.ppo.trainer import PPOTrainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPPO(TrainingRun["PPOTrainer"]):
+    """Reinforcement learning from fine-grained rewards. Fields of every training run: see `TrainingRun`.
+
+    Attributes:
+        data: prompt file, or data set of the Hub (`org/name:split`), to train on.
+        policy: starting policy, also the reference.
+        value: value model, or none.
+        reward: components and weights.
+        rollout: sampling.
+        ppo: the update; with `algorithm=ppo` also the advantages.
+        optimizer: of policy and value model together.
+        algorithm: how token rewards become advantages.
+        total_steps: training steps; a step draws `rollout.prompts_per_step` prompts.
+        validation_data: prompt file for validation; None trains without.
+        validation_prompts: use at most so many of them; None uses all.
+        validation_decoding: `greedy`, or `sampling`: as many samples a prompt as in training, drawn as they are.
+        max_prompt_tokens: longest prompt in tokens.
+        prompt_too_long: `truncate` (counted, with a warning) or `refuse`.
+        prompt: chat template and system message.
+        validate_every: training steps between validations; None validates after every step.
+        checkpoint_every: training steps between checkpoints; None writes one after every step.
+        samples_every: training steps between files of sampled responses with their segment rewards.
+        monitor: measures validation responses beside the reward, for example by FactWorld's oracle.
+        dry_run: say what memory the run needs instead of training it (`finegrained train-ppo`; in Python call
+            `preflight`).
+        dry_run_on: the GPUs that a dry run is for, `8x80` for eight of 80 GB; None: those of this machine.
+    """
+
+    shards_weights: ClassVar[bool] = True
+
+    data: DataPath
+    policy: PolicyConfig
+    value: ValueConfig
+    reward: RewardConfig
+    rollout: RolloutConfig
+    ppo: PPOConfig
+    optimizer: OptimizerConfig
+    total_steps: int = field()
+    algorithm: AdvantageEstimator = GAE()
+    validation_data: DataPath | None = None
+    validation_prompts: int | None = None
+    validation_decoding: Literal["greedy", "sampling"] = "greedy"
+    max_prompt_tokens: int = 1024
+    prompt_too_long: Literal["truncate", "refuse"] = "truncate"
+    prompt: PromptConfig = PromptConfig()
+    validate_every: int | None = 50
+    checkpoint_every: int | None = 50
+    samples_every: int = 10
+    monitor: ResponseMonitor | None = None
+    dry_run: bool = False
+    dry_run_on: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples_every < 1 or (self.validation_prompts is not None and self.validation_prompts < 1):
+            raise ConfigError("samples_every and validation_prompts must be at least 1")
+        if self.validation_decoding not in ("greedy", "sampling"):
+            raise ConfigError(f"validation_decoding: expected greedy or sampling, got {self.validation_decoding!r}")
+        if self.dry_run_on is not None and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", str(self.dry_run_on)):
+            raise ConfigError(
+                f"dry_run_on: expected GPUs and the GB of each, as in 8x80, or null, got {self.dry_run_on!r}"
+            )
+        self.policy.check_frozen(self.processes.precision, reference=True)
+        limit, longest = self.reward.overlong.limit, self.rollout.max_new_tokens
+        if limit is not None and limit >= longest:
+            raise ConfigError(
+                f"reward.overlong.limit: expected fewer than rollout.max_new_tokens={longest}, got {limit}; "
+                "no response would be longer"
+            )
+        if self.processes.sharding == "full" and self.rollout.engine == "continuous":
+            raise ConfigError(
+                "rollout.engine=continuous keeps weights of its own, processes.sharding=full gathers them for each "
+                "rollout: take engine=auto, or sharding=gradients"
+            )
+        if not isinstance(self.algorithm, AdvantageEstimator):
+            raise ConfigError(f"algorithm: {type(self.algorithm).__name__} is no estimator of advantages")
+        check_values(self.value.kind, self.algorithm)
+        self.algorithm.check(self.ppo, self.rollout.samples_per_prompt)
+        super().__post_init__()
+
+    @property
+    def value_heads(self) -> int:
+        """Values of a token that the value model gives; 0 without one."""
+        return self.algorithm.value_heads(list(self.reward.all_weights), self.ppo)
+
+    def run(self) -> LoopResult:
+        """Train, or continue training; says where the policy is.
+
+        Raises:
+            ConfigError: it is a dry run; `preflight` says what such a run needs.
+        """
+        if self.dry_run:
+            raise ConfigError("dry_run: this run is described, not trained: use preflight(job, processes)")
+        return super().run()
+
+    def train(self, built: PPOTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop."""
+        from finegrained_rlhf.training.ppo.train import train_ppo
+
+        return train_ppo(self, built, processes, run)
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> PPOTrainer:
+        """Load data, models and scorers."""
+        from finegrained_rlhf.training.ppo.train import assemble_ppo
+
+        return assemble_ppo(self, processes, run)
+
+    def read_data(self, policy: Policy) -> PPOData:
+        """The prompts of the run, as this policy reads them.
+
+        Raises:
+            DataError: a prompt file is damaged, or a prompt too long and not to be cut.
+            ModelError: the tokenizer does not belong to the model.
+        """
+        from finegrained_rlhf.training.ppo.train import read_ppo_data
+
+        return read_ppo_data(self, policy)

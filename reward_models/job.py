@@ -1,0 +1,84 @@
+"""Training a reward model as a configuration: what `finegrained train-reward-model` builds and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.runtime.training_run import TrainingRun
+from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
+from reward_models.config import RewardModelConfig
+from reward_models.kinds import Kind, kind_named, kinds_of
+from reward_models.labels.completeness import CompletenessConfig
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
+    from finegrained_rlhf.runtime.loop.types import LoopResult
+    from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from reward_models.train import Assembled
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRewardModel(TrainingRun["Assembled"]):
+    """Train a reward model on human (or oracle) feedback.
+
+    Fields of every training run: see `TrainingRun`; without `total_steps`, `reward_model` says how long.
+
+    Attributes:
+        data: feedback file.
+        model: directory or Hub name of the encoder or decoder-only model to start from.
+        reward_model: which model, and its hyper-parameters.
+        taxonomy: what was marked.
+        validation_data: feedback file to select by; None holds out a seeded part of `data`.
+        held_out: that part, a share of the records in [0, 1); 0 holds nothing out: the last model is kept, and nothing
+            is measured.
+        completeness: how completeness labels are made.
+        segmenter: `rules` or the name of an installed spaCy pipeline.
+    """
+
+    export: ClassVar[str] = "model"
+
+    data: str
+    model: ModelPath
+    reward_model: RewardModelConfig
+    taxonomy: Taxonomy = QA_FEEDBACK
+    validation_data: str | None = None
+    held_out: float = 0.1
+    completeness: CompletenessConfig = field(default_factory=CompletenessConfig)
+    segmenter: str = DEFAULT_SEGMENTER
+    checkpoint_every: int | None = 200
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise ConfigError(f"held_out must be at least 0 and less than 1, got {self.held_out}")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise ConfigError(f"total_steps must be null or at least 1, got {self.total_steps}")
+        _ = self.kind  # raises
+        super().__post_init__()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of reward model. Raises ConfigError where the taxonomy has none of the name."""
+        return kind_named(self.reward_model.kind, kinds_of(self.taxonomy))
+
+    def train(self, built: Assembled, processes: Processes, run: RunDirectory) -> LoopResult:
+        """Run the loop; then measure the exported model, its trust and, if scalar, its mean and std."""
+        from reward_models.train import train_reward_model
+
+        return train_reward_model(self, built, processes, run)
+
+    def assemble(self, processes: Processes, run: RunDirectory) -> Assembled:
+        """Read and label the feedback, and load the encoder.
+
+        Raises:
+            DataError: broken feedback, or no example is left after labelling.
+            ModelError: `model` is no encoder.
+        """
+        from reward_models.train import assemble_reward_model
+
+        return assemble_reward_model(self, processes, run)

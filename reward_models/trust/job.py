@@ -1,0 +1,69 @@
+"""Measuring a reward model against labels of people: what `finegrained evaluate-reward-model` builds and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
+from finegrained_rlhf.runtime.processes import ProcessConfig
+from reward_models.kinds import kind_named, kinds_of
+from reward_models.labels.completeness import CompletenessConfig, Matching
+
+if TYPE_CHECKING:
+    from reward_models.trust.measure import TrustReport
+
+
+@dataclass(frozen=True)
+class EvaluateRewardModel:
+    """Measure a reward model against people's labels on any feedback file.
+
+    Attributes:
+        path: directory of the model or of the run that trained it, or a Hub name.
+        data: feedback file; best one that the model did not learn from.
+        output: JSON file for the report.
+        items: JSON-lines file for what the model said of each record (`trust/items.py`); None writes none.
+        kind: of a model made elsewhere, which says nothing of itself; None takes the model's own.
+        taxonomy: what was marked in `data`.
+        matching: how completeness labels are made; None takes that of the run in `path`, else `original`.
+        min_span_words: spans with fewer words are dropped, of categories that drop short ones; None takes that of the
+            run in `path`, else the taxonomy's (5 for relevance).
+        segmenter: `rules` or a spaCy pipeline; None takes the one of training.
+        batch_size: inputs in one forward pass.
+        processes: precision and CPU threads.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    path: ModelPath
+    data: str
+    output: str
+    items: str | None = None
+    kind: str | None = None
+    taxonomy: Taxonomy = QA_FEEDBACK
+    matching: Matching | None = None
+    min_span_words: int | None = None
+    segmenter: str | None = None
+    batch_size: int = 32
+    processes: ProcessConfig = ProcessConfig()
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            kind_named(self.kind, kinds_of(self.taxonomy))
+        if self.matching is not None:
+            CompletenessConfig(self.matching)
+        if self.batch_size < 1 or (self.min_span_words is not None and self.min_span_words < 0):
+            raise ConfigError("need batch_size >= 1 and min_span_words >= 0")
+
+    def run(self) -> TrustReport:
+        """Measure; the main process writes the report and prints it as a table.
+
+        Raises:
+            ModelError: no readable reward model.
+            DataError: broken feedback, or no record has a label for this kind of model; nothing is written then.
+        """
+        from reward_models.trust.evaluate import evaluate_reward_model
+
+        return evaluate_reward_model(self)

@@ -1,0 +1,57 @@
+"""What `conf/` names is read without what computes: a class, its fields and their types load no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CONF = Path(__file__).parents[2] / "conf"
+PACKAGES = ("finegrained_rlhf", "reward_models")
+
+READ_ALL = """
+import dataclasses, importlib, json, sys, typing
+
+HEAVY = "torch transformers datasets accelerate peft spacy scipy sklearn pandas matplotlib".split()
+loaded, by_target = set(), {}
+for target in json.load(sys.stdin):
+    module, _, name = target.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    typing.get_type_hints(kind, include_extras=True)
+    if isinstance(kind, type) and not dataclasses.is_dataclass(kind):
+        typing.get_type_hints(kind.__init__, include_extras=True)
+    new = sorted(package for package in HEAVY if package in sys.modules and package not in loaded)
+    loaded.update(new)
+    if new:
+        by_target[target] = new
+print(json.dumps(by_target))
+"""
+
+
+def targets_in(node: Any) -> Iterator[str]:
+    """Every class of ours that a YAML names."""
+    if isinstance(node, dict):
+        target = node.get("_target_")
+        if isinstance(target, str) and target.startswith(PACKAGES):
+            yield target
+        for value in node.values():
+            yield from targets_in(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from targets_in(value)
+
+
+def test_a_class_that_a_configuration_names_is_read_without_torch() -> None:
+    files = sorted(CONF.rglob("*.yaml"))
+    named = sorted({target for file in files for target in targets_in(yaml.safe_load(file.read_text("utf-8")))})
+    assert len(named) > 250
+    result = subprocess.run(
+        [sys.executable, "-c", READ_ALL], input=json.dumps(named), capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {}, "these load what they are to be read without (the first to load each)"
