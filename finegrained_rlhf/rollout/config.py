@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from finegrained_rlhf.rollout.engine import RolloutEngine, RolloutSampler
     from finegrained_rlhf.runtime.processes import Processes
 
-
 LogprobSource = Literal["auto", "decode", "update"]
-
-
 EngineKind = Literal["auto", "generate", "continuous"]
 
 

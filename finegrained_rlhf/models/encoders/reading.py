@@ -5,6 +5,4 @@ from __future__ import annotations
 from typing import Literal
 
 Activation = Literal["sigmoid", "softmax"]
-
-
 TooLong = Literal["truncate", "refuse"]

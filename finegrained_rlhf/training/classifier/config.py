@@ -7,6 +7,9 @@ from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
 
+ClassifierSelection = Literal["loss", "accuracy"]
+"""What of the held-out texts chooses a checkpoint."""
+
 
 @dataclass(frozen=True)
 class ClassifierBatchConfig:
@@ -25,7 +28,3 @@ class ClassifierBatchConfig:
     def __post_init__(self) -> None:
         if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
             raise ConfigError(f"batch sizes must be at least 1, got {self}")
-
-
-ClassifierSelection = Literal["loss", "accuracy"]
-"""What of the held-out texts chooses a checkpoint."""

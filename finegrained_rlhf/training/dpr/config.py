@@ -7,6 +7,12 @@ from typing import Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 
+DprSelection = Literal["mean_rank", "mrr"]
+"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
+are near the top do."""
+DprPositives = Literal["first", "all"]
+"""Which of a query's positives are trained on: the first alone, or every one in turn."""
+
 
 @dataclass(frozen=True)
 class DprBatchConfig:
@@ -26,15 +32,6 @@ class DprBatchConfig:
     def __post_init__(self) -> None:
         if min(self.batch_size, self.micro_batch_size, self.eval_batch_size) < 1:
             raise ConfigError(f"batch sizes must be at least 1, got {self}")
-
-
-DprSelection = Literal["mean_rank", "mrr"]
-"""The mean rank, as in the paper, which a few queries far down decide; or the mean reciprocal rank, which those that
-are near the top do."""
-
-
-DprPositives = Literal["first", "all"]
-"""Which of a query's positives are trained on: the first alone, or every one in turn."""
 
 
 @dataclass(frozen=True)
