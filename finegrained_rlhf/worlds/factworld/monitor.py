@@ -14,7 +14,7 @@ from finegrained_rlhf.worlds.factworld.oracle import Judgement, judge_answer, po
 
 
 class FactWorldOracle:
-    """True error rates by the oracle; satisfies `inference.measure.ResponseMonitor`, as evaluation and PPO ask.
+    """True error rates by the oracle; satisfies `inference.monitor.ResponseMonitor`, as evaluation and PPO ask.
 
     Args:
         segmenter: spaCy pipeline that cuts the answers (`rules` needs no model).

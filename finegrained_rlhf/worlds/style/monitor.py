@@ -20,7 +20,7 @@ MEASURES = ("truth/cost", "truth/untouched")
 
 @dataclass(frozen=True)
 class StyleWorldMonitor:
-    """What the reader's edits of drafts would cost; satisfies `inference.measure.ResponseMonitor`.
+    """What the reader's edits of drafts would cost; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:
         contexts: file of contexts, whose ids the prompts have.

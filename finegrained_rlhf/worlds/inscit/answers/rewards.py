@@ -138,7 +138,7 @@ def _honest(found: OracleJudgement) -> float:
 
 @dataclass(frozen=True)
 class InscitWorldMonitor:
-    """What is true of what a reader says, beside its reward; satisfies `inference.measure.ResponseMonitor`.
+    """What is true of what a reader says, beside its reward; satisfies `inference.monitor.ResponseMonitor`.
 
     Attributes:
         world: directory of the world.
