@@ -13,7 +13,8 @@ from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
 from finegrained_rlhf.dialki.model.model import DialkiModel
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.training.order import items_of_step

@@ -19,8 +19,8 @@ from transformers import BertConfig, BertModel
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.seeding import seed_everything, stable_hash
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_dialki
-from finegrained_rlhf.dialki.model.objective import LossConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
+from finegrained_rlhf.dialki.model.model import DialkiModel, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer

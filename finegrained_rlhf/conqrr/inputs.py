@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate
@@ -16,10 +16,12 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialogue.records import PART_SEPARATOR
 from finegrained_rlhf.inference.inputs.prompts import encode_prompts
-from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.text.plain_text import literal_texts
-from finegrained_rlhf.training.self_critical.rows import Imitation
-from finegrained_rlhf.training.sft.trainer import demonstrations
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.policy import Policy
+    from finegrained_rlhf.training.self_critical.rows import Imitation
+
 
 MAX_INPUT_TOKENS = 384
 MAX_REWRITE_TOKENS = 64
@@ -122,6 +124,9 @@ def imitations(
         max_rewrite_tokens: longest rewrite, end of sequence included.
         template: what stands around the dialogue.
     """
+    from finegrained_rlhf.training.self_critical.rows import Imitation
+    from finegrained_rlhf.training.sft.trainer import demonstrations
+
     prompts = rewrite_prompts(examples, policy.tokenizer, max_input_tokens, template)
     taught = [prompt for prompt in prompts if prompt.id in labelled]
     answers = {

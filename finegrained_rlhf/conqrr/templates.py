@@ -8,9 +8,13 @@ input must end with a cue. Knows templates and where they are stored: in the `co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.models.policy import Policy, Seq2SeqPolicy
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.models.policy import Policy
+
 
 _PLACE = "{dialogue}"
 _KEY = "rewrite_template"
@@ -65,6 +69,8 @@ def template_for_training(policy: Policy, asked: str | None) -> RewriteTemplate:
 
     The policy remembers it: checkpoints made from now on have it.
     """
+    from finegrained_rlhf.models.policy import Seq2SeqPolicy
+
     if asked is not None:
         template = RewriteTemplate(asked)
     else:

@@ -7,6 +7,7 @@ A broken record raises `DataError` with the record's id and the field.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from finegrained_rlhf.core.checks import require, require_text
 from finegrained_rlhf.core.errors import DataError
@@ -19,6 +20,8 @@ from finegrained_rlhf.dialogue.records import (
     check_turns,
 )
 
+GoldEntries = Literal["one", "all", "each"]
+"""Of several gold places of a dialogue: one, drawn anew at every step; all, of which one is enough; each by itself."""
 NO_PASSAGE = Passage("no_passages_used", "no_passages_used", ("no_passages_used",))
 """The candidate that stands for an answer without knowledge (Wizard of Wikipedia). It is a passage like any other."""
 

@@ -25,7 +25,7 @@ from finegrained_rlhf.conqrr.few_shot.writers import EndpointWriter, PolicyWrite
 from finegrained_rlhf.conqrr.queries import read_cut, read_rewrites
 from finegrained_rlhf.conqrr.readers.jsonl import write_rewrite_jsonl
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.rewriting.rewriter import WrittenRewrite
+from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.runtime.remote.client import RemoteConfig

@@ -24,9 +24,10 @@ from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
 from finegrained_rlhf.conqrr.rewards.base import ShuffledReward
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward, pool_ids
 from finegrained_rlhf.conqrr.rewards.ranks import pool_ranks
-from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter, RewritingConfig
+from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
+from finegrained_rlhf.conqrr.rewriting.rewriter import QueryRewriter
 from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template
-from finegrained_rlhf.conqrr.training.train import TrainConqrr
+from finegrained_rlhf.conqrr.training.job import TrainConqrr
 from finegrained_rlhf.conqrr.training.validation import RewriteValidation, fixed_batches
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.records import Prompt

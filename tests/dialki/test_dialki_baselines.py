@@ -31,13 +31,14 @@ from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.inputs.batches import passages_to_search, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import divided
-from finegrained_rlhf.dialki.model.model import RECORD, DialkiConfig, load_dialki, new_model
-from finegrained_rlhf.dialki.model.objective import LossConfig
-from finegrained_rlhf.dialki.model.search import SearchConfig, top_spans
+from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
+from finegrained_rlhf.dialki.model.model import RECORD, load_dialki, new_model
+from finegrained_rlhf.dialki.model.search import SearchConfig
+from finegrained_rlhf.dialki.model.spans import top_spans
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.dialki.training.systems import load_finder
-from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 
 NEXT_ALONE = LossConfig(0.0, 0.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from dialki_toy import dialogue, job, passage, save_bert, tiny_dialki
 
-from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
 from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
+from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.finding.scores import length_edges

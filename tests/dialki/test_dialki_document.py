@@ -14,11 +14,10 @@ from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.batches import collate, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.units import joined
-from finegrained_rlhf.dialki.model.model import DialkiConfig, load_dialki, new_dialki
-from finegrained_rlhf.dialki.model.objective import LossConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
+from finegrained_rlhf.dialki.model.model import load_dialki, new_dialki
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE
-from finegrained_rlhf.dialki.training.systems import system_of
 from finegrained_rlhf.dialogue.records import Knowledge, Turn
 from finegrained_rlhf.models.encoders.positions import repeat_positions
 from finegrained_rlhf.models.loading import load_tokenizer
@@ -69,7 +68,7 @@ def test_a_model_reads_more_than_its_bert_and_answers_by_passage(tmp_path: Path)
     config = DialkiConfig(inputs=InputConfig(200, 50), units="document", contextualize=False, dropout=0.0)
     torch.manual_seed(0)
     model = new_dialki(tmp_path / "bert", config)
-    assert model.config.inputs.max_length == 200 and system_of(model.config).name == "BERTQA-Span"
+    assert model.config.inputs.max_length == 200 and model.config.system == "BERTQA-Span"
     model.save(tmp_path / "model")
     finder = KnowledgeFinder(load_dialki(tmp_path / "model"))
     example = dialogue("long", [passage(i, 3) for i in range(6)])

@@ -13,8 +13,8 @@ from script_runs import rows
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.baselines.bertqa import BertQaModel
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig, WindowConfig
-from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
 from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
+from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
 from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder, mean_scores
 from finegrained_rlhf.dialki.finding.finder import Found, KnowledgeFinder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig

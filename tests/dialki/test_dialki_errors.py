@@ -13,7 +13,7 @@ from script_runs import rows
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.evaluation.answers import Answered
 from finegrained_rlhf.dialki.evaluation.errors import knowledge_error, write_errors
-from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
+from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
 from finegrained_rlhf.dialki.finding.coverage import Searched
 from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.finding.scores import score_answer

@@ -14,10 +14,10 @@ from torch.distributions import Categorical, kl_divergence
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.batches import Targets, collate, targets
+from finegrained_rlhf.dialki.model.config import NoiseConfig
 from finegrained_rlhf.dialki.model.heads import MASKED, HistoryScores, NextScores
 from finegrained_rlhf.dialki.model.losses import divergence, history_loss, jensen_shannon, marginal_loss, next_loss
 from finegrained_rlhf.dialki.model.regularization import (
-    NoiseConfig,
     RandomState,
     adversarial_loss,
     hashed_noise,

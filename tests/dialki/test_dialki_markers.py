@@ -16,7 +16,8 @@ from finegrained_rlhf.dialki.baselines.config import WindowConfig
 from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowEncoder
 from finegrained_rlhf.dialki.inputs.examples import InputConfig, InputEncoder
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
-from finegrained_rlhf.dialki.model.model import RECORD, DialkiConfig, DialkiModel, load_dialki, new_dialki
+from finegrained_rlhf.dialki.model.config import DialkiConfig
+from finegrained_rlhf.dialki.model.model import RECORD, DialkiModel, load_dialki, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS, full_title

@@ -16,8 +16,9 @@ from transformers import AutoModel, BertConfig, BertModel, DistilBertConfig, Ele
 from finegrained_rlhf.core.errors import ModelError
 from finegrained_rlhf.dialki.inputs.batches import DialkiBatch, InputGroup, collate
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.heads import MASKED, Contextualizer, HistoryScores, NextScores
-from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, load_dialki, new_dialki
+from finegrained_rlhf.dialki.model.model import DialkiModel, load_dialki, new_dialki
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.records import Knowledge
 

@@ -16,8 +16,9 @@ from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.dialki.readers.jsonl import write_dialogues
 from finegrained_rlhf.dialki.records import NO_PASSAGE, DialogueExample
 from finegrained_rlhf.dialki.responses.data import MakeResponseData
-from finegrained_rlhf.dialki.responses.generate import GenerateResponses, response_metrics
+from finegrained_rlhf.dialki.responses.generate import response_metrics
 from finegrained_rlhf.dialki.responses.inputs import KNOWLEDGE_INPUTS, ResponseInput
+from finegrained_rlhf.dialki.responses.job import GenerateResponses
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.feedback.reading import read_examples
 from finegrained_rlhf.inference.config import DecodingConfig

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.model.search import SearchConfig, best_jointly, best_spans, passages_above, tune_threshold
+from finegrained_rlhf.dialki.model.search import SearchConfig, passages_above, tune_threshold
+from finegrained_rlhf.dialki.model.spans import best_jointly, best_spans
 
 
 def brute_force(begin: list[float], end: list[float], mask: list[bool], most: int) -> tuple[int, int, float]:

@@ -11,8 +11,8 @@ from dialki_files import write_doc2dial_files
 from dialki_toy import save_bert, tiny_dialki
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.dialki.evaluation.evaluate import EvaluateDialki
 from finegrained_rlhf.dialki.evaluation.identify import IdentifyKnowledge
+from finegrained_rlhf.dialki.evaluation.job import EvaluateDialki
 from finegrained_rlhf.dialki.evaluation.shared_task import read_shared_task, score_shared_task
 from finegrained_rlhf.dialki.readers.doc2dial import read_doc2dial
 from finegrained_rlhf.dialki.records import DialogueExample

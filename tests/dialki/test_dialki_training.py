@@ -18,11 +18,12 @@ from finegrained_rlhf.dialki.evaluation.identify import document_passages, spoke
 from finegrained_rlhf.dialki.finding.finder import KnowledgeFinder
 from finegrained_rlhf.dialki.finding.scores import score_answer
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.model.model import DialkiConfig, load_dialki
-from finegrained_rlhf.dialki.model.objective import LossConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
+from finegrained_rlhf.dialki.model.model import load_dialki
 from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialki.readers.jsonl import dialogue_row, write_dialogues
-from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.trainer import DialkiTrainer
 from finegrained_rlhf.dialogue.records import Passage, Turn
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes

@@ -13,11 +13,11 @@ from transformers import BertConfig, BertModel
 
 from finegrained_rlhf.dialki.inputs.batches import Chosen, DialkiBatch, collate, passages_to_search
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputConfig, InputEncoder
-from finegrained_rlhf.dialki.model.model import DialkiConfig, DialkiModel, new_dialki
-from finegrained_rlhf.dialki.model.objective import LossConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
+from finegrained_rlhf.dialki.model.model import DialkiModel, new_dialki
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.train import TrainDialki
-from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.job import TrainDialki
 from finegrained_rlhf.dialogue.records import Knowledge, Passage, Turn
 from finegrained_rlhf.models.tiny.tokenizers import build_tokenizer, encoder_tokenizer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig

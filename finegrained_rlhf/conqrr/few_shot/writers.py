@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from finegrained_rlhf.conqrr.rewriting.rewriter import WrittenRewrite
+from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.prompt_files import PromptInput
-from finegrained_rlhf.inference.generator import PolicyGenerator
-from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
@@ -64,6 +62,9 @@ class PolicyWriter:
             DataError: a prompt is too long.
             ConfigError: started in several processes.
         """
+        from finegrained_rlhf.inference.generator import PolicyGenerator
+        from finegrained_rlhf.inference.inputs.prompts import prompts_for
+
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("rewrite_few_shot.py runs in one process")

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, MAX_REWRITE_TOKENS, rewrite_prompts
+from finegrained_rlhf.conqrr.inputs import rewrite_prompts
 from finegrained_rlhf.conqrr.records import RewriteExample
-from finegrained_rlhf.conqrr.templates import RewriteTemplate, stored_template, template_for_rewriting
-from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig, WrittenRewrite, words_of
+from finegrained_rlhf.conqrr.templates import stored_template, template_for_rewriting
 from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, Sample
 from finegrained_rlhf.inference.generator import PolicyGenerator
 from finegrained_rlhf.models.config import PolicyConfig
@@ -27,51 +26,6 @@ from finegrained_rlhf.text.alignment import token_ends
 logger = logging.getLogger(__name__)
 
 _LOWEST, _HIGHEST, _HALVINGS = -4.0, 8.0, 40
-
-
-@dataclass(frozen=True)
-class RewritingConfig:
-    """How rewrites are decoded.
-
-    Attributes:
-        beams: 1 decodes greedily, as the thesis does.
-        alpha: length normalisation of a beam search (Wu et al., 2016); 0 does not normalise, more makes longer
-            rewrites. The thesis's T5QR with brevity penalty has the one that matches CONQRR in length (figure 4.5).
-        max_input_tokens: longest input; older turns are cut off.
-        max_new_tokens: longest rewrite, end of sequence included.
-        batch_size: questions decoded at once.
-        template: what stands around the dialogue, a text with `{dialogue}`; None: what the policy was trained with,
-            the dialogue alone where its checkpoint does not say.
-    """
-
-    beams: int = 1
-    alpha: float = 0.0
-    max_input_tokens: int = MAX_INPUT_TOKENS
-    max_new_tokens: int = MAX_REWRITE_TOKENS
-    batch_size: int = 64
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("beams", "max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.template is not None:
-            RewriteTemplate(self.template)
-        if self.alpha and self.beams == 1:
-            raise ConfigError("alpha: greedy decoding has no length normalisation; set beams above 1 too")
-
-
-@dataclass(frozen=True)
-class WrittenRewrite:
-    """A rewrite as it was decoded.
-
-    Attributes:
-        text: without special tokens.
-        finished: the policy ended it; False where the limit of tokens cut it off.
-    """
-
-    text: str
-    finished: bool
 
 
 class QueryRewriter:
@@ -179,11 +133,6 @@ class QueryRewriter:
     def text(self, hypothesis: Hypothesis) -> str:
         """A hypothesis as text, decoded as rollouts are."""
         return token_ends(self.policy.tokenizer, list(hypothesis.ids))[0]
-
-
-def words_of(text: str) -> int:
-    """The length of a rewrite in words between white space."""
-    return len(text.split())
 
 
 def matching_alpha(rewriter: QueryRewriter, searched: Sequence[Sequence[Hypothesis]], words: float) -> float:

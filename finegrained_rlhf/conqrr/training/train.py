@@ -1,275 +1,156 @@
-"""Training a query rewriter as a configuration: what `scripts/train_conqrr.py` builds and runs.
+"""What a training of a query rewriter begins with: policy, questions, labels, index and reward, made into a trainer.
 
-T5QR is α = 0, CONQRR (mix) 0 < α < 1, CONQRR (RL) α = 1. Knows files, labels and indexes; the step is
-`training.self_critical`'s.
+Knows files, labels and indexes; the step is `training.self_critical`'s.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from finegrained_rlhf.conqrr.inputs import MAX_INPUT_TOKENS, imitations, labelled_share, rewrite_prompts
+from finegrained_rlhf.conqrr.inputs import imitations, labelled_share, rewrite_prompts
 from finegrained_rlhf.conqrr.labels.files import read_labels
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import PassageLabel, RewriteExample
-from finegrained_rlhf.conqrr.rewards.base import RewardInputs, RewriteRewardConfig, ShuffledReward
-from finegrained_rlhf.conqrr.rewards.passages import PassageRank, PoolReward
+from finegrained_rlhf.conqrr.rewards.base import RewardInputs, ShuffledReward
+from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.conqrr.templates import BARE, RewriteTemplate, template_for_training
-from finegrained_rlhf.conqrr.training.validation import RewriteValidation, SelectBy
+from finegrained_rlhf.conqrr.training.job import TrainConqrr
+from finegrained_rlhf.conqrr.training.validation import RewriteValidation
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.seeding import stable_hash
-from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.models.loading import check_vocabulary
 from finegrained_rlhf.models.policy import Policy
-from finegrained_rlhf.retrieval.protocol import PoolScorer, RetrieverConfig
-from finegrained_rlhf.retrieval.recorded import RecordedConfig
+from finegrained_rlhf.retrieval.protocol import PoolScorer
 from finegrained_rlhf.rollout.select import make_engine
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore
-from finegrained_rlhf.runtime.loop.types import LoopResult
-from finegrained_rlhf.runtime.optimizer import AnyOptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.checks import check_forward
-from finegrained_rlhf.training.self_critical.config import SelfCriticalConfig
 from finegrained_rlhf.training.self_critical.rows import Imitation, useful
 from finegrained_rlhf.training.self_critical.trainer import SelfCriticalTrainer
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConqrr(TrainingRun[SelfCriticalTrainer]):
-    """Train a query rewriter by cross-entropy with human rewrites, by retrieval reward, or by both.
+def new_trainer(job: TrainConqrr, processes: Processes, run: RunDirectory) -> SelfCriticalTrainer:
+    """Load policy, questions, labels and index.
 
-    Fields of every training run: see `TrainingRun`.
-
-    Attributes:
-        data: questions to train on: a file in the project's format, or a `RewriteData` of another one.
-        policy: starting policy; CONQRR starts from a T5QR.
-        optimizer: rates and schedule.
-        training: α, batch size, samples and limits.
-        total_steps: training steps.
-        rewrite_reward: what a rewrite earns where α > 0 (`conqrr.rewards`); any `RewriteRewardConfig`.
-        labels: file of passage labels (`conqrr.labels.files`); needed where α > 0 and the reward needs them, for
-            accuracy on validation else.
-        index: directory of the index that scores passages; needed with `labels`.
-        retriever: settings that the index must have been built with; by default those that it has.
-        validation_data: questions to select by; None uses `validation_share`.
-        validation_share: share of `data` that is set aside to select by; without it and `validation_data` nothing is
-            validated, and the last model is exported.
-        validation_labels: their passage labels; None looks in `labels`.
-        validation_examples: use at most so many of the validation questions; None uses all.
-        validation_pool: questions of a fixed validation batch; its pool has twice as many passages.
-        select_by: `rouge1`, `accuracy`, or `auto`: in-batch accuracy where α > 0 and there are labels, ROUGE-1 else.
-        label_share: share of the human rewrites that cross-entropy may use, 0 to 1; it is masked for the rest.
-        label_seed: of that choice; the same in every run to be compared, and in the labelling of passages.
-        shuffled_rewards: a control: the scores of each process are dealt out at random, so that they say nothing.
-        template: what stands around the dialogue in the policy's input, a text with `{dialogue}`. None: what the
-            starting policy was trained with; where it does not say, `{dialogue}` alone for an encoder–decoder, and for
-            a decoder-only policy with a line behind it that begins with `rewrite:`. The checkpoints remember it.
-        max_input_tokens: longest input in tokens, template included; older turns are cut off.
-        samples_every: training steps between files of scored rewrites; None writes none.
+    Raises:
+        ConfigError: nothing to select by, or the run began with another template.
+        DataError: broken data or labels, or nothing to learn from.
     """
+    policy = job.policy.load(processes.device)
+    template = template_for_training(policy, job.template)
+    _refuse_new_template(job, template, run)
+    labels, retriever = _labels(job), None
+    if job.index is not None:
+        retriever = job.retriever.open(Path(job.index))
+    questions, held_out = _questions(job)
+    reward = None
+    if job.training.alpha > 0:
+        examples = {question.id: question for question in (*questions, *held_out)}
+        reward = job.rewrite_reward.build(RewardInputs(examples, labels, retriever))
+        reward = ShuffledReward(reward, job.seed) if job.shuffled_rewards else reward
+    data = _training(job, questions, () if reward is None else reward.rewarded, policy, template)
+    validation = _validation(job, held_out, labels, retriever, policy, template)
+    check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
+    check_forward(policy, [e.prompt for e in data], processes)
+    return SelfCriticalTrainer(
+        policy,
+        data,
+        reward,
+        validation,
+        job.training,
+        job.optimizer,
+        job.total_steps,
+        make_engine(policy, job.training.engine),
+        processes,
+        run,
+        seed=job.seed,
+        samples_every=job.samples_every,
+    )
 
-    data: str | RewriteData
-    policy: PolicyConfig
-    optimizer: AnyOptimizerConfig
-    training: SelfCriticalConfig
-    total_steps: int = field()
-    rewrite_reward: RewriteRewardConfig = field(default_factory=PassageRank)
-    labels: str | None = None
-    index: str | None = None
-    retriever: RetrieverConfig = field(default_factory=RecordedConfig)
-    validation_data: str | RewriteData | None = None
-    validation_share: float = 0.0
-    validation_labels: str | None = None
-    validation_examples: int | None = None
-    validation_pool: int = 64
-    select_by: SelectBy | Literal["auto"] = "auto"
-    label_share: float = 1.0
-    label_seed: int = 0
-    shuffled_rewards: bool = False
-    template: str | None = None
-    max_input_tokens: int = MAX_INPUT_TOKENS
-    validate_every: int | None = 500
-    checkpoint_every: int | None = 500
-    samples_every: int | None = 500
 
-    def __post_init__(self) -> None:
-        self.policy.check_frozen(self.processes.precision, reference=self.training.kl.beta > 0)
-        if self.select_by not in ("auto", "rouge1", "accuracy"):
-            raise ConfigError(f"select_by: expected auto, rouge1 or accuracy, got {self.select_by!r}")
-        for name in ("validation_pool", "validation_examples", "samples_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value}")
-        if not 0 <= self.validation_share < 1 or (self.validation_share and self.validation_data is not None):
-            raise ConfigError("validation_share: expected 0 <= share < 1, and 0 where validation_data is given")
-        if self.training.alpha > 0 and self.labels is None and self.rewrite_reward.needs_labels:
-            raise ConfigError(f"training.alpha = {self.training.alpha} needs labels=FILE and index=DIR")
-        if (self.labels is None) != (self.index is None):
-            raise ConfigError("labels and index: expected both or neither")
-        if self.validation_labels is not None and self.index is None:
-            raise ConfigError("validation_labels: expected an index too")
-        if self.template is not None:
-            RewriteTemplate(self.template)
-        labelled_share([], self.label_share, self.label_seed)
-        super().__post_init__()
-
-    @property
-    def validates(self) -> bool:
-        """Whether there is anything to select by."""
-        return self.validation_data is not None or self.validation_share > 0
-
-    @property
-    def selects_by(self) -> SelectBy:
-        """What `score` is in validation."""
-        if self.select_by != "auto":
-            return self.select_by
-        return "accuracy" if self.training.alpha > 0 and self.labels is not None else "rouge1"
-
-    def train(self, built: SelfCriticalTrainer, processes: Processes, run: RunDirectory) -> LoopResult:
-        """Run the loop; the best policy ends up in `output_dir/policy`."""
-        loop = self.loop_settings(self.total_steps, epoch=1, validates=self.validates)
-        result = self.fit(built, loop, processes, run)
-        if processes.is_main:
-            self._tell(built, run, result)
-        return result
-
-    def _refuse_new_template(self, template: RewriteTemplate, run: RunDirectory) -> None:
-        """Version 0.1 had no templates: the policies of its runs read the dialogue alone."""
-        begun = run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
-        goes_on = begun and self.resume == "auto" and self.resume_changed == "refuse"
-        if goes_on and template != BARE and "template" not in run.read_config():
-            raise ConfigError(
-                f"the run in {run.path} was begun by version 0.1, whose policies read the dialogue alone: give "
-                f"\"template='{BARE.text}'\", or go on with {template.text!r} by resume_changed=allow"
-            )
-
-    def assemble(self, processes: Processes, run: RunDirectory) -> SelfCriticalTrainer:
-        """Load policy, questions, labels and index.
-
-        Raises:
-            ConfigError: nothing to select by, or the run began with another template.
-            DataError: broken data or labels, or nothing to learn from.
-        """
-        policy = self.policy.load(processes.device)
-        template = template_for_training(policy, self.template)
-        self._refuse_new_template(template, run)
-        labels, retriever = self._labels(), None
-        if self.index is not None:
-            retriever = self.retriever.open(Path(self.index))
-        questions, held_out = self._questions()
-        reward = None
-        if self.training.alpha > 0:
-            examples = {question.id: question for question in (*questions, *held_out)}
-            reward = self.rewrite_reward.build(RewardInputs(examples, labels, retriever))
-            reward = ShuffledReward(reward, self.seed) if self.shuffled_rewards else reward
-        data = self._training(questions, () if reward is None else reward.rewarded, policy, template)
-        validation = self._validation(held_out, labels, retriever, policy, template)
-        check_vocabulary(policy, [prompt.input_ids for prompt in (*(e.prompt for e in data), *validation.prompts)])
-        check_forward(policy, [e.prompt for e in data], processes)
-        return SelfCriticalTrainer(
-            policy,
-            data,
-            reward,
-            validation,
-            self.training,
-            self.optimizer,
-            self.total_steps,
-            make_engine(policy, self.training.engine),
-            processes,
-            run,
-            seed=self.seed,
-            samples_every=self.samples_every,
+def _refuse_new_template(job: TrainConqrr, template: RewriteTemplate, run: RunDirectory) -> None:
+    """Version 0.1 had no templates: the policies of its runs read the dialogue alone."""
+    begun = run.config_path.is_file() and bool(CheckpointStore(run.checkpoints, 1).steps())
+    goes_on = begun and job.resume == "auto" and job.resume_changed == "refuse"
+    if goes_on and template != BARE and "template" not in run.read_config():
+        raise ConfigError(
+            f"the run in {run.path} was begun by version 0.1, whose policies read the dialogue alone: give "
+            f"\"template='{BARE.text}'\", or go on with {template.text!r} by resume_changed=allow"
         )
 
-    def _labels(self) -> dict[str, PassageLabel]:
-        labels = {} if self.labels is None else read_labels(self.labels)
-        return labels if self.validation_labels is None else {**labels, **read_labels(self.validation_labels)}
 
-    def _questions(self) -> tuple[Sequence[RewriteExample], Sequence[RewriteExample]]:
-        """Questions to train on, and those to select by."""
-        questions = _read(self.data)
-        if self.validation_data is not None:
-            held_out = _read(self.validation_data)
-        else:
-            order = sorted(questions, key=lambda q: (stable_hash(0, "held out", q.id), q.id))
-            chosen = {q.id for q in order[: round(self.validation_share * len(order))]}
-            held_out = [q for q in questions if q.id in chosen]
-            questions = [q for q in questions if q.id not in chosen]
-        return questions, held_out[: self.validation_examples]
+def _labels(job: TrainConqrr) -> dict[str, PassageLabel]:
+    labels = {} if job.labels is None else read_labels(job.labels)
+    return labels if job.validation_labels is None else {**labels, **read_labels(job.validation_labels)}
 
-    def _training(
-        self,
-        questions: Sequence[RewriteExample],
-        rewarded: Collection[str],
-        policy: Policy,
-        template: RewriteTemplate,
-    ) -> list[Imitation]:
-        alpha = self.training.alpha
-        labelled = labelled_share(questions, self.label_share, self.label_seed) if alpha < 1 else frozenset[str]()
-        found = imitations(
-            questions,
-            policy,
-            labelled=labelled,
-            rewarded=rewarded,
-            max_input_tokens=self.max_input_tokens,
-            max_rewrite_tokens=self.training.max_new_tokens,
-            template=template,
+
+def _questions(job: TrainConqrr) -> tuple[Sequence[RewriteExample], Sequence[RewriteExample]]:
+    """Questions to train on, and those to select by."""
+    questions = _read(job.data)
+    if job.validation_data is not None:
+        held_out = _read(job.validation_data)
+    else:
+        order = sorted(questions, key=lambda q: (stable_hash(0, "held out", q.id), q.id))
+        chosen = {q.id for q in order[: round(job.validation_share * len(order))]}
+        held_out = [q for q in questions if q.id in chosen]
+        questions = [q for q in questions if q.id not in chosen]
+    return questions, held_out[: job.validation_examples]
+
+
+def _training(
+    job: TrainConqrr,
+    questions: Sequence[RewriteExample],
+    rewarded: Collection[str],
+    policy: Policy,
+    template: RewriteTemplate,
+) -> list[Imitation]:
+    alpha = job.training.alpha
+    labelled = labelled_share(questions, job.label_share, job.label_seed) if alpha < 1 else frozenset[str]()
+    found = imitations(
+        questions,
+        policy,
+        labelled=labelled,
+        rewarded=rewarded,
+        max_input_tokens=job.max_input_tokens,
+        max_rewrite_tokens=job.training.max_new_tokens,
+        template=template,
+    )
+    data = useful(found, alpha)
+    logger.info(
+        "%d questions: %d with a rewrite to imitate, %d to be rewarded, %d of no use at alpha = %s left out",
+        len(found),
+        sum(e.answer_ids is not None for e in data),
+        sum(e.rewarded for e in data),
+        len(found) - len(data),
+        alpha,
+    )
+    if not data:
+        raise DataError(
+            f"no question has what alpha = {alpha} learns from (a rewrite below 1, what the reward needs above 0)",
+            file=job.data if isinstance(job.data, str) else job.data.path,
         )
-        data = useful(found, alpha)
-        logger.info(
-            "%d questions: %d with a rewrite to imitate, %d to be rewarded, %d of no use at alpha = %s left out",
-            len(found),
-            sum(e.answer_ids is not None for e in data),
-            sum(e.rewarded for e in data),
-            len(found) - len(data),
-            alpha,
-        )
-        if not data:
-            raise DataError(
-                f"no question has what alpha = {alpha} learns from (a rewrite below 1, what the reward needs above 0)",
-                file=self.data if isinstance(self.data, str) else self.data.path,
-            )
-        return data
+    return data
 
-    def _validation(
-        self,
-        questions: Sequence[RewriteExample],
-        labels: dict[str, PassageLabel],
-        scorer: PoolScorer | None,
-        policy: Policy,
-        template: RewriteTemplate,
-    ) -> RewriteValidation:
-        of_use = [q for q in questions if q.rewrite is not None or q.id in labels]
-        if self.validates and not of_use:
-            raise ConfigError("no validation question has a rewrite or a passage label")
-        prompts = rewrite_prompts(of_use, policy.tokenizer, self.max_input_tokens, template)
-        reward = None if scorer is None else PoolReward(scorer, labels)
-        return RewriteValidation(prompts, reward, self.validation_pool, self.selects_by)
 
-    def _tell(self, trainer: SelfCriticalTrainer, run: RunDirectory, result: LoopResult) -> None:
-        """Write `metrics.json` and say where the policy is."""
-        run.write_results(
-            {
-                "alpha": self.training.alpha,
-                "best_step": result.best_step,
-                "steps": result.step,
-                self.selects_by: result.best_score,
-                "label_share": self.label_share,
-                "train_examples": len(trainer.data),
-                "imitated": sum(e.answer_ids is not None for e in trainer.data),
-                "rewarded": sum(e.rewarded for e in trainer.data),
-                "validation_examples": len(trainer.validation.prompts),
-            },
-        )
-        print(f"query rewriter: {self.outcome(result, run, self.selects_by)}")
+def _validation(
+    job: TrainConqrr,
+    questions: Sequence[RewriteExample],
+    labels: dict[str, PassageLabel],
+    scorer: PoolScorer | None,
+    policy: Policy,
+    template: RewriteTemplate,
+) -> RewriteValidation:
+    of_use = [q for q in questions if q.rewrite is not None or q.id in labels]
+    if job.validates and not of_use:
+        raise ConfigError("no validation question has a rewrite or a passage label")
+    prompts = rewrite_prompts(of_use, policy.tokenizer, job.max_input_tokens, template)
+    reward = None if scorer is None else PoolReward(scorer, labels)
+    return RewriteValidation(prompts, reward, job.validation_pool, job.selects_by)
 
 
 def _read(source: str | RewriteData) -> Sequence[RewriteExample]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
@@ -67,6 +65,8 @@ class RewriteValidation:
 
     def measure(self, texts: Sequence[str], processes: Processes) -> dict[str, float]:
         """See `ResponseValidation.measure`; `rouge1` and `accuracy` as far as there is something to measure."""
+        import torch
+
         mine = [self._referenced[i] for i in processes.share(len(self._referenced))]
         references = [self.prompts[i].metadata["references"][0] for i in mine]
         rouge = sum(rouge1_scores([texts[i] for i in mine], references))

@@ -22,8 +22,9 @@ from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.baselines.config import BertQaConfig
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.inputs.batches import InputGroup
+from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.heads import MASKED, full_precision
-from finegrained_rlhf.dialki.model.model import DialkiConfig, KnowledgeModel
+from finegrained_rlhf.dialki.model.model import KnowledgeModel
 from finegrained_rlhf.dialki.model.objective import Parts
 
 NOT_HERE = (0, 0)

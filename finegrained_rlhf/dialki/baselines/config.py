@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.model.model import DialkiConfig
+from finegrained_rlhf.dialki.model.config import DialkiConfig
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class BertQaConfig(DialkiConfig):
         windows: how a document is cut, and how an answer is chosen from its windows.
     """
 
+    next_loss_only: ClassVar[bool] = True
+
     contextualize: bool = False
     windows: WindowConfig = field(default_factory=WindowConfig)
 
@@ -66,6 +68,11 @@ class BertQaConfig(DialkiConfig):
                 "dialki.search.score_by: BERTQA compares the answers of all windows by logits or probabilities; joint "
                 "needs the passages' probabilities that DIALKI has"
             )
+
+    @property
+    def system(self) -> str:
+        """What people call it."""
+        return "BERTQA"
 
     @classmethod
     def parts(cls) -> dict[str, Callable[..., Any]]:

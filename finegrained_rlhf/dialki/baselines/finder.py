@@ -17,7 +17,8 @@ from finegrained_rlhf.dialki.baselines.windows import TITLE, WindowedExample, Wi
 from finegrained_rlhf.dialki.finding.coverage import Searched
 from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.inputs.text_reader import TextReader
-from finegrained_rlhf.dialki.model.search import passages_above, top_spans
+from finegrained_rlhf.dialki.model.search import passages_above
+from finegrained_rlhf.dialki.model.spans import top_spans
 from finegrained_rlhf.dialki.records import NO_PASSAGE
 from finegrained_rlhf.dialogue.records import Knowledge
 

@@ -11,13 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl, write_text
-from finegrained_rlhf.dialki.evaluation.answers import Answered
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.text.tables import markdown_table
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.evaluation.answers import Answered
 
 KnowledgeError = Literal["wrong_passage", "wrong_span", "overlapping"]
 """The passage holds no gold; it does, and no span of the answer is gold; some are."""

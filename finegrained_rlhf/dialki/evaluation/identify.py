@@ -11,22 +11,23 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
-from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Finder, Found
 
 
 def document_passages(path: str | Path) -> list[dict[str, str]]:
@@ -133,6 +134,8 @@ class IdentifyKnowledge:
             ModelError: no readable model.
             DataError: no readable dialogue; nothing is written then.
         """
+        from finegrained_rlhf.dialki.training.systems import load_finder
+
         processes = Processes(self.processes)
         if processes.count > 1:
             raise ConfigError("identify_knowledge.py streams from one process")

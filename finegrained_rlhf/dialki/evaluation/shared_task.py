@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.checks import as_list, as_object, get_field, require, require_text
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.dialki.finding.finder import Found
 from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.text.scores import exact_match, token_f1
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Found
 
 
 def require_shared_task(path: str | None, format: Format) -> None:

@@ -21,7 +21,8 @@ from finegrained_rlhf.dialki.inputs.examples import EncodedExample, InputEncoder
 from finegrained_rlhf.dialki.inputs.report import InputReport
 from finegrained_rlhf.dialki.model.heads import NextScores, Vectors
 from finegrained_rlhf.dialki.model.model import DialkiModel, M, load_dialki
-from finegrained_rlhf.dialki.model.search import BestSpans, SelectBy, best_jointly, best_spans, passages_above
+from finegrained_rlhf.dialki.model.search import SelectBy, passages_above
+from finegrained_rlhf.dialki.model.spans import BestSpans, best_jointly, best_spans
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.runtime.processes import Processes

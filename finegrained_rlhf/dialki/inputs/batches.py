@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,10 +16,9 @@ from finegrained_rlhf.core.batching import batch_overhead, length_groups, send
 from finegrained_rlhf.core.records import pad_rows
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.records import GoldEntries
 from finegrained_rlhf.dialogue.records import Knowledge
 
-GoldEntries = Literal["one", "all", "each"]
-"""Of several gold places of a dialogue: one, drawn anew at every step; all, of which one is enough; each by itself."""
 NO_LABEL = -1
 
 

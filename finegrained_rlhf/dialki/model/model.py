@@ -7,7 +7,7 @@ losses or training. Any encoder that `AutoModel` opens and that takes `inputs_em
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +19,8 @@ from torch import Tensor, nn
 from finegrained_rlhf.core.errors import ConfigError, DataError, ModelError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.dialki.inputs.batches import DialkiBatch
-from finegrained_rlhf.dialki.inputs.examples import InputConfig
-from finegrained_rlhf.dialki.inputs.units import Units, check_units
+from finegrained_rlhf.dialki.model.config import DialkiConfig
 from finegrained_rlhf.dialki.model.heads import DialkiHeads, HistoryScores, NextScores, Vectors
-from finegrained_rlhf.dialki.model.search import SearchConfig
 from finegrained_rlhf.dialogue.tokens import MARKER_TOKENS
 from finegrained_rlhf.models.encoders.loading import input_limit, open_encoder
 from finegrained_rlhf.models.encoders.markers import add_markers
@@ -32,49 +30,6 @@ from finegrained_rlhf.models.loading import load_tokenizer, model_directory
 
 RECORD = "dialki.json"
 HEADS = "heads.safetensors"
-
-
-@dataclass(frozen=True)
-class DialkiConfig:
-    """What a DIALKI is, beside its weights.
-
-    Attributes:
-        inputs: limits and layout of its inputs.
-        search: how it chooses an answer.
-        contextualize: span vectors see the turns (know-ctx of table 3.3); with `units` whole they enter the passage's
-            score.
-        user_turns: how many of the most recent user turns they see.
-        dropout: on s, z and u before the contextualization.
-        parity: give the logits of padding as the original code does, instead of masking them.
-        threshold: γ above which a passage is part of an answer from several, in what `search.select_by` says; None
-            where it was not tuned.
-        units: what becomes an input: `passages` with their spans, or their `sentences` one by one (Multi-Sentence);
-            `whole` passages are found without spans in them; of a `document` all spans are one input (BERTQA-Span),
-            for which a BERT's positions are repeated up to `inputs.max_length`.
-    """
-
-    inputs: InputConfig = field(default_factory=InputConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
-    contextualize: bool = True
-    user_turns: int = 2
-    dropout: float = 0.1
-    parity: bool = False
-    threshold: float | None = None
-    units: Units = "passages"
-
-    def __post_init__(self) -> None:
-        if self.user_turns < 1 or not 0 <= self.dropout < 1:
-            raise ConfigError(
-                f"dialki: expected user_turns >= 1 and 0 <= dropout < 1, got {self.user_turns} and {self.dropout}"
-            )
-        if self.threshold is not None and self.search.select_by != "logits" and not 0 <= self.threshold <= 1:
-            raise ConfigError(f"dialki.threshold: expected null or a probability, got {self.threshold}")
-        check_units(self.units)
-
-    @classmethod
-    def parts(cls) -> dict[str, Callable[..., Any]]:
-        """The fields that are records of their own in the saved JSON, and their classes."""
-        return {"inputs": InputConfig, "search": SearchConfig}
 
 
 class KnowledgeModel(EncoderModel):

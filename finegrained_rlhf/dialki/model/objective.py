@@ -7,49 +7,24 @@ dialogues, so that micro-batches and processes add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Chosen, GoldEntries, Targets, collate, targets
+from finegrained_rlhf.dialki.inputs.batches import NO_LABEL, Chosen, Targets, collate, targets
+from finegrained_rlhf.dialki.model.config import LossConfig
 from finegrained_rlhf.dialki.model.heads import NextScores
 from finegrained_rlhf.dialki.model.losses import binary_loss, history_loss, marginal_loss, next_loss
 from finegrained_rlhf.dialki.model.model import DialkiModel
-from finegrained_rlhf.dialki.model.regularization import NoiseConfig, RandomState, adversarial_loss
+from finegrained_rlhf.dialki.model.regularization import RandomState, adversarial_loss
+from finegrained_rlhf.dialki.records import GoldEntries
 
 _NEXT_LOSSES: Mapping[GoldEntries, Callable[[NextScores, Targets], Tensor]] = {
     "one": next_loss,
     "all": marginal_loss,
     "each": binary_loss,
 }
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """What is minimised. A weight of 0 switches a loss off, and nothing of it is computed.
-
-    Attributes:
-        history: α, of the history loss (1 on Doc2Dial, 0.5 on Wizard of Wikipedia).
-        adversarial: β, of the posterior regularization.
-        gold: of a dialogue with several gold entries, the next loss is that of `one`, drawn anew at every step, or the
-            marginal likelihood of `all` among the passages of the step; `each` asks of every passage of the step by
-            itself whether it is gold (`binary_loss`; with `dialki.units=whole`).
-        noise: how it disturbs the word embeddings.
-    """
-
-    history: float = 1.0
-    adversarial: float = 5.0
-    gold: GoldEntries = "one"
-    noise: NoiseConfig = field(default_factory=NoiseConfig)
-
-    def __post_init__(self) -> None:
-        if self.gold not in get_args(GoldEntries):
-            raise ConfigError(f"losses.gold: expected one of {', '.join(get_args(GoldEntries))}, got {self.gold!r}")
-        if self.history < 0 or self.adversarial < 0:
-            raise ConfigError(f"losses: expected weights of at least 0, got {self.history} and {self.adversarial}")
 
 
 @dataclass(frozen=True)

@@ -14,33 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.dialki.inputs.batches import DialkiBatch
+from finegrained_rlhf.dialki.model.config import NoiseConfig
 from finegrained_rlhf.dialki.model.heads import NextScores
 from finegrained_rlhf.dialki.model.losses import divergence
 from finegrained_rlhf.dialki.model.model import DialkiModel
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 _MIX = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-@dataclass(frozen=True)
-class NoiseConfig:
-    """How the word embeddings are disturbed.
-
-    Attributes:
-        radius: a, the largest L2 norm of the noise of one passage's input (all tokens together).
-        start: norm of the random start, as a share of the radius: at 0 the divergence has no direction.
-        step: norm of the ascent step, as a share of the radius.
-    """
-
-    radius: float = 1.0
-    start: float = 0.1
-    step: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.radius <= 0 or not 0 < self.start <= 1 or self.step <= 0:
-            raise ConfigError(f"noise: expected radius > 0, 0 < start <= 1 and step > 0, got {self}")
 
 
 def hashed_noise(keys: Tensor, length: int, width: int) -> Tensor:

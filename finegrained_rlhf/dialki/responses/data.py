@@ -9,23 +9,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder, Found
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput, has_response
-from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Finder, Found
 
 REPORT = "response_data.json"
 """Beside the prompt files: how they were made, and counts."""
@@ -95,6 +96,8 @@ class MakeResponseData:
         layout = ResponseInput(self.knowledge, self.max_turns)
         finder = None
         if self.dialki is not None and layout.needs_places:
+            from finegrained_rlhf.dialki.training.systems import load_finder
+
             finder = load_finder(self.dialki, processes, batch_size=self.batch_size)
         read = {name: (source.path, source.read().examples) for name, source in self._sources().items()}
         made = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -20,15 +20,10 @@ from finegrained_rlhf.dialki.baselines.finder import BertQaFinder
 from finegrained_rlhf.dialki.baselines.windows import WindowedExample
 from finegrained_rlhf.dialki.finding.ensemble import EnsembleFinder
 from finegrained_rlhf.dialki.finding.finder import Finder, KnowledgeFinder
-from finegrained_rlhf.dialki.model.model import (
-    DialkiConfig,
-    DialkiModel,
-    KnowledgeModel,
-    load_model,
-    raw_record,
-    read_record,
-)
-from finegrained_rlhf.dialki.training.trainer import DialkiBatchConfig, DialkiTrainer, KnowledgeTrainer
+from finegrained_rlhf.dialki.model.config import DialkiConfig
+from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, raw_record, read_record
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
+from finegrained_rlhf.dialki.training.trainer import DialkiTrainer, KnowledgeTrainer
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.runtime.processes import Processes
 
@@ -62,28 +57,23 @@ class System:
     """The classes of a system.
 
     Attributes:
-        name: as people say it.
         config: what it is, beside its weights.
         model: encoder and heads.
         finder: answers dialogues.
         trainer: trains.
-        losses: what it can be trained with: the history loss and the posterior regularization, or the next loss alone.
     """
 
-    name: str
     config: type[DialkiConfig]
     model: type[KnowledgeModel] | Any
     finder: type[Finder[Any]]
     trainer: type[KnowledgeTrainer]
-    losses: Literal["all", "next"] = "all"
 
 
 def system_of(config: DialkiConfig) -> System:
     """The system that a record or a configuration describes."""
     if isinstance(config, BertQaConfig):
-        return System("BERTQA", BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer, "next")
-    name = {"sentences": "Multi-Sentence", "document": "BERTQA-Span"}.get(config.units, "DIALKI")
-    return System(name, DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
+        return System(BertQaConfig, BertQaModel, BertQaFinder, BertQaTrainer)
+    return System(DialkiConfig, DialkiModel, KnowledgeFinder, DialkiTrainer)
 
 
 def load_finder(
@@ -105,9 +95,9 @@ def load_finder(
     if not ensemble:
         return system.finder(model, processes, **options)
     opened = [(path, system, model), *((more, *_opened(more)) for more in ensemble)]
-    for place, kind, _ in opened:
+    for place, kind, one in opened:
         if kind.finder is not KnowledgeFinder:
-            raise ConfigError(f"ensemble: {place} is a {kind.name}, expected DIALKI or Multi-Sentence")
+            raise ConfigError(f"ensemble: {place} is a {one.config.system}, expected DIALKI or Multi-Sentence")
     return EnsembleFinder([one for _, _, one in opened], processes, **options)
 
 

@@ -8,51 +8,28 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.dialki.finding.finder import Finder, Found, KnowledgeFinder
 from finegrained_rlhf.dialki.finding.scores import KnowledgeScore, score_answer, summary
 from finegrained_rlhf.dialki.inputs.batches import Chosen, passages_to_train
 from finegrained_rlhf.dialki.inputs.examples import EncodedExample
+from finegrained_rlhf.dialki.model.config import LossConfig
 from finegrained_rlhf.dialki.model.model import DialkiModel, KnowledgeModel, load_model, read_record
-from finegrained_rlhf.dialki.model.objective import LossConfig, Parts, objective
+from finegrained_rlhf.dialki.model.objective import Parts, objective
+from finegrained_rlhf.dialki.training.config import DialkiBatchConfig
 from finegrained_rlhf.models.dropout import set_dropout
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.training.order import items_of_step
-
-
-@dataclass(frozen=True)
-class DialkiBatchConfig:
-    """How many dialogues and passages are taken at a time.
-
-    Attributes:
-        batch_size: dialogues a training step, over all processes.
-        micro_batch_size: dialogues in one forward and backward pass on one process; None takes the whole share.
-        passages: passages of a dialogue in training: one with gold and sampled others (8 on Doc2Dial, 10 on Wizard of
-            Wikipedia, 5 on INSCIT).
-        eval_batch_size: dialogues in one forward pass of a validation.
-        group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
-    """
-
-    batch_size: int = 4
-    micro_batch_size: int | None = None
-    passages: int = 8
-    eval_batch_size: int = 16
-    group_size: int = 64
-
-    def __post_init__(self) -> None:
-        sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)
-        if min(sizes) < 1:
-            raise ConfigError(f"batches: sizes must be at least 1, got {self}")
 
 
 class KnowledgeTrainer(ModelTrainer):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from finegrained_rlhf.experiments.qa_feedback.scores import MAJORITY
 from finegrained_rlhf.feedback.labels.segments import HAS_ERROR
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import Segmenter
@@ -22,7 +23,6 @@ from reward_models.training.logistic import CountedItems, fit_counts
 from reward_models.trust.items import JudgedRecord, judged_segments
 from reward_models.trust.measure import MarkedText
 
-MAJORITY = "majority"
 BASELINES: Mapping[str, tuple[str, ...] | None] = {
     MAJORITY: (),
     "length": ("place", "last", "segments", "length", "words", "variety"),

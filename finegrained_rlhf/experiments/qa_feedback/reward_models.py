@@ -9,12 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import DataError
-from finegrained_rlhf.experiments.qa_feedback.baselines import BASELINES, MAJORITY, baseline, counted
 from finegrained_rlhf.experiments.qa_feedback.folds import FoldModel, fold_models
-from finegrained_rlhf.experiments.qa_feedback.scores import difference, measure, metrics_of
+from finegrained_rlhf.experiments.qa_feedback.scores import MAJORITY, difference, measure, metrics_of
 from finegrained_rlhf.experiments.results_table import Results, run_seconds
 from finegrained_rlhf.experiments.run_settings import settings_of_runs
 from finegrained_rlhf.feedback.reading import read_feedback
@@ -22,7 +21,12 @@ from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.tables import markdown_table
 from reward_models.kinds import KINDS, kind_named
-from reward_models.trust.items import JudgedRecord, read_judged_records
+
+if TYPE_CHECKING:
+    from reward_models.trust.items import JudgedRecord
+
+    Judges = Mapping[str, Sequence[JudgedRecord]]
+
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "relevance": {"accuracy": 0.696, "f1_has_error": 0.685},
@@ -41,8 +45,6 @@ GOALS: Mapping[str, tuple[str, float]] = {
     "completeness": ("pair_accuracy", 0.60),
 }
 _CURVE = re.compile(r"(?P<name>.+)_(?P<records>\d+)$")
-
-Judges = Mapping[str, Sequence[JudgedRecord]]
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,9 @@ class RewardModelsTable(Results):
 
     def _judges(self, models: Sequence[FoldModel]) -> dict[str, dict[str, list[JudgedRecord]]]:
         """Of each kind and judge, its judgements of all folds that it has."""
+        from finegrained_rlhf.experiments.qa_feedback.baselines import BASELINES, baseline, counted
+        from reward_models.trust.items import read_judged_records
+
         segmenter, found = SpacySegmenter(self.segmenter), {}
         held_out = [read_feedback(path / "test.json") for path in sorted(self._fold(0).parent.glob("fold_*"))]
         for kind in map(kind_named, KINDS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,14 @@ from numpy.typing import NDArray
 from finegrained_rlhf.experiments.intervals import borders, resampled
 from reward_models.kinds.base import Form
 from reward_models.trust.calibration import BINS
-from reward_models.trust.items import JudgedRecord
+
+if TYPE_CHECKING:
+    from reward_models.trust.items import JudgedRecord
+
 
 SEGMENT_METRICS = ("accuracy", "balanced_accuracy", "f1_has_error", "span_precision", "span_recall", "span_f1", "ece")
+MAJORITY = "majority"
+"""The judge that says the most frequent label of everything."""
 PAIR_METRICS = ("pair_accuracy", "ece")
 Array = NDArray[np.float64]
 

@@ -6,16 +6,17 @@ Knows finders and thresholds. Files of turns are `identify.py`'s.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.hub.names import ModelPath
-from finegrained_rlhf.dialki.finding.finder import Finder
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
-from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.inscit.data.records import EvidencePassage
 from finegrained_rlhf.inscit.identifier.data import asked_row
 from finegrained_rlhf.inscit.identifier.identify import read_selection
 from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Finder
 
 
 class EvidenceIdentifier:
@@ -41,6 +42,8 @@ class EvidenceIdentifier:
             ModelError: no readable model.
             DataError: the thresholds cannot be read.
         """
+        from finegrained_rlhf.dialki.training.systems import load_finder
+
         chosen = None if selection is None else read_selection(selection)
         return cls(load_finder(checkpoint), chosen)
 

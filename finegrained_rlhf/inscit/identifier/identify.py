@@ -9,18 +9,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.checks import as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.dialki.finding.coverage import Coverage
-from finegrained_rlhf.dialki.finding.finder import Finder
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
 from finegrained_rlhf.dialki.records import DialogueExample
-from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import InscitTurn, turns_of
 from finegrained_rlhf.inscit.evaluation.predictions import InscitPrediction, write_predictions
@@ -30,6 +28,10 @@ from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection, Tune
 from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
 from finegrained_rlhf.text.tables import cell, markdown_table
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.dialki.finding.finder import Finder
+
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,8 @@ class IdentifyEvidence:
             ModelError: no readable model.
             DataError: a file is damaged, or the dialogues are not those of the turns.
         """
+        from finegrained_rlhf.dialki.training.systems import load_finder
+
         processes = Processes(self.processes)
         turns = turns_of(read_inscit(self.data).conversations)
         examples = read_identifier_data(self.input, turns)

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
 from finegrained_rlhf.core.hub.names import ModelPath
@@ -17,7 +15,6 @@ from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
 from finegrained_rlhf.inscit.types.instances import type_instances
-from finegrained_rlhf.models.encoders.classifier import TextClassifier
 from finegrained_rlhf.text.tables import PrintFormat, cell, check_print_format, markdown_table
 
 
@@ -56,6 +53,10 @@ class EvaluateResponseTypes:
             DataError: the file is damaged.
             ModelError: no classifier, or one that has no label of a type's name.
         """
+        import torch
+
+        from finegrained_rlhf.models.encoders.classifier import TextClassifier
+
         turns = turns_of(read_inscit(self.data).conversations)
         texts = type_instances(turns)
         classifier = TextClassifier.open(self.path, RESPONSE_TYPES[0])

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.worlds.tone.grammar import ToneGrammar
 from finegrained_rlhf.worlds.tone.lexicon import VARIANTS, tokens
 from finegrained_rlhf.worlds.tone.oracle import apologies, quotations, toxicity
 from finegrained_rlhf.worlds.tone.texts import ToneWorldConfig
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ToneToxicity:

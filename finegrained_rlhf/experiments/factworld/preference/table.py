@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.experiments.comparison import compared, compared_page
 from finegrained_rlhf.experiments.factworld.preference.cues import (
@@ -149,6 +147,8 @@ def _small(value: Any) -> Any:
 
 def scores_of(scorer: Scorer, outputs: Sequence[OutputRecord]) -> list[list[float]]:
     """The summed reward of each answer of each record."""
+    import torch
+
     scorer.setup(torch.device("cpu"))
     prompts = [
         Prompt(record.id, record.text, (), {"question": record.question, "passages": record.passages})

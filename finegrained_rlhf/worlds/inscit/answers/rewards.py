@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import torch
+from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.records import Prompt, SegmentScores
@@ -19,6 +18,10 @@ from finegrained_rlhf.inscit.reader.targets import SaidByReader, read_joint
 from finegrained_rlhf.rewards.protocol import BaseScorer
 from finegrained_rlhf.worlds.inscit.grammar import read_statements
 from finegrained_rlhf.worlds.inscit.oracle import JUDGED_MEASURES, InscitOracle, OracleJudgement
+
+if TYPE_CHECKING:
+    import torch
+
 
 _ANSWER = re.compile(r"\banswer\s*:")
 _EVIDENCE = re.compile(r"evidence\s*:")

@@ -1,0 +1,116 @@
+"""Measuring a trained DIALKI or baseline as a configuration: what `scripts/evaluate_dialki.py` builds and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.dialki.evaluation.errors import check_errors_file
+from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task
+from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
+from finegrained_rlhf.dialki.model.search import ScoreBy
+from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
+from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
+from finegrained_rlhf.runtime.processes import ProcessConfig
+
+
+@dataclass(frozen=True)
+class EvaluateDialki:
+    """Measure a trained model: exact match, F1 and passage accuracy by group, and how near turns are to the input.
+
+    Attributes:
+        checkpoint: run directory or model directory of a trained DIALKI, Multi-Sentence or BERTQA.
+        data: dialogues with gold (a directory for `dstc11`); those without are counted and left out.
+        output_dir: gets `evaluation.json`, `answers.jsonl` (one line a dialogue) and the plots `gates` and `lengths`
+            as SVG and PNG (the baselines have no `gates`).
+        format: of `data`: `jsonl`, `doc2dial`, `wow` or `dstc11`.
+        documents: `doc2dial` only: the document file.
+        seen_in: `doc2dial` only: training dialogues; documents that do not occur there count as unseen.
+        unseen: `wow` only: whether the topics are absent from training; None takes it from the file's name.
+        part: `dstc11` only: the part to measure on.
+        limit: use at most so many dialogues; None uses all.
+        turns: latest turns whose gate similarity is shown.
+        score_by: how passage and spans are chosen (`SearchConfig`); None takes what the model was trained with.
+        context_edges: last number of earlier turns that is a short dialogue, and a medium one.
+        document_edges: last number of tokens that is a short document, and a medium one; None takes the thesis's
+            (500 and 1,000; on `wow` 800 and 1,600).
+        plots: draw; needs matplotlib.
+        shared_task: `doc2dial` only: JSON file that gets the answers as the DialDoc shared task's scoring reads them;
+            what it says of the file stands in `evaluation.json`.
+        ensemble: further DIALKIs (run or model directories) whose distributions are averaged with the checkpoint's;
+            there are no `gates` then.
+        errors: JSON lines that get a sample of the wrong answers, and a page of them with `.md` in place of `.jsonl`.
+        error_sample: wrong answers to draw; all where there are fewer.
+        error_seed: of the draw.
+        batch_size: dialogues in one forward pass.
+        processes: precision and CPU threads.
+    """
+
+    every_process: ClassVar[bool] = True
+
+    checkpoint: ModelPath
+    data: str
+    output_dir: str
+    format: Format = "jsonl"
+    documents: str | None = None
+    seen_in: str | None = None
+    unseen: bool | None = None
+    part: Dstc11Part = "all"
+    limit: int | None = None
+    turns: int = 4
+    score_by: ScoreBy | None = None
+    context_edges: tuple[int, int] = CONTEXT_EDGES
+    document_edges: tuple[int, int] | None = None
+    plots: bool = True
+    shared_task: str | None = None
+    ensemble: Sequence[ModelPath] = ()
+    errors: str | None = None
+    error_sample: int = 50
+    error_seed: int = 0
+    batch_size: int = 16
+    processes: ProcessConfig = field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.turns, 1 if self.limit is None else self.limit) < 1:
+            raise ConfigError(f"batch_size, turns and limit: expected at least 1, got {self}")
+        for name in ("context_edges", "document_edges"):
+            edges = getattr(self, name)
+            if edges is not None:
+                object.__setattr__(self, name, tuple(edges))
+                if len(edges) != 2 or not 0 <= edges[0] < edges[1]:
+                    raise ConfigError(f"{name}: expected two whole numbers, the second larger, got {list(edges)}")
+        require_shared_task(self.shared_task, self.format)
+        check_errors_file(self.errors, self.error_sample)
+        self.source()
+
+    def source(self) -> DialogueData:
+        """Where the dialogues come from."""
+        return DialogueData(
+            self.data,
+            self.format,
+            documents=self.documents,
+            seen_in=self.seen_in,
+            unseen=self.unseen,
+            part=self.part,
+        )
+
+    @property
+    def edges(self) -> dict[str, tuple[int, int]]:
+        """What is short and what is medium, for `context` and `document`."""
+        usual = length_edges(self.format)
+        return {"context": self.context_edges, "document": self.document_edges or usual["document"]}
+
+    def run(self) -> None:
+        """Answer, measure, write and print.
+
+        Raises:
+            ConfigError: the plots need matplotlib, and it is not installed.
+            ModelError: no readable model.
+            DataError: broken data, or no dialogue has gold.
+        """
+        from finegrained_rlhf.dialki.evaluation.evaluate import evaluate
+
+        evaluate(self)

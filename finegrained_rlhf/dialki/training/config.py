@@ -1,0 +1,32 @@
+"""How many dialogues and passages a training of DIALKI, or of a baseline, takes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from finegrained_rlhf.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DialkiBatchConfig:
+    """How many dialogues and passages are taken at a time.
+
+    Attributes:
+        batch_size: dialogues a training step, over all processes.
+        micro_batch_size: dialogues in one forward and backward pass on one process; None takes the whole share.
+        passages: passages of a dialogue in training: one with gold and sampled others (8 on Doc2Dial, 10 on Wizard of
+            Wikipedia, 5 on INSCIT).
+        eval_batch_size: dialogues in one forward pass of a validation.
+        group_size: most inputs (passages) that go through the encoder together; they are sorted by length before.
+    """
+
+    batch_size: int = 4
+    micro_batch_size: int | None = None
+    passages: int = 8
+    eval_batch_size: int = 16
+    group_size: int = 64
+
+    def __post_init__(self) -> None:
+        sizes = (self.batch_size, self.passages, self.eval_batch_size, self.group_size, self.micro_batch_size or 1)
+        if min(sizes) < 1:
+            raise ConfigError(f"batches: sizes must be at least 1, got {self}")
