@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finegrained_rlhf.runtime.processes import Processes
 
 if TYPE_CHECKING:
-    from reward_models.train import Assembled
+    from reward_models.training.trainer import Assembled
 
 
 @dataclass(frozen=True, kw_only=True)

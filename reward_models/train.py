@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,31 +36,10 @@ from reward_models.kinds import PairKind, SegmentKind
 from reward_models.record import LEAST_STD, RewardModelRecord, error_label_ids
 from reward_models.training.logistic import counted_items, fit_counts
 from reward_models.training.objectives import LabelWeights
-from reward_models.training.trainer import RewardModelTrainer, raw_scores
+from reward_models.training.trainer import Assembled, RewardModelTrainer, raw_scores
 from reward_models.trust.measure import marked_texts, measure_trust
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """What a reward model is trained with.
-
-    Attributes:
-        trainer: with the examples to validate on.
-        loop: settings of the training loop.
-        train_records: feedback to train on.
-        validation_records: feedback to select by.
-        train_examples: how many examples the first gave.
-        validation: examples of the second, in their order.
-    """
-
-    trainer: RewardModelTrainer
-    loop: LoopConfig
-    train_records: Sequence[FeedbackRecord]
-    validation_records: Sequence[FeedbackRecord]
-    train_examples: int
-    validation: Sequence[RewardExample]
 
 
 def set_counts(model: RewardModel, examples: Sequence[RewardExample], balanced: bool) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
@@ -18,7 +18,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt
 from finegrained_rlhf.feedback.outputs import OutputRecord, write_outputs
 from finegrained_rlhf.inference.best_of import BestOf
 from finegrained_rlhf.inference.config import check_reward, sampling
-from finegrained_rlhf.inference.generator import PolicyGenerator, Response
+from finegrained_rlhf.inference.generator import Answering, PolicyGenerator, Response, respond
 from finegrained_rlhf.inference.inputs.prompt_inputs import read_inputs
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.jobs import Generate, SampleOutputs
@@ -45,47 +45,6 @@ def open_generator(checkpoint: str, processes: Processes, mixer: LogitsMixer | N
     """
     policy = PolicyConfig(checkpoint).load(processes.device)
     return PolicyGenerator(policy, make_engine(policy, mixer=mixer), processes)
-
-
-@dataclass(frozen=True)
-class Answering:
-    """How prompts are answered.
-
-    Attributes:
-        decoding: greedy by default.
-        max_new_tokens: longest response in tokens, end of sequence included.
-        batch_size: prompts decoded at once in a process.
-        seed: of the sampling.
-        progress: show a progress bar in the main process.
-    """
-
-    decoding: Decoding = Greedy()
-    max_new_tokens: int = 200
-    batch_size: int = 16
-    seed: int = 0
-    progress: bool = True
-
-    def stream(self, generator: PolicyGenerator, prompts: Sequence[Prompt]) -> Iterator[list[list[Response]]]:
-        """The responses of each prompt of a batch, batch by batch as they are done."""
-        return generator.stream(
-            prompts, self.decoding, max_new_tokens=self.max_new_tokens, batch_size=self.batch_size, seed=self.seed
-        )
-
-
-def respond(
-    generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
-) -> tuple[list[Prompt], list[list[Response]]]:
-    """This process's share of the prompts, and the responses to each of them.
-
-    The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
-    """
-    mine = [prompts[i] for i in processes.share(len(prompts))]
-    groups: list[list[Response]] = []
-    with progress_bar("generating", len(mine), "prompt", answering.progress and processes.is_main) as bar:
-        for batch in answering.stream(generator, mine):
-            groups += batch
-            bar.update(len(batch))
-    return mine, groups
 
 
 def _rows(prompts: Sequence[Prompt], groups: Sequence[Sequence[Response]], decoding: Decoding) -> Iterator[_Row]:

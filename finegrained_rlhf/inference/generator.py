@@ -20,6 +20,7 @@ from finegrained_rlhf.core.records import Decoding, Greedy, Prompt, pad_rows
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
+from finegrained_rlhf.runtime.console import progress_bar
 from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
@@ -68,6 +69,7 @@ class PolicyGenerator:
     """
 
     def __init__(self, policy: Policy, engine: RolloutEngine | None = None, processes: Processes | None = None) -> None:
+
         from finegrained_rlhf.rollout.select import make_engine
 
         self.policy = policy
@@ -207,3 +209,44 @@ def most_probable(policy: Policy, prompt: Prompt, answers: Sequence[str]) -> Gen
         sums = policy.logprobs(memory, index, ids, mask).logprobs.double().sum(dim=1)
     best = int(sums.argmax())
     return Generation(answers[best], len(prompt.input_ids), len(rows[best]))
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How prompts are answered.
+
+    Attributes:
+        decoding: greedy by default.
+        max_new_tokens: longest response in tokens, end of sequence included.
+        batch_size: prompts decoded at once in a process.
+        seed: of the sampling.
+        progress: show a progress bar in the main process.
+    """
+
+    decoding: Decoding = Greedy()
+    max_new_tokens: int = 200
+    batch_size: int = 16
+    seed: int = 0
+    progress: bool = True
+
+    def stream(self, generator: PolicyGenerator, prompts: Sequence[Prompt]) -> Iterator[list[list[Response]]]:
+        """The responses of each prompt of a batch, batch by batch as they are done."""
+        return generator.stream(
+            prompts, self.decoding, max_new_tokens=self.max_new_tokens, batch_size=self.batch_size, seed=self.seed
+        )
+
+
+def respond(
+    generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
+) -> tuple[list[Prompt], list[list[Response]]]:
+    """This process's share of the prompts, and the responses to each of them.
+
+    The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
+    """
+    mine = [prompts[i] for i in processes.share(len(prompts))]
+    groups: list[list[Response]] = []
+    with progress_bar("generating", len(mine), "prompt", answering.progress and processes.is_main) as bar:
+        for batch in answering.stream(generator, mine):
+            groups += batch
+            bar.update(len(batch))
+    return mine, groups

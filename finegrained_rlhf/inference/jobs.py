@@ -12,6 +12,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.hub.names import DataPath, ModelPath
 from finegrained_rlhf.core.records import Decoding
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
+from finegrained_rlhf.inference.generator import Answering
 from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.weights.files import check_language_model
@@ -23,7 +24,6 @@ from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
 
 if TYPE_CHECKING:
     from finegrained_rlhf.inference.evaluation import Evaluation
-    from finegrained_rlhf.inference.generate import Answering
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,6 @@ class AnswersPrompts:
 
     def answering(self, decoding: Decoding) -> Answering:
         """How the prompts are answered, with this decoding."""
-        from finegrained_rlhf.inference.generate import Answering
-
         return Answering(decoding, self.max_new_tokens, self.batch_size, self.seed)
 
 

@@ -16,7 +16,7 @@ from finegrained_rlhf.models.policy import Policy
 from finegrained_rlhf.models.weights.restore import restore_weights
 from finegrained_rlhf.models.weights.saving import Copies, policy_to_save
 from finegrained_rlhf.runtime.loop.trainer import OptimizerTrainer
-from finegrained_rlhf.runtime.updates import Optimizer
+from finegrained_rlhf.runtime.optimizer import Optimizer
 
 _ADAPTER_FILE = "adapter_state.safetensors"
 

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from finegrained_rlhf.core.errors import DataError
+from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.runtime.loop.forecast import first_measured
 from finegrained_rlhf.runtime.loop.trainer import ModelTrainer
+from finegrained_rlhf.runtime.loop.types import LoopConfig
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.processes import Processes
 from reward_models.config import RewardBatchConfig, Selection
-from reward_models.data.examples import BatchPlan, RewardExample
+from reward_models.data.examples import (
+    BatchPlan,
+    RewardExample,
+)
 from reward_models.encoders.inputs import EncodedInput, batches_by_length
 from reward_models.encoders.models import RewardModel, load_reward_model
 from reward_models.record import LEAST_STD
@@ -155,3 +161,24 @@ def start_raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_s
 def raw_scores(model: RewardModel, inputs: Sequence[EncodedInput], batch_size: int) -> torch.Tensor:
     """Raw scores of whole answers, fp32 [n] on the CPU, in the order of `inputs`; computed in batches by length."""
     return start_raw_scores(model, inputs, batch_size)()
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What a reward model is trained with.
+
+    Attributes:
+        trainer: with the examples to validate on.
+        loop: settings of the training loop.
+        train_records: feedback to train on.
+        validation_records: feedback to select by.
+        train_examples: how many examples the first gave.
+        validation: examples of the second, in their order.
+    """
+
+    trainer: RewardModelTrainer
+    loop: LoopConfig
+    train_records: Sequence[FeedbackRecord]
+    validation_records: Sequence[FeedbackRecord]
+    train_examples: int
+    validation: Sequence[RewardExample]

@@ -15,8 +15,8 @@ from finegrained_rlhf.detoxification.evaluation.job import EvaluateDetox
 from finegrained_rlhf.detoxification.evaluation.measures import MeasuredPrompt, MeasuredText, summarise_continuations
 from finegrained_rlhf.detoxification.evaluation.perplexity import JudgedText, JudgeModel
 from finegrained_rlhf.inference.evaluate import outputs_of, unencoded_prompts
-from finegrained_rlhf.inference.generate import Answering, open_generator, respond
-from finegrained_rlhf.inference.generator import Response
+from finegrained_rlhf.inference.generate import open_generator
+from finegrained_rlhf.inference.generator import Answering, Response, respond
 from finegrained_rlhf.inference.inputs.prompts import prompts_for
 from finegrained_rlhf.inference.monitor import oracle_rates
 from finegrained_rlhf.rewards.texts.protocol import TextScorer

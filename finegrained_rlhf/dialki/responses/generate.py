@@ -24,7 +24,8 @@ from finegrained_rlhf.dialki.training.systems import load_finder
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.inference.config import DecodingConfig
 from finegrained_rlhf.inference.evaluation import EvaluatedResponse, summarise, with_rouge_lsum
-from finegrained_rlhf.inference.generate import Answering, open_generator, respond
+from finegrained_rlhf.inference.generate import open_generator
+from finegrained_rlhf.inference.generator import Answering, respond
 from finegrained_rlhf.inference.inputs.prompts import encode_prompts
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, writable
 from finegrained_rlhf.runtime.processes import Processes

@@ -16,8 +16,8 @@ from torch import nn
 
 from finegrained_rlhf.core.errors import CheckpointError, ConsistencyError
 from finegrained_rlhf.core.files import Write, write_all
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.updates import Optimizer
 
 
 class OptimizerTrainer:

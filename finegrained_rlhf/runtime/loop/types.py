@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write
-
-if TYPE_CHECKING:
-    from finegrained_rlhf.runtime.updates import Optimizer
+from finegrained_rlhf.runtime.optimizer import Optimizer
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from finegrained_rlhf.models.weights.saving import policy_to_save
 from finegrained_rlhf.models.weights.sharded import whole_weights
 from finegrained_rlhf.rollout.config import RolloutConfig
 from finegrained_rlhf.runtime.loop.trainer import check_finite
-from finegrained_rlhf.runtime.updates import Optimizer
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.text.alignment import AlignmentAudit
 from finegrained_rlhf.training.checks import check_ratio, check_start, largest_logit, start_tolerance
 from finegrained_rlhf.training.hacking import HackingWatch

@@ -18,8 +18,8 @@ from finegrained_rlhf.models.weights.reference import ReferencePolicy
 from finegrained_rlhf.rl.kl import kl_estimates
 from finegrained_rlhf.rl.losses import ValueLoss, clipped_policy_loss, clipped_value_loss
 from finegrained_rlhf.runtime.loop.forecast import first_measured
+from finegrained_rlhf.runtime.optimizer import Optimizer
 from finegrained_rlhf.runtime.processes import Processes
-from finegrained_rlhf.runtime.updates import Optimizer
 from finegrained_rlhf.training.micro_batches import MicroBatch, rounds_together, stand_in
 from finegrained_rlhf.training.ppo.config import PPOConfig
 from finegrained_rlhf.training.ppo.parts import masked_values

@@ -18,8 +18,7 @@ from finegrained_rlhf.dialogue.records import Passage
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.inference.evaluation import evaluate_policy
-from finegrained_rlhf.inference.generate import Answering
-from finegrained_rlhf.inference.generator import PolicyGenerator
+from finegrained_rlhf.inference.generator import Answering, PolicyGenerator
 from finegrained_rlhf.metrics import rouge_lsum
 from finegrained_rlhf.models.config import LoraConfig, PolicyConfig
 from finegrained_rlhf.models.dropout import set_dropout
