@@ -72,17 +72,11 @@ def test_functions_that_take_tensors_state_their_shapes() -> None:
 
 
 def imported(module: str) -> set[str]:
-    """The modules of ours that a module imports while it is loaded.
-
-    Imports inside functions wait, and those for type checkers are none: a schema names what its runner gives.
-    """
+    """The modules of ours that a module imports while it is loaded or type-checked; imports inside functions wait."""
     found = set()
-    waits = [
-        node
-        for node in ast.walk(TREES[module])
-        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    ]
-    inside = {id(child) for node in waits for child in ast.walk(node)}
+    inside = {
+        id(child) for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef) for child in ast.walk(node)
+    }
     for node in ast.walk(TREES[module]):
         if id(node) in inside:
             continue
