@@ -22,6 +22,7 @@ from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.launch.checks.experiments import check_experiment, check_own_options
 from finegrained_rlhf.launch.command_line import read_command_line
 from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.launch.filling import fill_defaults
 from finegrained_rlhf.launch.mistakes import explain_command_line, explain_os_error, is_of_configuration
 from finegrained_rlhf.launch.rewards import opened
 from finegrained_rlhf.launch.sweeps.points import use_own_directory
@@ -37,6 +38,7 @@ def run_command(name: str) -> None:
     if name in _CHOOSES_BY_REWARD:
         sys.argv[1:] = opened(sys.argv[1:])
     with one_line_errors(name):
+        fill_defaults()
         line = read_command_line(sys.argv[1:], multirun=name == "sweep")
         sys.argv[1:] = line.words
         check_experiment(name, line.overrides)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
-from finegrained_rlhf.launch.checks.declared import declared
-
-logger = logging.getLogger(__name__)
-
-_REWARD = "finegrained_rlhf.rewards.RewardConfig"
+from finegrained_rlhf.core.fields import filled
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -43,34 +37,14 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
         key = f"{error.full_key}: " if error.full_key else ""
         raise ConfigError(f"{key}{str(error).splitlines()[0]}") from None
     assert isinstance(container, dict)
-    return with_class_of_reward({str(key): _without_unread(value) for key, value in container.items()})
+    config = filled({str(key): value for key, value in container.items()})
+    return {key: _without_unread(value) for key, value in config.items()}
 
 
 def _without_unread(part: Any) -> Any:
     if not isinstance(part, dict) or part.get("kind") != "none":
         return part
     return {key: value if key in ("_target_", "kind") else None for key, value in part.items()}
-
-
-def with_class_of_reward(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a job with a reward, whose file need not say that it is a `RewardConfig`.
-
-    A file of components and weights alone is one. Of a component that only another reward has, an experiment may have
-    set the `path`: it is left out, and said, where the file gives it neither class nor weight.
-    """
-    reward = config.get("reward")
-    if not isinstance(reward, dict) or "_target_" in reward or not isinstance(reward.get("components"), dict):
-        return config
-    declaration = declared(str(config.get("_target_")))
-    field = declaration.fields.get("reward") if declaration is not None else None
-    if field is None or field.annotation is None or ast.unparse(field.annotation) != "RewardConfig":
-        return config  # keys that change the reward of a run
-    others = {name for name, part in reward["components"].items() if isinstance(part, dict) and [*part] == ["path"]}
-    others -= set(reward.get("weights") or {})
-    for name in sorted(others):
-        logger.warning("reward.components.%s.path is not read: the reward has no component %s", name, name)
-    components = {name: part for name, part in reward["components"].items() if name not in others}
-    return {**config, "reward": {"_target_": _REWARD, **reward, "components": components}}
 
 
 def check_imports(config: Any, key: str = "") -> None:

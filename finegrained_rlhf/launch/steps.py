@@ -27,12 +27,11 @@ from omegaconf import DictConfig, OmegaConf
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
 from finegrained_rlhf.launch.build import build, resolved
-from finegrained_rlhf.launch.checks import types
 from finegrained_rlhf.launch.checks.contents import problems_of_contents
 from finegrained_rlhf.launch.checks.experiments import check_experiment
 from finegrained_rlhf.launch.checks.foreign import trusted_classes
-from finegrained_rlhf.launch.checks.keys import check_keys, keys_of_job, problems
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
+from finegrained_rlhf.launch.checks.schema import check_keys, keys_of_job, problem_of_seed, problems
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
 from finegrained_rlhf.launch.commands import typed
 from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
@@ -173,7 +172,7 @@ def run_pipeline(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "steps"):
         raise ConfigError("name an experiment of several steps: pipeline=NAME  (--help lists them)")
     for key in ("seed", "seeds"):
-        if found := types.problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
+        if found := problem_of_seed(key, OmegaConf.to_container(cfg)[key]):  # type: ignore[index,call-overload]
             raise ConfigError(found)
     seeds = [cfg.seed] if cfg.seeds is None else list(cfg.seeds)
     if not seeds:

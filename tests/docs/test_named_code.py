@@ -13,6 +13,7 @@ import pytest
 import yaml
 from script_runs import ROOT
 
+from finegrained_rlhf.core.fields import filled
 from finegrained_rlhf.launch.checks.nearest import keys_of
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
@@ -111,7 +112,7 @@ def modules() -> list[Path]:
 def keys() -> set[str]:
     """Every dotted key of a command's configuration."""
     files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "conf").glob("*.yaml"))
-    return {key for config in files for key in keys_of(config)}
+    return {key for config in files for key in keys_of(filled(config))}
 
 
 @cache

@@ -28,6 +28,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(1, sys.argv[2])  # the checkout that is tested, before anything of it is imported
+
 import hydra_once
 from garbage import collect_rarely
 from hydra import initialize_config_dir
@@ -260,7 +263,6 @@ def leave(status: int) -> None:
 if __name__ == "__main__":
     server = Server(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: server.end())
-    sys.path.insert(1, sys.argv[2])
     import_everything()
     fill_caches(Path(sys.argv[2]) / "conf")
     collect_rarely()

@@ -28,6 +28,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.grammar_parser import parse
 
+from finegrained_rlhf.launch.filling import fill_defaults
+
+fill_defaults()
 _load, _choose, _merge = (
     OmegaConf.load,
     config_loader_impl.create_defaults_list,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.build import with_class_of_reward
 from finegrained_rlhf.launch.checks.help import explained
 from finegrained_rlhf.launch.checks.nearest import nearest, suggestion
 from finegrained_rlhf.launch.command_line import hydras_words, read_command_line
+from finegrained_rlhf.launch.filling import fill, without_paths_of_others
 
 ODD = st.text(st.sampled_from("aé张😀 '\"\\=:;,#!&<>(){}[]$%`~|*\t\n0-"), min_size=1, max_size=12) | st.text(max_size=8)
 
@@ -162,17 +162,17 @@ def test_a_reward_of_components_and_weights_alone_is_one(caplog: pytest.LogCaptu
     paths = {name: {"path": f"models/{name}"} for name in ("relevance", "factuality")}
     given = {**REWARD, "components": {**REWARD["components"], **paths}}
     ppo = {"_target_": "finegrained_rlhf.training.ppo.TrainPPO", "reward": given}
-    whole = {"_target_": "finegrained_rlhf.rewards.RewardConfig", **REWARD}
-    assert with_class_of_reward(ppo)["reward"] == whole
+    read = fill(OmegaConf.create(ppo)).reward
+    assert read._target_ == "finegrained_rlhf.rewards.RewardConfig" and read.end_penalty == 0.0
+    assert {key: read[key] for key in REWARD} == REWARD
     assert "reward.components.relevance.path is not read" in caplog.text
     weighed = {**given, "weights": {"length": 1.0, "relevance": 0.3, "factuality": 0.5}}
-    assert with_class_of_reward({**ppo, "reward": weighed})["reward"]["components"].keys() >= paths.keys()
+    assert without_paths_of_others({**ppo, "reward": weighed})["reward"]["components"].keys() >= paths.keys()
     for left in (
-        {**ppo, "reward": {**given, "_target_": "my.Reward"}},
         {"_target_": "finegrained_rlhf.inference.Evaluate", "reward": given},
         {"_target_": "finegrained_rlhf.training.ppo.TrainPPO", "reward": None},
     ):
-        assert with_class_of_reward(left) == left
+        assert without_paths_of_others(left) == left
 
 
 def test_help_reads_what_the_run_reads(tmp_path: Path) -> None:

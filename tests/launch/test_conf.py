@@ -26,10 +26,11 @@ from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
 from finegrained_rlhf.experiments.results_table import Results  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
-from finegrained_rlhf.launch.checks.keys import keys_of_job  # noqa: E402
+from finegrained_rlhf.launch.checks.schema import keys_of_job  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
+from guards.doubles import read_doubles  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in ("app", "sweep_settings"))
 KINDS = ("relevance", "factuality", "completeness", "preference")
@@ -573,3 +574,16 @@ def test_no_job_has_a_field_of_a_reserved_name() -> None:
             assert not lost, f"{target}: {sorted(lost)}"
             seen.add(script)
     assert {"train_ppo", "label_passages", "make_factworld"} <= seen
+
+
+def test_no_file_repeats_a_default_of_a_class() -> None:
+    """What stands in both differs, and is little: see `guards/doubles.py`."""
+    doubles = read_doubles(CONF)
+    assert not [(double.file, double.key) for double in doubles if double.equal]
+    assert 40 < len(doubles) <= 90
+
+
+def test_a_value_that_stands_in_both_is_seen(tmp_path: Path) -> None:
+    text = "_target_: finegrained_rlhf.training.ppo.PPOConfig\nepochs: 4\nclip: 0.3\nkl: {beta: 0.3}\n"
+    (tmp_path / "a.yaml").write_text(text)
+    assert [(double.key, double.equal) for double in read_doubles(tmp_path)] == [("epochs", True), ("clip", False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.fields import named_class
 from finegrained_rlhf.launch.build import build
-from finegrained_rlhf.launch.checks.declared import find
 from finegrained_rlhf.launch.checks.foreign import check_foreign, classes_of_project, trusted_classes
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import run_of_model
@@ -171,9 +171,8 @@ def test_every_class_that_a_run_may_name_is_one_of_ours() -> None:
     names = classes_of_project()
     assert len(names) > 200
     for name in names:
-        place = find(name)
-        assert place is not None and isinstance(place[0], ast.ClassDef), name
-        assert place[1].name.partition(".")[0] in ("finegrained_rlhf", "reward_models")
+        assert inspect.isclass(named_class(name)), name
+        assert named_class(name).__module__.partition(".")[0] in ("finegrained_rlhf", "reward_models")
 
 
 def test_the_rewards_of_our_own_runs_are_taken_up(tmp_path: Path) -> None:

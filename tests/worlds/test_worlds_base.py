@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.checks.declared import declared
+from finegrained_rlhf.core.fields import settings_of
 from finegrained_rlhf.worlds.base import World
 from finegrained_rlhf.worlds.dialogue import MakeDialogueWorld
 from finegrained_rlhf.worlds.factworld import MakeFactWorld
@@ -112,7 +112,7 @@ def test_no_two_worlds_share_random_numbers() -> None:
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_keys_of_the_base_are_keys_of_every_world(name: str) -> None:
-    found = declared(f"finegrained_rlhf.worlds.{name}.make.{WORLDS[name][0].__name__}")
-    assert found is not None and [*found.fields][:2] == ["output_dir", "seed"]
-    assert {*WORLDS[name][0].splits, "world"} < set(found.fields)
-    assert all(field.documentation for field in found.fields.values())
+    settings = settings_of(WORLDS[name][0])
+    assert [*settings][:2] == ["output_dir", "seed"]
+    assert {*WORLDS[name][0].splits, "world"} < set(settings)
+    assert all(setting.documentation for setting in settings.values())

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import DataName, ModelName
 
-ModelPath = str
-"""The type of a key that takes a model directory, a run directory or a Hub name."""
-DataPath = str
-"""The type of a key that takes a file or a data set of the Hub."""
+ModelPath = ModelName
+DataPath = DataName
 
 HubKind = Literal["model", "dataset"]
 

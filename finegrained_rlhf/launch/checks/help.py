@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.checks.declared import declared
+from finegrained_rlhf.core.fields import is_ours, named_class, settings_of
 from finegrained_rlhf.launch.checks.experiments import options
 from finegrained_rlhf.launch.command_line import CommandLine, quoted
 from finegrained_rlhf.launch.commands import conf_directory
@@ -110,12 +110,12 @@ def _comments(base: str) -> dict[str, str]:
 
 def _keys(config: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[tuple[str, str]]:
     """Each dotted key with its value, and what it means."""
-    declaration = declared(str(config.get("_target_", "")))
+    target = config.get("_target_")
+    settings = settings_of(named_class(target)) if isinstance(target, str) and is_ours(target) else {}
     for name, value in config.items():
         if name == "_target_":
             continue
-        field = declaration.fields.get(str(name)) if declaration is not None else None
-        meaning = (field.documentation if field is not None else "") or notes.get(str(name), "")
+        meaning = (settings[name].documentation if name in settings else "") or notes.get(str(name), "")
         key = f"{above}{name}"
         if isinstance(value, Mapping) and value and (above or name not in _AS_ONE):
             yield f"{key}:", meaning

@@ -6,17 +6,16 @@ where the class says that it takes text; a custom class's own keys are its own a
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError, FineGrainedError
+from finegrained_rlhf.core.fields import Reads, marker, takes_text
 from finegrained_rlhf.core.hub.names import HubKind, HubName, named_on_hub
 from finegrained_rlhf.core.hub.snapshots import require_reachable
-from finegrained_rlhf.launch.checks.declared import declared
-from finegrained_rlhf.launch.checks.keys import MISSING
+from finegrained_rlhf.launch.checks.schema import UNSET, setting_of
 
 _READ = frozenset(
     "data validation_data path adapter model index corpus checkpoint outputs input labels validation_labels tokenizer "
@@ -29,7 +28,6 @@ _WRITTEN_FILES = ("output", "results", "cache_file", "per_question", "shared_tas
 _STANDARD = "-"
 _RESUME_WORDS = ("auto", "never")
 _HUB_KEYS: Mapping[str, HubKind] = {"ModelPath": "model", "DataPath": "dataset"}
-_OURS = ("finegrained_rlhf.", "reward_models.")
 
 
 class Made:
@@ -74,7 +72,7 @@ def missing_inputs(config: Mapping[str, Any], made: Made | None = None) -> Itera
     """The inputs that are not there, one line each; arguments as `check_inputs`."""
     on_hub = dict(_on_hub(config))
     for key, path in inputs(config):
-        if path not in (_STANDARD, MISSING) and not _exists(key, path) and (made is None or path not in made):
+        if path not in (_STANDARD, UNSET) and not _exists(key, path) and (made is None or path not in made):
             if (key, path) not in on_hub:
                 yield f"{key}: {path}: no such file or directory"
                 continue
@@ -139,11 +137,13 @@ def texts(config: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str, 
 
 def annotation(config: Mapping[str, Any], name: str) -> str:
     """What kind of text the class of a mapping takes by a name: `str` or one of `_HUB_KEYS`; empty where none."""
-    target = str(config.get("_target_", ""))
-    declaration = declared(target) if target.startswith(_OURS) else None
-    field = declaration.fields.get(name) if declaration is not None else None
-    written = "" if field is None or field.annotation is None else ast.unparse(field.annotation)
-    return next((kind for kind in (*_HUB_KEYS, "str") if kind in written), "")
+    setting = setting_of(config, name)
+    if setting is None:
+        return ""
+    read = marker(setting.annotation, Reads)
+    if read is not None and read.hub is not None:
+        return {"model": "ModelPath", "dataset": "DataPath"}[read.hub]
+    return "str" if takes_text(setting.annotation) else ""
 
 
 def _plain(value: Any) -> bool:
@@ -163,7 +163,7 @@ def check_writable(key: str, path: str, directory: bool) -> None:
     Raises:
         ConfigError: why not.
     """
-    if path in (_STANDARD, MISSING):
+    if path in (_STANDARD, UNSET):
         return
     if not path:
         raise ConfigError(f"{key}: expected a path, got an empty text")

@@ -23,7 +23,8 @@ from tqdm import tqdm
 from finegrained_rlhf.core.errors import ConfigError, ConsistencyError, FineGrainedError
 from finegrained_rlhf.core.files import read_jsonl, write_json
 from finegrained_rlhf.launch.build import build
-from finegrained_rlhf.launch.checks import keys
+from finegrained_rlhf.launch.checks.schema import check_keys
+from finegrained_rlhf.launch.checks.schema import problems as problems_of_keys
 from finegrained_rlhf.launch.preflight.dry_run import prepared
 from finegrained_rlhf.launch.sweeps.children import complaint, ended_by_signals, last_output, run_logged
 from finegrained_rlhf.launch.sweeps.config_files import write_config
@@ -51,7 +52,7 @@ def examine_config(cfg: DictConfig) -> int:
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         asked = OmegaConf.to_container(cfg.pop("doctor"), resolve=True)
-        keys.check_keys(asked, "doctor")  # type: ignore[arg-type]
+        check_keys(asked, "doctor")  # type: ignore[arg-type]
         options: DoctorConfig = build(asked)  # type: ignore[arg-type]
     output = None if OmegaConf.is_missing(cfg, "output_dir") else Path(cfg.output_dir)
     if options.output and output and Path(options.output).resolve().is_relative_to(output.resolve()):
@@ -130,7 +131,7 @@ def case_of(
         hint: for the mend of what is missing.
     """
     problems = [Problem(f"no value for {', '.join(missing)}", " ".join(f"{k}=…" for k in missing))] if missing else []
-    wrong = list(keys.problems(config))
+    wrong = list(problems_of_keys(config))
     problems += [Problem(text, "correct that key; --help explains it") for text in wrong]
     built, refused = _parts(config, missing)
     problems += [p for p in refused if not any(text.startswith(p.measured.partition(":")[0]) for text in wrong)]

@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 
 from finegrained_rlhf.core.errors import FineGrainedError
 from finegrained_rlhf.launch.build import build, resolved
-from finegrained_rlhf.launch.checks.keys import check_keys
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs
+from finegrained_rlhf.launch.checks.schema import check_keys
 from finegrained_rlhf.launch.steps import check_steps, expanded, run_step
 from finegrained_rlhf.preflight.memory.preflight import preflight
 from finegrained_rlhf.runtime.directory.run_directory import PREPARED

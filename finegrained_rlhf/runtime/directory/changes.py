@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from finegrained_rlhf.core.fields import TARGET, filled
 from finegrained_rlhf.runtime.directory.fingerprints import leaves
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
@@ -57,35 +58,6 @@ _HARMLESS = re.compile(
     r"reward\.components\..+\.remote\.(key_variable|concurrency|items_per_s|burst|\w+_s)"
 )
 _ABSENT = object()
-_SINCE_0_1 = {
-    r"reward\.settings\.[^.]+\.empty": 0.0,
-    r"reward\.end_penalty": 0.0,
-    r"reward\.overlong\._target_": "finegrained_rlhf.rewards.OverlongPenalty",
-    r"reward\.overlong\.limit": None,
-    r"reward\.overlong\.per_token": 0.0,
-    r"algorithm\._target_": "finegrained_rlhf.training.ppo.GAE",
-    r"algorithm\.per_component": False,
-    r"ppo\.kl\.place": "reward",
-    r"ppo\.kl\.estimator": "k1",
-    r"ppo\.kl\.measure": "sampled",
-    r"reward\.schedule\.[^.]+\._target_": "finegrained_rlhf.rewards.WeightSchedule",
-    r"reward\.schedule\.[^.]+\.interpolation": "linear",
-    r"reward\.gates\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardGate",
-    r"reward\.gates\.[^.]+\.(by|at_least)": None,
-    r"reward\.(gates|constraints)\.[^.]+\.of": "mean",
-    r"reward\.constraints\.[^.]+\._target_": "finegrained_rlhf.rewards.RewardConstraint",
-    r"reward\.constraints\.[^.]+\.(at_least|max_multiplier)": None,
-    r"reward\.constraints\.[^.]+\.rate": 0.05,
-    r"policy\.frozen_dtype": "float32",
-    r"prompt\._target_": "finegrained_rlhf.text.PromptConfig",
-    r"prompt\.chat_template": "auto",
-    r"training\.kl\._target_": "finegrained_rlhf.training.self_critical.SelfCriticalKL",
-    r"training\.kl\.beta": 0.0,
-    r"training\.kl\.estimator": "k2",
-    r"rewrite_reward\._target_": "finegrained_rlhf.conqrr.PassageRank",
-    r"rewrite_reward\.shape": "first",
-}
-"""Keys that version 0.1 did not have → what it did, which is also what a configuration without the key means today."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +89,10 @@ def changes(
 ) -> list[Change]:
     """The differences that decide what comes out, by key.
 
-    A path that leads to the same content as before is no difference; an unchanged path that leads to other content is.
-    Classes are compared by their names, so that moving a module changes nothing.
+    What a configuration leaves out is what its class takes for it, and a part that only one has and that says nothing
+    but the defaults of its class is no difference. A path that leads to the same content as before is
+    no difference; an unchanged path that leads to other content is. Classes are compared by their names, so that moving
+    a module changes nothing.
 
     Args:
         before: configuration then, plain containers.
@@ -129,19 +103,33 @@ def changes(
             keys) only the coming and going of whole objects (`_target_`) does.
         harmless: keys, with all below them, that are not compared.
     """
-    old, new = _plain(before), _plain(now)
+    old, new = _plain(filled(before)), _plain(filled(now))
     then, present = inputs_before or {}, inputs_now or {}
     found = []
+    plain_parts = _plain_parts(old, new) | _plain_parts(new, old)
     for key in sorted(old.keys() | new.keys()):
-        if _is_harmless(key, harmless):
+        if _is_harmless(key, harmless) or key in plain_parts:
             continue
-        one, other = (side.get(key, _meant_by_none(key)) for side in (old, new))
+        one, other = (side.get(key, _ABSENT) for side in (old, new))
         digests = [inputs[key]["sha256"] if key in inputs else None for inputs in (then, present)]
         if None not in digests:
             if digests[0] != digests[1]:
                 found.append(Change(key, f"{one} (content {digests[0]})", f"{other} (content {digests[1]})"))
         elif not _same(key, one, other, strict):
             found.append(Change(key, _shown(one), _shown(other)))
+    return found
+
+
+def _plain_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """The keys of parts of which the other side has nothing, and which hold the defaults of their class alone."""
+    found: set[str] = set()
+    for key, target in one.items():
+        part, _, last = key.rpartition(".")
+        if last != TARGET or part in other or any(name.startswith(f"{part}.") for name in other):
+            continue
+        values = {name: value for name, value in one.items() if name.startswith(f"{part}.")}
+        if values == dict(leaves(_listed(filled({TARGET: target})), part)):
+            found |= values.keys()
     return found
 
 
@@ -161,11 +149,6 @@ def _is_harmless(key: str, harmless: Sequence[str]) -> bool:
     if _HARMLESS.fullmatch(key):
         return True
     return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in harmless)
-
-
-def _meant_by_none(key: str) -> Any:
-    """The value of a key in a configuration that does not have it."""
-    return next((value for pattern, value in _SINCE_0_1.items() if re.fullmatch(pattern, key)), _ABSENT)
 
 
 def _same(key: str, one: Any, other: Any, strict: bool) -> bool:

@@ -1,0 +1,427 @@
+"""A setting is declared once: as a field of a dataclass, whose annotation says everything that is known of it.
+
+Beside its type an annotation carries markers (`Annotated[int, at_least(1)]`): the range of a number, that a text is a
+path which is read or written, that another value may be given when a run goes on (`Harmless`), what runs did before the
+setting was there (`Since`). Checks, help, paths and resume read them here; nothing else repeats them.
+
+Knows classes and plain containers. Knows no configuration file and no command line.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.exports import public_path
+
+TARGET = "_target_"
+"""The key that names the class of a mapping."""
+PROJECT = ("finegrained_rlhf", "reward_models")
+"""Packages whose classes are read for their settings."""
+MISSING = inspect.Parameter.empty
+"""The default of a setting that must be given."""
+_SECTION = re.compile(r"^(Attributes|Args|Arguments):$")
+_ENTRY = re.compile(r"^ {4}(\w+)(?: \([^)]*\))?: (.*)$")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A marker: an end of a number's range, or of the number of a list's items.
+
+    Attributes:
+        relation: `at least`, `above`, `at most` or `below`.
+        value: the end.
+    """
+
+    relation: Literal["at least", "above", "at most", "below"]
+    value: float
+
+    def holds(self, number: float) -> bool:
+        """Whether a number lies on the right side of it."""
+        if self.relation == "at least":
+            return number >= self.value
+        if self.relation == "above":
+            return number > self.value
+        return number <= self.value if self.relation == "at most" else number < self.value
+
+    def __str__(self) -> str:
+        return f"{self.relation} {self.value:g}" if abs(self.value) < 1e15 else f"{self.relation} {self.value}"
+
+
+def at_least(value: float) -> Bound:
+    """≥ `value`."""
+    return Bound("at least", value)
+
+
+def above(value: float) -> Bound:
+    """> `value`."""
+    return Bound("above", value)
+
+
+def at_most(value: float) -> Bound:
+    """≤ `value`."""
+    return Bound("at most", value)
+
+
+def below(value: float) -> Bound:
+    """< `value`."""
+    return Bound("below", value)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """A marker: a text is the path of what is read.
+
+    Attributes:
+        hub: what a name on the Hugging Face Hub may stand for instead; None where it may not.
+        words: texts that are no path; `-` is standard input.
+    """
+
+    hub: Literal["model", "dataset"] | None = None
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Writes:
+    """A marker: a text is the path of what is written.
+
+    Attributes:
+        directory: whether a directory is, or else a file.
+    """
+
+    directory: bool = False
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A marker: a run may go on with another value. It does not decide what a step computes."""
+
+
+@dataclass(frozen=True)
+class Since:
+    """A marker: runs of earlier versions have no such key.
+
+    Attributes:
+        value: what they did; only where it is another than the default.
+    """
+
+    value: Any
+
+
+InputFile = Annotated[str, Reads()]
+ModelName = Annotated[str, Reads("model")]
+"""A model directory, a run directory, or a model on the Hub."""
+DataName = Annotated[str, Reads("dataset")]
+"""A file, or a data set on the Hub."""
+OutputFile = Annotated[str, Writes()]
+OutputDirectory = Annotated[str, Writes(directory=True)]
+Count = Annotated[int, at_least(1)]
+Share = Annotated[float, at_least(0), at_most(1)]
+Seed = Annotated[int, at_least(0), at_most(2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a class takes by one name.
+
+    Attributes:
+        annotation: its type with its markers; Any where there is none, or it cannot be resolved.
+        default: MISSING where it must be given.
+        documentation: its entry in the docstring of its class, in one line; empty where there is none.
+    """
+
+    annotation: Any
+    default: Any = MISSING
+    documentation: str = ""
+
+
+class Settings:
+    """The base of dataclasses of settings: a value out of its range, or not one of its words, is a `ConfigError`."""
+
+    def __post_init__(self) -> None:
+        for name, setting in settings_of(type(self)).items():  # type: ignore[arg-type]
+            if (problem := problem_of_value(getattr(self, name), setting.annotation)) is not None:
+                raise ConfigError(f"{name}: {problem}")
+
+
+def is_ours(target: str) -> bool:
+    """Whether a `_target_` names something of the project."""
+    return target.partition(".")[0] in PROJECT
+
+
+def named_class(target: str) -> Any:
+    """What a `_target_` names.
+
+    Raises:
+        ImportError: its module cannot be imported.
+        AttributeError: the module has no such name.
+    """
+    module, _, name = target.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+@cache
+def settings_of(kind: Any) -> Mapping[str, Setting]:
+    """What a class or a function takes, by name, in order; what it takes by `**` is left out."""
+    hints = _hints(kind)
+    notes = {name: text for part in _documented(kind) for name, text in entries(part.__doc__ or "").items()}
+    if _is_made(kind):
+        taken = {field.name: _default_of(field) for field in dataclasses.fields(kind) if field.init}
+    else:
+        parameters = inspect.signature(kind).parameters.values()
+        named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+        taken = {parameter.name: parameter.default for parameter in named}
+    return {name: Setting(hints.get(name, Any), default, notes.get(name, "")) for name, default in taken.items()}
+
+
+@cache
+def takes_any(kind: Any) -> bool:
+    """Whether a class or function takes any other names as well."""
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(kind).parameters.values())
+
+
+def _is_made(kind: Any) -> bool:
+    """Whether a class is built by the `__init__` that `dataclass` made."""
+    owner = next((base for base in getattr(kind, "__mro__", ()) if "__init__" in vars(base)), None)
+    return "__dataclass_params__" in getattr(owner, "__dict__", {}) and owner.__dataclass_params__.init  # type: ignore
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return MISSING if field.default is dataclasses.MISSING else field.default
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Annotations by name, those of base classes and of `__init__` included; Any for what cannot be resolved here."""
+    holders = [kind] if not inspect.isclass(kind) else [*reversed(kind.__mro__), vars(kind).get("__init__")]
+    found: dict[str, Any] = {}
+    for holder in holders:
+        written = getattr(holder, "__dict__", {}).get("__annotations__") or getattr(holder, "__annotations__", {})
+        module = sys.modules.get(getattr(holder, "__module__", ""), None)
+        for name, annotation in dict(written).items():
+            found[name] = _resolved(annotation, vars(module) if module is not None else {})
+    return found
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, names, include_extras=True)["it"]
+    except Exception:  # a name that is imported for type checking alone
+        return Any
+
+
+def _documented(kind: Any) -> Iterator[Any]:
+    """What has a docstring of a class's settings: its bases, itself, and its `__init__`."""
+    yield from reversed(kind.__mro__[:-1]) if inspect.isclass(kind) else (kind,)
+    if inspect.isclass(kind) and not _is_made(kind):
+        yield kind.__init__
+
+
+def entries(docstring: str) -> dict[str, str]:
+    """What the `Attributes` or `Args` section of a Google-style docstring says of each name, in one line each."""
+    found: dict[str, str] = {}
+    inside, last = False, ""
+    for line in inspect.cleandoc(docstring).splitlines():
+        if _SECTION.match(line):
+            inside = True
+        elif line and not line.startswith(" "):
+            inside = False
+        elif inside and (match := _ENTRY.match(line)):
+            last = match.group(1)
+            found[last] = match.group(2)
+        elif inside and last and line.strip():
+            found[last] += f" {line.strip()}"
+    return found
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, each with the markers that stand around the union; a type alone is its own."""
+    if typing.get_origin(annotation) is Annotated:
+        inner, *marks = typing.get_args(annotation)
+        return tuple(Annotated[(member, *marks)] for member in members(inner))
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for member in typing.get_args(annotation) for part in members(member))
+    return (annotation,)
+
+
+def markers(annotation: Any) -> tuple[Any, ...]:
+    """All markers of a type, those of the members of a union and of the items of a list included."""
+    found: tuple[Any, ...] = ()
+    for member in members(annotation):
+        if typing.get_origin(member) is Annotated:
+            inner, *marks = typing.get_args(member)
+            found += (*marks, *markers(inner))
+        elif typing.get_origin(member) is not Literal:
+            found += tuple(mark for part in typing.get_args(member) for mark in markers(part))
+    return found
+
+
+def marker(annotation: Any, kind: type) -> Any:
+    """The first marker of a class; None where there is none."""
+    return next((mark for mark in markers(annotation) if isinstance(mark, kind)), None)
+
+
+def plain_type(annotation: Any) -> Any:
+    """A type without its markers."""
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def class_of(annotation: Any) -> Any:
+    """The dataclass that a type is, with or without markers; None where it is another type, or one of several."""
+    plain = plain_type(annotation)
+    return plain if inspect.isclass(plain) and dataclasses.is_dataclass(plain) else None
+
+
+def items_of(annotation: Any) -> Any:
+    """The type of a list's or tuple's items, or of a mapping's values; None where a type has neither."""
+    origin, inner = typing.get_origin(plain_type(annotation)), typing.get_args(plain_type(annotation))
+    if not inspect.isclass(origin) or not inner:
+        return None
+    if issubclass(origin, collections.abc.Mapping):
+        return inner[1]
+    return inner[0] if issubclass(origin, collections.abc.Iterable) else None
+
+
+def problem_of_value(value: Any, annotation: Any) -> str | None:
+    """What is wrong with a value of the right type: out of its range, or none of its words. None where nothing is."""
+    if value is None:
+        return None
+    words = [word for member in members(annotation) for word in _words(member)]
+    if words and isinstance(value, str) and value not in words and not _any_text(annotation):
+        return f"expected one of {', '.join(map(str, words))}, got {value!r}"
+    for member in members(annotation):
+        marks = typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ()
+        bounds = [mark for mark in marks if isinstance(mark, Bound)]
+        number = value if isinstance(value, int | float) else len(value) if isinstance(value, list | tuple) else None
+        if bounds and number is not None and not all(bound.holds(number) for bound in bounds):
+            return f"expected {_or_null(annotation)}{' and '.join(map(str, bounds))}, got {value!r}"
+    return _problem_of_items(value, annotation)
+
+
+def _or_null(annotation: Any) -> str:
+    return "null or " if any(plain_type(member) in (None, type(None)) for member in members(annotation)) else ""
+
+
+def _words(member: Any) -> tuple[Any, ...]:
+    plain = plain_type(member)
+    return typing.get_args(plain) if typing.get_origin(plain) is Literal else ()
+
+
+def _any_text(annotation: Any) -> bool:
+    return any(plain_type(member) in (str, Any, Path) for member in members(annotation))
+
+
+def takes_text(annotation: Any) -> bool:
+    """Whether a text, or a list or mapping of texts, is of a type."""
+    if any(plain_type(member) in (str, Any, Path) for member in members(annotation)):
+        return True
+    return any(takes_text(inner) for inner in filter(None, map(items_of, members(annotation))))
+
+
+def _problem_of_items(value: Any, annotation: Any) -> str | None:
+    for inner in filter(None, map(items_of, members(annotation))):
+        if isinstance(value, Mapping):
+            found = ((name, problem_of_value(item, inner)) for name, item in value.items())
+            return next((f"{name}: {problem}" for name, problem in found if problem), None)
+        if isinstance(value, list | tuple):
+            return next(filter(None, (problem_of_value(item, inner) for item in value)), None)
+    return None
+
+
+class Unwritable(Exception):
+    """A default that no configuration can hold."""
+
+
+def written(value: Any) -> Any:
+    """A default as a configuration holds it: plain containers, objects as mappings with `_target_`.
+
+    Raises:
+        Unwritable: it is an object of another kind.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [written(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): written(item) for name, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {name: written(getattr(value, name)) for name in settings_of(type(value))}
+        return {TARGET: public_path(type(value)), **parts}
+    raise Unwritable(type(value).__name__)
+
+
+def filled(config: Mapping[str, Any], *, missing: Any = MISSING) -> dict[str, Any]:
+    """A configuration with its classes' defaults where it has no value, and the class of a part that can be but one.
+
+    Classes of the project are read; what others take is their affair.
+
+    Args:
+        config: plain containers; interpolations stay.
+        missing: stands for what must be given; left out by default.
+    """
+    return _filled(config, None, missing, None)
+
+
+def _filled(config: Mapping[str, Any], annotation: Any, missing: Any, instance: Any) -> dict[str, Any]:
+    """See `filled`; `instance` is what the class above takes for this part, whose values then are the defaults."""
+    config = dict(config)
+    only = class_of(annotation)
+    if TARGET not in config and only is not None:
+        config = {TARGET: public_path(only), **config}
+    target = config.get(TARGET)
+    settings = _settings_of_target(target) if isinstance(target, str) and is_ours(target) else {}
+    alike = bool(settings) and type(instance) is named_class(str(target))
+    for name, setting in settings.items():
+        if name not in config:
+            default = getattr(instance, name) if alike else setting.default
+            held = missing if default is MISSING else _written_or_missing(default)
+            if held is not MISSING:
+                config[name] = held
+    inner = None if target is not None else items_of(annotation)
+    for name, value in config.items():
+        setting = settings.get(name, Setting(inner, None))
+        above = getattr(instance, name, None) if alike else setting.default
+        config[name] = _filled_value(value, setting.annotation, missing, above)
+    return config
+
+
+def _filled_value(value: Any, annotation: Any, missing: Any, instance: Any = None) -> Any:
+    if isinstance(value, Mapping):
+        kept = [member for member in members(annotation) if plain_type(member) not in (None, type(None))]
+        return _filled(value, kept[0] if len(kept) == len(members(annotation)) == 1 else None, missing, instance)
+    if isinstance(value, list):
+        inner = items_of(annotation)
+        return [_filled_value(item, inner, missing) for item in value]
+    return value
+
+
+def _written_or_missing(default: Any) -> Any:
+    try:
+        return MISSING if default is MISSING else written(default)
+    except Unwritable:
+        return MISSING
+
+
+def _settings_of_target(target: str) -> Mapping[str, Setting]:
+    try:
+        return settings_of(named_class(target))
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}  # whoever builds it says what is wrong

@@ -1,0 +1,67 @@
+"""Defaults of classes in a configuration, before the values of the command line are applied to it.
+
+A YAML file says which class a part is and what differs from it; the rest is in the class. Hydra composes files only, so
+what it composes of them is filled here: `ppo.epochs=2`, sweeps, completion and `${ppo.kl.beta}` then find every key,
+and a run's `config.yaml` holds every value.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import wraps
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from finegrained_rlhf.core.fields import TARGET, class_of, filled, is_ours, named_class, settings_of
+from finegrained_rlhf.launch.checks.schema import UNSET
+
+logger = logging.getLogger(__name__)
+_HYDRA = "hydra"
+_fills = False
+
+
+def fill_defaults() -> None:
+    """Let Hydra fill every configuration that it composes in this process from now on."""
+    global _fills
+    if not _fills:
+        compose = ConfigLoaderImpl._compose_config_from_defaults_list
+
+        @wraps(compose)
+        def composed(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
+            return fill(compose(self, *arguments, **options))
+
+        ConfigLoaderImpl._compose_config_from_defaults_list = composed  # type: ignore[method-assign]
+        _fills = True
+
+
+def fill(cfg: DictConfig) -> DictConfig:
+    """A composed configuration with the defaults of the project's classes; what must be given is `???`."""
+    written = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(written, dict)
+    own = {str(key): value for key, value in written.items() if key != _HYDRA}
+    with open_dict(cfg):
+        for key, value in filled(without_paths_of_others(own), missing=UNSET).items():
+            if key not in own or value != own[key]:
+                cfg[key] = value
+    return cfg
+
+
+def without_paths_of_others(config: dict[str, Any]) -> dict[str, Any]:
+    """A composed configuration without the `path` of a component that only another reward has.
+
+    An experiment may have set it for the reward that it was written for: it is left out, and said, where the file of
+    the reward gives the component no class and no weight.
+    """
+    reward, target = config.get("reward"), config.get(TARGET)
+    if not isinstance(reward, dict) or not isinstance(reward.get("components"), dict) or not isinstance(target, str):
+        return config
+    others = {name for name, part in reward["components"].items() if isinstance(part, dict) and [*part] == ["path"]}
+    others -= set(reward.get("weights") or {})
+    if not others or not is_ours(target) or class_of(settings_of(named_class(target))["reward"].annotation) is None:
+        return config  # without a class of its own, these are keys that change the reward of a run
+    for name in sorted(others):
+        logger.warning("reward.components.%s.path is not read: the reward has no component %s", name, name)
+    components = {name: part for name, part in reward["components"].items() if name not in others}
+    return {**config, "reward": {**reward, "components": components}}

@@ -1,0 +1,162 @@
+"""A setting is declared once: what its annotation says is what a check, a default and a path are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from finegrained_rlhf.core import fields
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.fields import (
+    MISSING,
+    Count,
+    Harmless,
+    InputFile,
+    ModelName,
+    Reads,
+    Seed,
+    Settings,
+    Share,
+    Unwritable,
+    above,
+    at_least,
+    at_most,
+    below,
+    filled,
+    marker,
+    problem_of_value,
+    settings_of,
+    takes_any,
+    takes_text,
+    written,
+)
+
+
+@dataclass(frozen=True)
+class Inner(Settings):
+    """A part.
+
+    Attributes:
+        share: of something,
+            on two lines.
+        word: one of two.
+    """
+
+    share: Share = 0.5
+    word: Literal["one", "two"] = "one"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Settings):
+    """A job.
+
+    Attributes:
+        data: a file.
+        count: at least one.
+    """
+
+    data: InputFile
+    model: ModelName | None = None
+    count: Annotated[Count, Harmless()] = 3
+    rate: Annotated[float, above(0), below(1)] | None = None
+    inner: Inner = Inner(share=0.25)
+    parts: Mapping[str, Inner] = field(default_factory=dict)
+    sizes: Annotated[Sequence[Count], at_least(1)] = (2,)
+    seed: Seed = 0
+    unknown: OnlyForTypeChecking | None = None  # type: ignore[name-defined]  # noqa: F821
+
+
+class Loaded:
+    """Not a dataclass.
+
+    Args:
+        path: of it.
+    """
+
+    def __init__(self, path: str | Path, size: int = 2, **rest: Any) -> None:
+        self.path = path
+
+
+def target(kind: type) -> str:
+    return f"{__name__}.{kind.__name__}"
+
+
+def test_what_a_class_takes() -> None:
+    settings = settings_of(Job)
+    assert [*settings] == ["data", "model", "count", "rate", "inner", "parts", "sizes", "seed", "unknown"]
+    assert settings["data"].default is MISSING and settings["parts"].default == {}
+    assert settings["count"].documentation == "at least one." and settings["rate"].documentation == ""
+    assert settings_of(Inner)["share"].documentation == "of something, on two lines."
+    assert marker(settings["model"].annotation, Reads) == Reads("model")
+    assert marker(settings["count"].annotation, Harmless) == Harmless()
+    assert marker(settings["seed"].annotation, Reads) is None
+    assert settings["unknown"].annotation is Any
+
+
+def test_what_another_callable_takes() -> None:
+    settings = settings_of(Loaded)
+    assert [*settings] == ["path", "size"] and settings["path"].documentation == "of it."
+    assert takes_any(Loaded) and not takes_any(Job)
+    assert takes_text(settings["path"].annotation) and not takes_text(settings["size"].annotation)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"count": 0}, "count: expected at least 1, got 0"),
+        ({"rate": 0.0}, "rate: expected null or above 0 and below 1, got 0.0"),
+        ({"rate": 1.0}, "rate: expected null or above 0 and below 1, got 1.0"),
+        ({"sizes": ()}, r"sizes: expected at least 1, got \(\)"),
+        ({"sizes": (1, 0)}, "sizes: expected at least 1, got 0"),
+        ({"seed": -1}, "seed: expected at least 0 and at most"),
+    ],
+)
+def test_a_value_out_of_its_range(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Job(**{"data": "x", **changes})
+
+
+def test_a_word_that_is_none_of_them() -> None:
+    with pytest.raises(ConfigError, match="word: expected one of one, two, got 'three'"):
+        Inner(word="three")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="share: expected at least 0 and at most 1, got 1.5"):
+        Inner(share=1.5)
+
+
+def test_values_in_range() -> None:
+    Job(data="x", count=1, rate=0.5, sizes=[1, 2], seed=2**63 - 1)
+    assert problem_of_value("free", Literal["a"] | str) is None
+    assert problem_of_value(None, Annotated[int, at_least(1)] | None) is None
+    assert problem_of_value(3, Annotated[int, at_most(2)]) == "expected at most 2, got 3"
+    assert problem_of_value({"a": 0}, Mapping[str, Count]) == "a: expected at least 1, got 0"
+
+
+def test_defaults_are_filled_in_below_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "PROJECT", (__name__.partition(".")[0],))
+    given = {"_target_": target(Job), "count": "${settings.count}", "inner": {"word": "two"}, "parts": {"a": {}}}
+    assert filled(given, missing="???") == {
+        "_target_": target(Job),
+        "data": "???",
+        "model": None,
+        "count": "${settings.count}",
+        "rate": None,
+        "inner": {"_target_": target(Inner), "share": 0.25, "word": "two"},
+        "parts": {"a": {"_target_": target(Inner), "share": 0.5, "word": "one"}},
+        "sizes": [2],
+        "seed": 0,
+        "unknown": None,
+    }
+    assert "data" not in filled(given)
+    free = {"free": {"_target_": "elsewhere.X", "a": [1]}}
+    assert filled(free) == free
+
+
+def test_a_default_as_a_configuration_holds_it() -> None:
+    assert written(Inner()) == {"_target_": target(Inner), "share": 0.5, "word": "one"}
+    assert written((Path("a"), {"b": None})) == ["a", {"b": None}]
+    with pytest.raises(Unwritable):
+        written(object())
