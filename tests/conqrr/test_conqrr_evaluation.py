@@ -307,7 +307,7 @@ def test_the_table(folder: Path) -> None:
     assert [cell.strip() for cell in rows[0]] == head
     assert [cell.strip() for cell in rows[4]][:4] == ["the human's", "1.000", "1.000", "1.000"]
     assert "MRR by" not in page  # both questions are in one group of each grouping
-    with pytest.raises(DataError, match="field systems: expected results of evaluate_rewrites"):
+    with pytest.raises(DataError, match="field systems: expected results of finegrained evaluate-rewrites"):
         (folder / "scores.json").write_text("{}")
         table.run()
     with pytest.raises(ConfigError, match="at least one"):

@@ -38,7 +38,9 @@ def test_every_candidate_re_ranked_is_exact(place: tuple[DenseConfig, str, Path]
     flat, corpus, directory = place
     before = {path: path.stat().st_mtime_ns for path in directory.glob("vectors-*")}
     config = replace(flat, factory=factory, ivf_pq=IvfPqConfig(probes=4, refine=15))
-    with pytest.raises(DataError, match=r"factory-.*\.faiss: no such index of the vectors; the same build_index"):
+    with pytest.raises(
+        DataError, match=r"factory-.*\.faiss: no such index of the vectors; the same finegrained build-index"
+    ):
         config.open(directory)
     config.build(corpus, directory)
     assert {path: path.stat().st_mtime_ns for path in directory.glob("vectors-*")} == before

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from finegrained_rlhf.core.fields import TARGET, filled
+from finegrained_rlhf.core.fields import TARGET, filled, is_ours
 from finegrained_rlhf.runtime.directory.fingerprints import leaves
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
@@ -89,8 +89,7 @@ def changes(
 ) -> list[Change]:
     """The differences that decide what comes out, by key.
 
-    What a configuration leaves out is what its class takes for it, and a part that only one has and that says nothing
-    but the defaults of its class is no difference. A path that leads to the same content as before is
+    What a configuration leaves out is what its class takes for it. A path that leads to the same content as before is
     no difference; an unchanged path that leads to other content is. Classes are compared by their names, so that moving
     a module changes nothing.
 
@@ -100,17 +99,21 @@ def changes(
         inputs_before: `fingerprints.inputs_of` then; None where it was not kept.
         inputs_now: the same now.
         strict: whether a key that only one of them has counts; else (another version of the code may have had fewer
-            keys) only the coming and going of whole objects (`_target_`) does.
+            keys) only another default than null does, and the coming and going of whole objects (`_target_`) that say
+            more than the defaults of a class of ours.
         harmless: keys, with all below them, that are not compared.
     """
     old, new = _plain(filled(before)), _plain(filled(now))
     then, present = inputs_before or {}, inputs_now or {}
     found = []
-    plain_parts = _plain_parts(old, new) | _plain_parts(new, old)
+    plain_parts = set() if strict else _plain_parts(old, new) | _plain_parts(new, old)
+    said_then = _plain(before)
     for key in sorted(old.keys() | new.keys()):
         if _is_harmless(key, harmless) or key in plain_parts:
             continue
         one, other = (side.get(key, _ABSENT) for side in (old, new))
+        if not strict and one is None and key not in said_then:
+            one = _ABSENT
         digests = [inputs[key]["sha256"] if key in inputs else None for inputs in (then, present)]
         if None not in digests:
             if digests[0] != digests[1]:
@@ -125,7 +128,8 @@ def _plain_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     found: set[str] = set()
     for key, target in one.items():
         part, _, last = key.rpartition(".")
-        if last != TARGET or part in other or any(name.startswith(f"{part}.") for name in other):
+        held = part in other or any(name.startswith(f"{part}.") for name in other)
+        if last != TARGET or not is_ours(str(target)) or held:
             continue
         values = {name: value for name, value in one.items() if name.startswith(f"{part}.")}
         if values == dict(leaves(_listed(filled({TARGET: target})), part)):
