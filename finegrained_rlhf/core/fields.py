@@ -1,8 +1,7 @@
-"""A setting is declared once: as a field of a dataclass, whose annotation says everything that is known of it.
+"""What a class takes, read from itself: types, ranges, defaults and documentation of its fields.
 
-Beside its type an annotation carries markers (`Annotated[int, at_least(1)]`): the range of a number, that a text is a
-path which is read or written, that another value may be given when a run goes on (`Harmless`), what runs did before the
-setting was there (`Since`). Checks, help, paths and resume read them here; nothing else repeats them.
+Beside its type an annotation may carry markers (`Annotated[int, at_least(1)]`): the range of a number, and that a text
+is the path of what is read, which may be a name on the Hub. Checks, help, defaults and resume ask here.
 
 Knows classes and plain containers. Knows no configuration file and no command line.
 """
@@ -23,7 +22,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
-from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.exports import public_path
 
 TARGET = "_target_"
@@ -85,50 +83,16 @@ class Reads:
     """A marker: a text is the path of what is read.
 
     Attributes:
-        hub: what a name on the Hugging Face Hub may stand for instead; None where it may not.
-        words: texts that are no path; `-` is standard input.
+        hub: what a name on the Hugging Face Hub may stand for instead.
     """
 
-    hub: Literal["model", "dataset"] | None = None
-    words: tuple[str, ...] = ()
+    hub: Literal["model", "dataset"]
 
 
-@dataclass(frozen=True)
-class Writes:
-    """A marker: a text is the path of what is written.
-
-    Attributes:
-        directory: whether a directory is, or else a file.
-    """
-
-    directory: bool = False
-
-
-@dataclass(frozen=True)
-class Harmless:
-    """A marker: a run may go on with another value. It does not decide what a step computes."""
-
-
-@dataclass(frozen=True)
-class Since:
-    """A marker: runs of earlier versions have no such key.
-
-    Attributes:
-        value: what they did; only where it is another than the default.
-    """
-
-    value: Any
-
-
-InputFile = Annotated[str, Reads()]
 ModelName = Annotated[str, Reads("model")]
 """A model directory, a run directory, or a model on the Hub."""
 DataName = Annotated[str, Reads("dataset")]
 """A file, or a data set on the Hub."""
-OutputFile = Annotated[str, Writes()]
-OutputDirectory = Annotated[str, Writes(directory=True)]
-Count = Annotated[int, at_least(1)]
-Share = Annotated[float, at_least(0), at_most(1)]
 Seed = Annotated[int, at_least(0), at_most(2**63 - 1)]
 
 
@@ -145,15 +109,6 @@ class Setting:
     annotation: Any
     default: Any = MISSING
     documentation: str = ""
-
-
-class Settings:
-    """The base of dataclasses of settings: a value out of its range, or not one of its words, is a `ConfigError`."""
-
-    def __post_init__(self) -> None:
-        for name, setting in settings_of(type(self)).items():  # type: ignore[arg-type]
-            if (problem := problem_of_value(getattr(self, name), setting.annotation)) is not None:
-                raise ConfigError(f"{name}: {problem}")
 
 
 def is_ours(target: str) -> bool:
