@@ -28,6 +28,7 @@ if find_spec("hypothesis"):
     settings.load_profile("suite")
 
 ROOT = Path(__file__).parent
+LAB = ROOT / "lab"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on published data are slow ones, before `-m` chooses; files that run scripts begin.
+    """Tests on published data are slow ones, before `-m` chooses; the library comes first, and files that run scripts.
 
     Those take longest, and no worker should be left with one at the end.
     """
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if absent:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(absent)}"))
     long = {item.path for item in items if item.get_closest_marker("scripts")}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (LAB in item.path.parents, item.path not in long))
 
 
 def pytest_collection_finish() -> None:
