@@ -213,7 +213,7 @@ def proven_page() -> str:
     parts.append(
         "## GPUs\n\n"
         + (
-            f"Measured: {', '.join(f'`{name}` ({on})' for name, on in gpu.items())} "
+            f"Measured on {_listed(sorted(set(gpu.values())))}: {len(gpu)} files of `benchmarks/results` "
             "([Benchmarks](benchmarks.md#measured-so-far)). These are seconds, memory and equality; which tables were "
             "made on a GPU stands above."
             if gpu
