@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.plain_words import with_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
@@ -163,24 +164,6 @@ def main(name: str | None = None) -> None:
     except BrokenPipeError:  # `--help | head`: whoever read standard output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
-
-
-def typed(name: str) -> str:
-    """A command as it is typed: `train_ppo` → `finegrained train-ppo`."""
-    return f"finegrained {name.replace('_', '-')}"
-
-
-def conf_directory() -> Path:
-    """Where the configurations are: the copy in an installed wheel, or `conf/` of a checkout.
-
-    Raises:
-        FileNotFoundError: there is neither; the installation is incomplete.
-    """
-    package = Path(__file__).resolve().parents[1]
-    for directory in (package / "conf", package.parent / "conf"):
-        if (directory / "app.yaml").is_file():
-            return directory
-    raise FileNotFoundError(f"no configurations: neither {package.parent / 'conf'} nor {package / 'conf'} exists")
 
 
 def _find_modules(*, of_script: bool) -> None:

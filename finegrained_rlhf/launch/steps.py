@@ -33,7 +33,7 @@ from finegrained_rlhf.launch.checks.foreign import trusted_classes
 from finegrained_rlhf.launch.checks.paths import Made, check_inputs, check_outputs, check_writable, missing_inputs
 from finegrained_rlhf.launch.checks.schema import check_keys, keys_of_job, problem_of_seed, problems
 from finegrained_rlhf.launch.command_line import CommandLine, hydras_words
-from finegrained_rlhf.launch.commands import typed
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.mistakes import explain_command_line, is_of_configuration
 from finegrained_rlhf.launch.rewards import with_reward_of_run
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.launch.commands import conf_directory
+from finegrained_rlhf.launch.configurations import conf_directory
 
 TRUST = "trust"
 """The key that admits classes by name; it counts on the command line alone."""
