@@ -21,7 +21,6 @@ from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.inference.inputs.prompts import TooLong, prompts_for
 from finegrained_rlhf.models.loading import check_vocabulary, open_policy
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import Processes
 from finegrained_rlhf.text.alignment import decode_text
 from finegrained_rlhf.text.chat import PromptConfig
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from finegrained_rlhf.models.policy import Policy
     from finegrained_rlhf.rollout.engine import RolloutEngine
+    from finegrained_rlhf.runtime.processes import Processes
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
-from finegrained_rlhf.runtime.processes import Processes
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.core.files import read_jsonl
 from finegrained_rlhf.rewards.penalties import PENALTIES
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 

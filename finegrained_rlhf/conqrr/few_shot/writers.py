@@ -16,7 +16,7 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.runtime.remote.answers import UnintelligibleAnswer
 from finegrained_rlhf.runtime.remote.cache import AnswerCache
 from finegrained_rlhf.runtime.remote.client import Call, RemoteClient, RemoteConfig
@@ -64,6 +64,7 @@ class PolicyWriter:
         """
         from finegrained_rlhf.inference.generator import PolicyGenerator
         from finegrained_rlhf.inference.inputs.prompts import prompts_for
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         if processes.count > 1:

@@ -6,14 +6,16 @@ Knows greedy rewrites as texts. Does not know the policy that wrote them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from finegrained_rlhf.conqrr.rewards.passages import PoolReward
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.metrics.rouge1 import rouge1_scores
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 SelectBy = Literal["rouge1", "accuracy"]
 

@@ -23,7 +23,7 @@ from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData, Format
 from finegrained_rlhf.dialki.records import DialogueExample
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT, progress_bar, writable
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER, SpacySegmenter
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class IdentifyKnowledge:
             DataError: no readable dialogue; nothing is written then.
         """
         from finegrained_rlhf.dialki.training.systems import load_finder
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         if processes.count > 1:

@@ -24,10 +24,11 @@ from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInp
 from finegrained_rlhf.dialogue.records import Knowledge
 from finegrained_rlhf.feedback.reading import write_examples
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 if TYPE_CHECKING:
     from finegrained_rlhf.dialki.finding.finder import Finder, Found
+    from finegrained_rlhf.runtime.processes import Processes
 
 REPORT = "response_data.json"
 """Beside the prompt files: how they were made, and counts."""
@@ -93,6 +94,8 @@ class MakeResponseData:
             DataError: broken dialogues, or none that gives a prompt; nothing is written then.
             ModelError: there is no DIALKI.
         """
+        from finegrained_rlhf.runtime.processes import Processes
+
         processes = Processes(self.processes)
         layout = ResponseInput(self.knowledge, self.max_turns)
         finder = None

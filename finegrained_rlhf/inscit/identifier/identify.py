@@ -26,7 +26,7 @@ from finegrained_rlhf.inscit.evaluation.scoring import mean_percent, passage_f1
 from finegrained_rlhf.inscit.identifier.candidates import SELECTED, candidate_recall
 from finegrained_rlhf.inscit.identifier.selection import EvidenceSelection, TuneBy, check_tune_by, tuned_selection
 from finegrained_rlhf.runtime.console import progress_bar
-from finegrained_rlhf.runtime.processes import ProcessConfig, Processes
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from finegrained_rlhf.text.tables import cell, markdown_table
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class IdentifyEvidence:
             DataError: a file is damaged, or the dialogues are not those of the turns.
         """
         from finegrained_rlhf.dialki.training.systems import load_finder
+        from finegrained_rlhf.runtime.processes import Processes
 
         processes = Processes(self.processes)
         turns = turns_of(read_inscit(self.data).conversations)

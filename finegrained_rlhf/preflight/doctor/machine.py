@@ -16,7 +16,7 @@ from finegrained_rlhf.preflight.doctor.case import Case, Finding
 from finegrained_rlhf.preflight.memory.plan import Plan
 from finegrained_rlhf.preflight.memory.preflight import device_bytes, plan_of
 from finegrained_rlhf.preflight.memory.report import USABLE, memory_verdict, peak
-from finegrained_rlhf.runtime.processes import available_cores
+from finegrained_rlhf.runtime.process_config import available_cores
 
 _PROJECT = "finegrained-rlhf"
 _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -12,7 +12,7 @@ from functools import partial, reduce
 from finegrained_rlhf.preflight.memory import formulas as memory
 from finegrained_rlhf.preflight.memory import sharding
 from finegrained_rlhf.preflight.memory.plan import ModelShape, Plan
-from finegrained_rlhf.runtime.processes import SHARDING
+from finegrained_rlhf.runtime.process_config import SHARDING
 from finegrained_rlhf.text.tables import markdown_table
 
 GIB = memory.GIB

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError
 from finegrained_rlhf.core.files import read_json, write_json
@@ -21,7 +21,9 @@ from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.lock import locked_directory
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 MADE = ".made.json"
 _HARMLESS = ("output_dir", "output", "processes.threads", "batch_size")

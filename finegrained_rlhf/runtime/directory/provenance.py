@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from finegrained_rlhf.runtime.processes import available_cores
+from finegrained_rlhf.runtime.process_config import available_cores
 
 PACKAGE = "finegrained-rlhf"
 _PACKAGES = (PACKAGE, "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "peft")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json, write_text
@@ -18,7 +18,9 @@ from finegrained_rlhf.runtime.directory.fingerprints import inputs_of
 from finegrained_rlhf.runtime.directory.provenance import PACKAGE, package_versions, provenance
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
 from finegrained_rlhf.runtime.loop.checkpoints import CheckpointStore, reporting_full_disk
-from finegrained_rlhf.runtime.processes import Processes
+
+if TYPE_CHECKING:
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
