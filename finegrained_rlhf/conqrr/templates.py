@@ -64,25 +64,25 @@ def stored_template(policy: Policy) -> RewriteTemplate | None:
         raise ModelError(f"config.json of the policy, {_KEY}: {error}") from None
 
 
-def template_for_training(policy: Policy, asked: str | None) -> RewriteTemplate:
+def template_for_training(policy: Policy, text: str | None) -> RewriteTemplate:
     """The template to train a policy with: the one asked for, else what it was trained with, else by its family.
 
     The policy remembers it: checkpoints made from now on have it.
     """
     from finegrained_rlhf.models.policy import Seq2SeqPolicy
 
-    if asked is not None:
-        template = RewriteTemplate(asked)
+    if text is not None:
+        template = RewriteTemplate(text)
     else:
         template = stored_template(policy) or (BARE if isinstance(policy, Seq2SeqPolicy) else CUED)
     setattr(policy.model.config, _KEY, template.text)
     return template
 
 
-def template_for_rewriting(policy: Policy, asked: str | None) -> RewriteTemplate:
+def template_for_rewriting(policy: Policy, text: str | None) -> RewriteTemplate:
     """The template to rewrite with: the one asked for, else what the policy was trained with, else the dialogue alone.
 
     Raises:
         ModelError: what the checkpoint says is no template.
     """
-    return RewriteTemplate(asked) if asked is not None else stored_template(policy) or BARE
+    return RewriteTemplate(text) if text is not None else stored_template(policy) or BARE

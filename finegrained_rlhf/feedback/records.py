@@ -193,8 +193,8 @@ class FeedbackRecord:
         for i, feedback in self.marked.items():
             _check_feedback(feedback, self.predictions[i], self.passages, i)
         _check_preferences(self.preferences, len(self.predictions))
-        told = bool(self.marked) or any(value is not None for value in self.preferences)
-        require(told, "expected feedback on an answer or a preference, got neither", "feedback")
+        has_feedback = bool(self.marked) or any(value is not None for value in self.preferences)
+        require(has_feedback, "expected feedback on an answer or a preference, got neither", "feedback")
 
     @property
     def marked(self) -> Mapping[int, Feedback]:

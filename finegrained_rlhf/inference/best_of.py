@@ -148,6 +148,8 @@ class BestOf:
         weights = self.composer.weights_of(row, scores)
         return tuple(
             RewardedSegment(name, start, end, raw, normalised, weights[name] * normalised)
-            for name, found in scores.items()
-            for (start, end), raw, normalised in zip(found.spans[row], found.values[row], used[name][row], strict=True)
+            for name, scored in scores.items()
+            for (start, end), raw, normalised in zip(
+                scored.spans[row], scored.values[row], used[name][row], strict=True
+            )
         )

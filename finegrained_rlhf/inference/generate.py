@@ -80,9 +80,10 @@ def sample_records(
     generator: PolicyGenerator, prompts: Sequence[Prompt], processes: Processes, answering: Answering
 ) -> list[OutputRecord]:
     """The outputs for all prompts, in every process; the processes share the work."""
-    mine, groups = respond(generator, prompts, processes, answering)
+    share, groups = respond(generator, prompts, processes, answering)
     records = [
-        output_record(prompt, [response.text for response in group]) for prompt, group in zip(mine, groups, strict=True)
+        output_record(prompt, [response.text for response in group])
+        for prompt, group in zip(share, groups, strict=True)
     ]
     return processes.gather_objects(records)
 

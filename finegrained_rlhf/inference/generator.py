@@ -169,12 +169,12 @@ def _blank_between(tokenizer: Any, last: Sequence[int], ids: Sequence[int], text
 
 def text_ids(texts: Sequence[str]) -> list[str]:
     """An id for each text that depends on the text alone; the second of two equal texts gets `-2`, and so on."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     ids = []
     for text in texts:
         name = f"text-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
-        seen[name] += 1
-        ids.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        counts[name] += 1
+        ids.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
     return ids
 
 
@@ -243,10 +243,10 @@ def respond(
 
     The samples depend on (seed, prompt id, sample) alone, not on the number of processes.
     """
-    mine = [prompts[i] for i in processes.share(len(prompts))]
+    share = [prompts[i] for i in processes.share(len(prompts))]
     groups: list[list[Response]] = []
-    with progress_bar("generating", len(mine), "prompt", answering.progress and processes.is_main) as bar:
-        for batch in answering.stream(generator, mine):
+    with progress_bar("generating", len(share), "prompt", answering.progress and processes.is_main) as bar:
+        for batch in answering.stream(generator, share):
             groups += batch
             bar.update(len(batch))
-    return mine, groups
+    return share, groups

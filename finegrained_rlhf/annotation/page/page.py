@@ -44,9 +44,9 @@ def annotation_page(payload: Mapping[str, Any]) -> str:
 def page_title(payload: Mapping[str, Any]) -> str:
     """What an annotator is asked for, in which project, under whose name."""
     taxonomy = payload["taxonomy"]
-    asked = [("mark errors", taxonomy["categories"]), ("say what is missing", taxonomy["missing"])]
-    asked += [("correct", taxonomy["correction"]), ("compare answers", taxonomy["preferences"])]
-    what = ", ".join(name for name, wanted in asked if wanted) or "read"
+    tasks = [("mark errors", taxonomy["categories"]), ("say what is missing", taxonomy["missing"])]
+    tasks += [("correct", taxonomy["correction"]), ("compare answers", taxonomy["preferences"])]
+    what = ", ".join(name for name, wanted in tasks if wanted) or "read"
     return f"{what[0].upper()}{what[1:]} – {payload['project']} ({taxonomy['name']}) – {payload['annotator']}"
 
 

@@ -203,7 +203,7 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
     single = [item for item in items if item.role == "single"]
     generator = np.random.default_rng(stable_hash(seed, "dealing"))
     dealt = {single[place].id: turn for turn, place in enumerate(generator.permutation(len(single)).tolist())}
-    found = {}
+    assignments = {}
     for number, name in enumerate(annotators):
         own = np.random.default_rng(stable_hash(seed, "order", name))
         first = [item for item in items if item.role == "qualification"]
@@ -213,5 +213,7 @@ def assign(items: Sequence[AnnotationItem], annotators: Sequence[str], seed: int
             if item.role == "overlap" or (item.role == "single" and dealt[item.id] % len(annotators) == number)
         ]
         shown = [*first, *(rest[i] for i in own.permutation(len(rest)).tolist())]
-        found[name] = tuple(Assignment(item.id, tuple(own.permutation(len(item.answers)).tolist())) for item in shown)
-    return found
+        assignments[name] = tuple(
+            Assignment(item.id, tuple(own.permutation(len(item.answers)).tolist())) for item in shown
+        )
+    return assignments

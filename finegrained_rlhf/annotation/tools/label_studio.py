@@ -246,11 +246,11 @@ def _label(value: Mapping[str, Any], region: str) -> str:
 
 def _texts(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The text of each region, or of the whole task, by the region's id."""
-    found = {}
+    texts = {}
     for row in rows:
         text = as_object(get_field(row, "value"), "value").get("text", "")
-        found[str(row.get("id"))] = "\n".join(text) if isinstance(text, list) else str(text)
-    return found
+        texts[str(row.get("id"))] = "\n".join(text) if isinstance(text, list) else str(text)
+    return texts
 
 
 def _missing(

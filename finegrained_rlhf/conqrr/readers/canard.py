@@ -71,20 +71,20 @@ def read_canard_corpus(
     passages: dict[tuple[str, str], Passage] = {}
     examples = []
     for name, rows in dialogues.items():
-        mine = part in ("all", canard_part(name))
+        of_part = part in ("all", canard_part(name))
         turns = []
         for row, answer in zip(rows, _answers(rows), strict=True):
             if answer == NO_ANSWER:
-                notes[f"answered {NO_ANSWER!r}"] += mine
+                notes[f"answered {NO_ANSWER!r}"] += of_part
                 answer = answer if unknown == "keep" else None
             if answer is None:
                 turns.append(row.turn)
                 continue
-            found = passages.setdefault(
+            passage = passages.setdefault(
                 (row.title, answer), Passage.uncut(f"{name}_{row.turn.turn}", answer, row.title)
             )
-            turns.append(replace(row.turn, answer=answer, gold=(found.id,)))
-        if mine:
+            turns.append(replace(row.turn, answer=answer, gold=(passage.id,)))
+        if of_part:
             examples += examples_of(name, turns, notes)
         else:
             skipped[ELSEWHERE] += len(turns)

@@ -84,12 +84,12 @@ def _log_mean(logits: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 def _require_alike(first: DialkiModel, other: DialkiModel, number: int) -> None:
     """Raise ConfigError where two models of an ensemble do not make the same inputs of a dialogue."""
-    for what, ours, theirs in (
+    for what, firsts, others in (
         ("dialki.inputs", first.config.inputs, other.config.inputs),
         ("dialki.units", first.config.units, other.config.units),
     ):
-        if ours != theirs:
-            raise ConfigError(f"ensemble: model {number} has other {what} than the first: {theirs} and {ours}")
+        if firsts != others:
+            raise ConfigError(f"ensemble: model {number} has other {what} than the first: {others} and {firsts}")
     if _reading(first.tokenizer) != _reading(other.tokenizer):
         raise ConfigError(f"ensemble: model {number} has another tokenizer than the first, expected the same one")
 

@@ -55,11 +55,11 @@ class TextReader:
 
     def title_offsets(self, title: str) -> Offsets:
         """The same for a title."""
-        found: Offsets = []
+        offsets: Offsets = []
         for text, start in self._pieces(title):
             inside = [(0, len(text))] if text in self._levels else self.text_offsets(text)
-            found += [(start + a, start + b) for a, b in inside]
-        return found
+            offsets += [(start + a, start + b) for a, b in inside]
+        return offsets
 
     def _pieces(self, title: str) -> Iterator[tuple[str, int]]:
         """The marks of a title and the texts between them, with the character that each begins at."""

@@ -45,8 +45,8 @@ class DialogueData:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
-        mine = {"doc2dial": ("documents", "seen_in", "keep_unlabelled"), "wow": ("unseen",), "dstc11": ("part",)}
-        for owner, names in mine.items():
+        settings = {"doc2dial": ("documents", "seen_in", "keep_unlabelled"), "wow": ("unseen",), "dstc11": ("part",)}
+        for owner, names in settings.items():
             for name in names:
                 if owner != self.format and getattr(self, name) != getattr(type(self), name):
                     raise ConfigError(f"{name} belongs to format {owner!r}, the format is {self.format!r}")

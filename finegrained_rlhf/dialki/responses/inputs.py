@@ -103,9 +103,9 @@ class ResponseInput:
                 )
                 for passage in _passages_of(example, places)
             )
-        whole = example.passages if self.knowledge == "document" else _passages_of(example, places)
+        passages = example.passages if self.knowledge == "document" else _passages_of(example, places)
         return tuple(
-            Passage("", plain_title(passage.title), passage.spans) for passage in whole if passage != NO_PASSAGE
+            Passage("", plain_title(passage.title), passage.spans) for passage in passages if passage != NO_PASSAGE
         )
 
     def _check(self, example: DialogueExample, places: Sequence[Knowledge]) -> None:

@@ -113,7 +113,7 @@ def annotator_agreement(
     by_whom = {name: [mark for mark in marks if name in mark.annotators] for name in annotators}
     shares = []
     for span, label in zip(labels.spans, labels.labels, strict=True):
-        claimed = sum(touches(text, span, found) for found in by_whom.values()) / len(annotators)
+        claimed = sum(touches(text, span, spans) for spans in by_whom.values()) / len(annotators)
         shares.append(claimed if label == HAS_ERROR else 1.0 - claimed)
     return tuple(shares)
 
@@ -164,7 +164,7 @@ class SegmentRule:
             return segmenter.sub_sentences(text)
         borders = [0, len(text)]
         if self.separator is not None:
-            borders[1:1] = [place for found in re.finditer(self.separator, text) for place in found.span()]
+            borders[1:1] = [place for match in re.finditer(self.separator, text) for place in match.span()]
         pieces = [trim((borders[i], borders[i + 1]), text) for i in range(0, len(borders), 2)]
         return [piece for piece in pieces if piece is not None]
 

@@ -142,9 +142,9 @@ class Bm25LightConfig:
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """The same for tokenizers that cut texts alike, wherever they were loaded from."""
     if getattr(tokenizer, "is_fast", False):
-        told = json.loads(tokenizer.backend_tokenizer.to_str())
-        told.pop("truncation", None)  # set anew by each call
-        told.pop("padding", None)
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        description.pop("truncation", None)  # set anew by each call
+        description.pop("padding", None)
     else:
-        told = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+        description = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    return hashlib.blake2b(json.dumps(description, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -128,9 +128,9 @@ def build_index(
     frequencies = np.zeros(len(terms), np.int64)
     passages, tokens = 0, 0
     for shard in paths:
-        found = open_arrays(shard / COUNTS)
-        frequencies += np.bincount(found["terms"], minlength=len(terms))
-        passages, tokens = passages + len(found["lengths"]), tokens + int(found["lengths"].sum(dtype=np.int64))
+        counts = open_arrays(shard / COUNTS)
+        frequencies += np.bincount(counts["terms"], minlength=len(terms))
+        passages, tokens = passages + len(counts["lengths"]), tokens + int(counts["lengths"].sum(dtype=np.int64))
     weighting = Weighting(passages, tokens / passages, frequencies, constants.k1, constants.b)
     for shard in tqdm(paths, desc="weighing", unit="shard", disable=not progress):
         if not (shard / BM25S).is_dir():

@@ -111,10 +111,10 @@ class TowerEncoder:
 
 def weights_fingerprint(tower: TextTower) -> str:
     """A hash of all that a tower computes with, the same for a copy that was saved again by a training run."""
-    whole, config = hashlib.sha256(), tower.network.config
+    digest, config = hashlib.sha256(), tower.network.config
     for name in ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads"):
-        whole.update(f"{name} {getattr(config, name, None)}\0".encode())
+        digest.update(f"{name} {getattr(config, name, None)}\0".encode())
     for name, tensor in sorted(tower.network.state_dict().items()):
-        whole.update(f"{name} {list(tensor.shape)}\0".encode())
-        whole.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:16]
+        digest.update(f"{name} {list(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]

@@ -174,10 +174,10 @@ class OpenSearchClient(SearchClient):
         except library.ConnectionError as error:
             raise RequestFailed(str(error.info)) from error.info
         except library.TransportError as error:
-            said = error.info if isinstance(error.info, Mapping) else error.error
+            answer = error.info if isinstance(error.info, Mapping) else error.error
             status = int(error.status_code)
-            reason = f"status {status}, {reason_of(said)}"
-            raise RequestFailed(reason, status, said, self._connection.asked) from None
+            reason = f"status {status}, {reason_of(answer)}"
+            raise RequestFailed(reason, status, answer, self._connection.asked) from None
         except library.SerializationError as error:
             raise RequestFailed(f"an answer that is no JSON: {beginning_of(str(error.args[0]))}") from None
 
@@ -232,9 +232,9 @@ class ElasticsearchClient(SearchClient):
         except library.UnsupportedProductError:
             raise ConfigError("server.client: this server is no Elasticsearch; expected opensearch") from None
         except library.ApiError as error:
-            status, said = error.meta.status, error.body
-            reason = f"status {status}, {reason_of(said)}"
-            raise RequestFailed(reason, status, said, retry_after(error.meta.headers.get("Retry-After"))) from None
+            status, answer = error.meta.status, error.body
+            reason = f"status {status}, {reason_of(answer)}"
+            raise RequestFailed(reason, status, answer, retry_after(error.meta.headers.get("Retry-After"))) from None
         except library.ConnectionTimeout:
             raise RequestFailed("no answer in time") from None
         except library.SerializationError as error:

@@ -110,16 +110,16 @@ def _parse_json(form: str, line: str) -> Passage:
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, got {type(row).__name__}")
     if (name := _name_of(row)) is not None and name != form:
-        said = {key: "{" + ", ".join(f'"{field}"' for field in fields) + "}" for key, fields in _FIELDS.items()}
+        shapes = {key: "{" + ", ".join(f'"{field}"' for field in fields) + "}" for key, fields in _FIELDS.items()}
         raise DataError(
-            f"the file's first line has the form {said[form]} ({form}), this one {said[name]} ({name}); "
+            f"the file's first line has the form {shapes[form]} ({form}), this one {shapes[name]} ({name}); "
             "expected one form a file"
         )
     id_field, text_field = _FIELDS[form]
     for field in (id_field, text_field):
         if not isinstance(row.get(field), str):
-            given = f"got {type(row[field]).__name__}" if field in row else "it is missing"
-            raise DataError(f"expected a string, {given}", field=field)
+            problem = f"got {type(row[field]).__name__}" if field in row else "it is missing"
+            raise DataError(f"expected a string, {problem}", field=field)
     title, text = _joined_title(row), row[text_field]
     if form == "Pyserini's" and not title:
         title, text = _titled(text)

@@ -63,13 +63,13 @@ class PassageStore:
         Raises:
             DataError: an id is not in the corpus, or a line of it cannot be read any more.
         """
-        found = {}
+        passages = {}
         for id in ids:
             passage = self._found(id)
             if passage is None:
                 raise DataError(f"no passage with the id {id!r}", file=self.corpus.path)
-            found[id] = passage
-        return found
+            passages[id] = passage
+        return passages
 
     def _found(self, id: str) -> Passage | None:
         return next((passage for passage in self._same_hash(id) if passage.id == id), None)
@@ -169,11 +169,11 @@ def ids_in_store(directory: str | Path, ids: Iterable[str]) -> set[str]:
         DataError: no store, or a damaged one.
     """
     hashes = _mapped(Path(directory), "hashes.npy", _read_record(Path(directory)))
-    asked = list(dict.fromkeys(ids))
-    wanted = np.array([id_hash(id) for id in asked], dtype=np.uint64)
+    distinct = list(dict.fromkeys(ids))
+    wanted = np.array([id_hash(id) for id in distinct], dtype=np.uint64)
     rows = np.searchsorted(hashes, wanted)
     return {
-        id for id, row, value in zip(asked, rows, wanted, strict=True) if row < len(hashes) and hashes[row] == value
+        id for id, row, value in zip(distinct, rows, wanted, strict=True) if row < len(hashes) and hashes[row] == value
     }
 
 

@@ -101,15 +101,15 @@ def read_resolved(path: str | Path) -> dict[str, str]:
     Raises:
         DataError: a line is not an id, a tab and a question, or an id occurs twice.
     """
-    found: dict[str, str] = {}
+    questions: dict[str, str] = {}
     for i, line in enumerate(_lines(path)):
         name, tab, question = line.partition("\t")
         if not tab or not question.strip():
             raise DataError("expected TOPIC_TURN, a tab and a question", file=path, record=i)
-        if name in found:
+        if name in questions:
             raise DataError(f"{name} occurs twice", file=path, record=i)
-        found[name] = question.strip()
-    return found
+        questions[name] = question.strip()
+    return questions
 
 
 def _lines(path: str | Path) -> list[str]:

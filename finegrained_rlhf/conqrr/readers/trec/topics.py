@@ -41,7 +41,7 @@ def topics_of(
     topics = read_json(path)
     if not isinstance(topics, list):
         raise DataError(f"expected a JSON array of topics, got {type(topics).__name__}", file=path)
-    seen: set[str] = set()
+    names: set[str] = set()
     for i, value in enumerate(topics):
         record: str | int = i
         try:
@@ -49,8 +49,8 @@ def topics_of(
             name = name_of(topic)
             if once:
                 record = name
-                require(name not in seen, f"topic {name} occurs twice", "number")
-            seen.add(name)
+                require(name not in names, f"topic {name} occurs twice", "number")
+            names.add(name)
             examples = examples_of(name, turns_of(name, topic), notes)
         except DataError as error:
             raise error.at(file=path, record=record) from None
