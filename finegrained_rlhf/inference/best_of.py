@@ -127,13 +127,13 @@ class BestOf:
             rows = [row_of[number, response.text] for response in group]
             form = self._form(group)
             taken = self.composer.totals(form) if form else [0.0] * len(group)
-            found = tuple(
+            rewards = tuple(
                 None if row in unscored else totals[row] + penalty for row, penalty in zip(rows, taken, strict=True)
             )
-            best = best_sample(found)
+            best = best_sample(rewards)
             segments = self._segments(rows[best], scores, used)
             segments += self._segments(best, form, {name: counted.values for name, counted in form.items()})
-            choices.append(Choice(best, group[best], found, segments))
+            choices.append(Choice(best, group[best], rewards, segments))
         return choices
 
     def _form(self, group: Sequence[Response]) -> dict[str, SegmentScores]:

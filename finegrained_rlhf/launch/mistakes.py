@@ -73,8 +73,8 @@ def explain_command_line(error: BaseException, command: str, line: CommandLine) 
         group, option = group_and_option(match.group(1))
         if known := options(group, command, line.config_directory) or (match.group(2) or "").split():
             return f"{group}={option} does not exist; expected one of {', '.join(known)}"
-    said = " ".join([*lines[:2], cause if cause not in text else ""])
-    return said.partition("Config search path:")[0].strip()
+    message = " ".join([*lines[:2], cause if cause not in text else ""])
+    return message.partition("Config search path:")[0].strip()
 
 
 def _meant(key: str, command: str, line: CommandLine) -> str:

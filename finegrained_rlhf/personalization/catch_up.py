@@ -93,9 +93,9 @@ class CatchUp:
         if rows:
             print(markdown_table(rows, list(rows[0])))
         aside = sum(event.tries >= self.tries for event in left)
-        found = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
-        print(f"learnt from {learnt} events; {found['waiting']} wait, {aside} are set aside")
-        return found
+        counts = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
+        print(f"learnt from {learnt} events; {counts['waiting']} wait, {aside} are set aside")
+        return counts
 
     def _row(self, event: Event) -> dict[str, Any]:
         at = "" if event.at is None else datetime.fromtimestamp(event.at, UTC).isoformat(" ", "seconds")

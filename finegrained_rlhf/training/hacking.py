@@ -80,7 +80,7 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
         Warnings in the order of the components; none for a component that did not gain, nor for the penalties for form
         (`rewards.penalties`), whose gain is the change that they ask for.
     """
-    found = []
+    warnings = []
     for name in _components(first, now):
         before, after = first[f"reward/{name}/weighted"], now[f"reward/{name}/weighted"]
         if after - before <= 1e-6:
@@ -93,8 +93,8 @@ def hacking_warnings(first: Mapping[str, float], now: Mapping[str, float]) -> li
             "early end": _early_end(first, now),
             "perplexity": _perplexity(first, now),
         }
-        found += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
-    return found
+        warnings += [HackingWarning(name, kind, f"{gain} while {sign}") for kind, sign in signs.items() if sign]
+    return warnings
 
 
 def degenerate_form(now: Mapping[str, float]) -> list[str]:

@@ -137,10 +137,10 @@ def _gold(record: FeedbackRecord) -> str:
 def _foreign(record: FeedbackRecord, segmenter: Segmenter, generator: np.random.Generator, of_gold: bool) -> str:
     """A sentence of another question: of its gold answer, or of its passages where it has some."""
     gold = _gold(record)
-    found = [gold[start:end] for start, end in segmenter.sentences(gold)]
+    sentences = [gold[start:end] for start, end in segmenter.sentences(gold)]
     if not of_gold:
-        found = [s for p in record.passages for s in p.sentences if s.strip()] or found
-    return " ".join(found[int(generator.integers(len(found)))].split())
+        sentences = [s for p in record.passages for s in p.sentences if s.strip()] or sentences
+    return " ".join(sentences[int(generator.integers(len(sentences)))].split())
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def is_causal(config: Any) -> bool:
     return config.model_type in CAUSAL_FAMILIES
 
 
-def longest_input(config: Any, tokenizer: Any, asked: int) -> int:
+def longest_input(config: Any, tokenizer: Any, wanted: int) -> int:
     """The longest input in tokens.
 
     Where rotary positions change with the longest row of a batch (longrope), it is the length up to which they do not:
@@ -51,7 +51,7 @@ def longest_input(config: Any, tokenizer: Any, asked: int) -> int:
     rotary = getattr(config, "rope_parameters", None) or {}
     kinds = [rotary] if "rope_type" in rotary else [kind for kind in rotary.values() if isinstance(kind, dict)]
     limits = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
-    return min([input_limit(config, tokenizer, asked), *(limit for limit in limits if limit)])
+    return min([input_limit(config, tokenizer, wanted), *(limit for limit in limits if limit)])
 
 
 def open_classifier(directory: Path, form: Form, new_head: bool) -> tuple[Any, Any]:

@@ -40,8 +40,12 @@ def sentences_of(context: str) -> list[str]:
 
 def selection_words(item: InputParts, choice: PassageChoice) -> set[str]:
     """The words that sentences are chosen by."""
-    asked = content_words(item.before)
-    return asked if choice == "question" else asked | content_words(" ".join([item.after, *item.segments]))
+    question_words = content_words(item.before)
+    return (
+        question_words
+        if choice == "question"
+        else question_words | content_words(" ".join([item.after, *item.segments]))
+    )
 
 
 def choose(sentences: Sequence[str], sizes: Sequence[int], query: set[str], room: int) -> list[int]:

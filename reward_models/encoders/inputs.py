@@ -268,10 +268,10 @@ class RewardInputEncoder:
                 max(cut),
             )
         lost = [item.lost for item in encoded if item.lost]
-        seen = self.inputs_lost
+        lost_before = self.inputs_lost
         self.inputs_lost += len(lost)
         self.segments_unread += sum(item.unread for item in encoded)
-        if lost and len(str(self.inputs_lost)) > len(str(seen)) * bool(seen):
+        if lost and len(str(self.inputs_lost)) > len(str(lost_before)) * bool(lost_before):
             logger.warning(
                 "%d of %d reward-model inputs were longer than %d tokens even without their passages; they are scored "
                 "without the end of their longest segments (up to %d tokens here), and %d segments not at all",

@@ -40,8 +40,8 @@ class InputParts:
 
 def _around(text: str, context: str) -> tuple[str, str, str]:
     """`text` split into what lies before, in and after `context`."""
-    before, found, after = text.partition(context) if context else (text, "", "")
-    return before.strip(), found, after.strip()
+    before, middle, after = text.partition(context) if context else (text, "", "")
+    return before.strip(), middle, after.strip()
 
 
 def relevance_parts(question: str, segments: Sequence[str]) -> InputParts:

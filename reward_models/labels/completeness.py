@@ -235,7 +235,7 @@ def completeness(
     needed = needed_sentences(record, matcher, segmenter, minor_types)
     if not needed:
         return None
-    found = [
+    answered = [
         {sentence for _, sentence in mapped_sentences(answer, matcher, segmenter)} for answer in record.predictions
     ]
-    return Completeness(frozenset(needed), tuple(len(sentences & needed) / len(needed) for sentences in found))
+    return Completeness(frozenset(needed), tuple(len(sentences & needed) / len(needed) for sentences in answered))

@@ -113,8 +113,8 @@ class MakeResponseData:
             for name, (records, counts) in made.items():
                 path = Path(self.output_dir) / f"{name}.json"
                 write_examples(path, records)
-                said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items())
-                print(f"{said} -> {path}")
+                shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items())
+                print(f"{shown} -> {path}")
             write_json(Path(self.output_dir) / REPORT, report)
         return report
 

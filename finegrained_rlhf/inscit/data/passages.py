@@ -33,15 +33,15 @@ def read_known_inscit(path: str | Path, known_passages: str | None) -> InscitRea
         return reading
     ids = passages_of_turns(turns_of(reading.conversations)).keys()
     if is_store(known_passages):
-        found = ids_in_store(known_passages, ids)
+        present = ids_in_store(known_passages, ids)
     else:
-        found = set()
+        present = set()
         for passage in Corpus(known_passages) if ids else ():
             if passage.id in ids:
-                found.add(passage.id)
-                if len(found) == len(ids):
+                present.add(passage.id)
+                if len(present) == len(ids):
                     break
-    return reading if len(found) == len(ids) else read_inscit(path, found)
+    return reading if len(present) == len(ids) else read_inscit(path, present)
 
 
 def passages_of_turns(turns: Sequence[InscitTurn]) -> dict[str, EvidencePassage]:

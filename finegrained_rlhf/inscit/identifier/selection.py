@@ -124,8 +124,8 @@ def tuned_selection(
 
     if tune == "repository":
         return judged(_nearest_mean(scored, most))[1]
-    seen = np.array([value for row in scored for value in row.values()])
-    quantiles = np.quantile(seen, np.linspace(0, 1, min(_QUANTILES, len(seen))))
+    scores = np.array([value for row in scored for value in row.values()])
+    quantiles = np.quantile(scores, np.linspace(0, 1, min(_QUANTILES, len(scores))))
     best = max((judged(float(value)) for value in np.unique(quantiles)), key=lambda pair: (pair[0], pair[1].threshold))
     return best[1]
 

@@ -91,10 +91,10 @@ class MakeDprData:
         room = self.negatives + max(len(turn.gold) for turn in turns)
         groundings = [gold[turn.gold[0]].text for turn in turns]
         hard = search_all(retriever, groundings, room, self.batch_size)
-        asked = [evidence_query(turn.context, self.query) for turn in turns]
-        other = search_all(retriever, asked, room, self.batch_size)
-        found = {hit.id for hits in (*hard, *other) for hit in hits} - gold.keys()
-        known = gold | corpus_passages(found, self.corpus, self.store)
+        queries = [evidence_query(turn.context, self.query) for turn in turns]
+        other = search_all(retriever, queries, room, self.batch_size)
+        negatives = {hit.id for hits in (*hard, *other) for hit in hits} - gold.keys()
+        known = gold | corpus_passages(negatives, self.corpus, self.store)
         near = [self._negatives(turn, hits, known) for turn, hits in zip(turns, hard, strict=True)]
         far = [self._negatives(turn, hits, known) for turn, hits in zip(turns, other, strict=True)]
         rows = [

@@ -147,7 +147,7 @@ def _by_unit(ratings: Sequence[Labels]) -> Counter[tuple[Hashable, ...]]:
         raise ValueError("a label must be hashable") from None
     if any(label != label for labels in combinations for label in labels):
         raise ValueError("a label is NaN; a missing label is None")
-    given: Counter[tuple[Hashable, ...]] = Counter()
+    counts: Counter[tuple[Hashable, ...]] = Counter()
     for labels, units in combinations.items():
-        given[tuple(label for label in labels if label is not None)] += units
-    return given
+        counts[tuple(label for label in labels if label is not None)] += units
+    return counts

@@ -133,10 +133,10 @@ def check_preferences(values: Iterable[int]) -> None:
 
 
 def _check_rows(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> None:
-    ours, theirs = [len(row) for row in first], [len(row) for row in second]
-    if len(ours) != len(theirs):
-        raise ValueError(f"expected the same items, got {len(ours)} and {len(theirs)}")
-    for item, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+    first_lengths, second_lengths = [len(row) for row in first], [len(row) for row in second]
+    if len(first_lengths) != len(second_lengths):
+        raise ValueError(f"expected the same items, got {len(first_lengths)} and {len(second_lengths)}")
+    for item, (a, b) in enumerate(zip(first_lengths, second_lengths, strict=True)):
         if a != b:
             raise ValueError(f"item {item}: expected as many values of both, got {a} and {b}")
 

@@ -70,10 +70,12 @@ def cluster_sums(
     """
     if not len(values) or len(values) != len(clusters):
         raise ValueError(f"expected values with a cluster each, got {len(values)} and {len(clusters)}")
-    found: dict[Hashable, list[float]] = {}
+    by_cluster: dict[Hashable, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
-        found.setdefault(cluster, []).append(value)
-    return np.array([math.fsum(of) for of in found.values()]), np.array([float(len(of)) for of in found.values()])
+        by_cluster.setdefault(cluster, []).append(value)
+    return np.array([math.fsum(of) for of in by_cluster.values()]), np.array(
+        [float(len(of)) for of in by_cluster.values()]
+    )
 
 
 def clustered_t(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float | None, float | None]:

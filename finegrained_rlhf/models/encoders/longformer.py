@@ -53,10 +53,10 @@ def tiled_positions(table: Tensor, offset: int, pad_id: int, length: int) -> Ten
         length: positions of the new table.
     """
     positions = table[offset:]
-    found = table.new_zeros(pad_id + 1 + length, table.shape[1])
-    found[: min(offset, pad_id + 1)] = table[: min(offset, pad_id + 1)]
-    found[pad_id + 1 :] = positions[torch.arange(length) % len(positions)]
-    return found
+    tiled = table.new_zeros(pad_id + 1 + length, table.shape[1])
+    tiled[: min(offset, pad_id + 1)] = table[: min(offset, pad_id + 1)]
+    tiled[pad_id + 1 :] = positions[torch.arange(length) % len(positions)]
+    return tiled
 
 
 def longformer_of(source: Any, length: int, window: int) -> LongformerModel:

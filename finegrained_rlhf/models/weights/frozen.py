@@ -26,8 +26,8 @@ def linear_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     linear = [part for _, part in layers if type(part).__name__ in _LINEAR]
     ours = {id(part) for part in linear}
     elsewhere = {id(own) for _, part in layers if id(part) not in ours for own in part.parameters(recurse=False)}
-    found = {id(own): own for part in linear for own in part.parameters(recurse=False) if id(own) not in elsewhere}
-    yield from found.values()
+    parameters = {id(own): own for part in linear for own in part.parameters(recurse=False) if id(own) not in elsewhere}
+    yield from parameters.values()
 
 
 def store_frozen(module: nn.Module) -> None:

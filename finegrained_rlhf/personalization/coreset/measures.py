@@ -72,11 +72,11 @@ def set_precision_recall(answers: Sequence[str], truth: Sequence[str]) -> tuple[
     Raises:
         ValueError: there is no true answer.
     """
-    given, true = {normalise(one) for one in answers}, {normalise(one) for one in truth}
+    answered, true = {normalise(one) for one in answers}, {normalise(one) for one in truth}
     if not true:
         raise ValueError("expected at least one true answer")
-    common = len(given & true)
-    return common / len(given) if given else 0.0, common / len(true)
+    common = len(answered & true)
+    return common / len(answered) if answered else 0.0, common / len(true)
 
 
 def conversation_figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:

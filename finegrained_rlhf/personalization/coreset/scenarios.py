@@ -85,9 +85,9 @@ class _Talk:
         others = [one for one in self.documents if one.id != former.id]
         for other in self.rng.sample(others, len(others)):
             self.wanted = other
-            found = self.settling() if settled else self._differing(former)
-            if found is not None:
-                return found
+            remark = self.settling() if settled else self._differing(former)
+            if remark is not None:
+                return remark
         return None
 
     def _differing(self, former: SourceDocument) -> str | None:

@@ -96,13 +96,13 @@ def phase_figures(rounds: Sequence[SceneRound]) -> dict[str, list[float]]:
         curves["success"].append(success)
         curves["frequency"].append([statistics.fmean(one.asked or one.given for one in played[t]) for t in iterations])
         curves["acpe"].append([total / t for t, total in enumerate(errors, start=1)])
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name, users in curves.items():
         pairs = [mean_and_error(values) for values in zip(*users, strict=True)]
-        found[name], found[f"{name}_se"] = [mean for mean, _ in pairs], [error for _, error in pairs]
-    if not found["success"]:
+        figures[name], figures[f"{name}_se"] = [mean for mean, _ in pairs], [error for _, error in pairs]
+    if not figures["success"]:
         raise ValueError("expected at least one round")
-    return found
+    return figures
 
 
 def setting_figures(rounds: Sequence[SceneRound]) -> dict[str, Any]:

@@ -140,8 +140,8 @@ class FaissIndex:
                 self._kept.popitem(last=False)
             own.update(handle, encoder)
             keys = own.candidates(query, k)
-        found = [note for note in map(handle.note, keys) if note is not None]
-        return nearest_notes(sorted(found, key=lambda note: (note.event, note.key)), encoder, context, k, least)
+        notes = [note for note in map(handle.note, keys) if note is not None]
+        return nearest_notes(sorted(notes, key=lambda note: (note.event, note.key)), encoder, context, k, least)
 
     def drop(self, handle: UserHandle) -> None:
         """Keep nothing more of a user."""

@@ -54,12 +54,12 @@ class ExactConflicts:
         Raises:
             DataError: a remark whose attribute is not known, or there is no document with facts.
         """
-        said = [*chosen, remark]
-        if not all(one.attribute for one in said):
+        remarks = [*chosen, remark]
+        if not all(one.attribute for one in remarks):
             raise DataError("exact conflicts need what a remark states", field="attribute")
         if not any(one.facts for one in documents):
             raise DataError("exact conflicts need documents with facts", field="facts")
-        return not documents_left(documents, said)
+        return not documents_left(documents, remarks)
 
 
 @dataclass(frozen=True)

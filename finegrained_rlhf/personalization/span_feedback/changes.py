@@ -57,11 +57,11 @@ def words_after(draft: str, errors: Sequence[SpanError]) -> list[str]:
     """
     text, at = "", 0
     for error in errors:
-        said = error.explanation or ""
-        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if said.startswith(known)), "")
+        explanation = error.explanation or ""
+        prefix = next((known for known in (_AFTER, _BEFORE, _INSTEAD) if explanation.startswith(known)), "")
         if (error.error_type == IRRELEVANT) == bool(prefix):
             raise ValueError("expected marks as edit_errors makes them")
-        new = said.removeprefix(prefix)
+        new = explanation.removeprefix(prefix)
         kept = error.end if prefix == _AFTER else error.start
         text += f"{draft[at:kept]} {new} " if new else f"{draft[at:kept]} "
         at = kept if prefix in (_AFTER, _BEFORE) else error.end

@@ -209,8 +209,8 @@ class PostgresDatabase:
         try:
             yield
         except self._psycopg.Error as error:
-            said = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
-            raise StoreError(f"schema {self._schema}: {' '.join(said.split())}") from None
+            message = getattr(getattr(error, "diag", None), "message_primary", None) or str(error)
+            raise StoreError(f"schema {self._schema}: {' '.join(message.split())}") from None
 
     def _open(self) -> Any:
         """The connection of this process; a new one where the server has ended the last."""

@@ -89,10 +89,10 @@ def compare_versions(required: Sequence[Requirement], installed: Callable[[str],
             wrong.append((requirement, "is not installed" if version is None else f"is {version}"))
     if right:
         yield Finding("pass", ", ".join(right))
-    for requirement, found in wrong:
-        what = f"{requirement.name} {found}, expected {requirement.specifier}"
-        mend = f"pip install '{requirement.name}{requirement.specifier}'  (make venv installs what was tested)"
-        yield Finding("fail", what, "install such a Python" if requirement.name == "python" else mend)
+    for requirement, installed_version in wrong:
+        what = f"{requirement.name} {installed_version}, expected {requirement.specifier}"
+        remedy = f"pip install '{requirement.name}{requirement.specifier}'  (make venv installs what was tested)"
+        yield Finding("fail", what, "install such a Python" if requirement.name == "python" else remedy)
 
 
 def device(case: Case) -> Iterator[Finding]:

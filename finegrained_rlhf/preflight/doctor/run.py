@@ -105,11 +105,11 @@ def examine(
         announce(check.name)
         missing = [name for name in check.needs if name in broken]
         if missing:
-            found: Iterable[Finding] = [Finding("skipped", f"needs {', '.join(missing)}")]
+            findings: Iterable[Finding] = [Finding("skipped", f"needs {', '.join(missing)}")]
             broken.add(check.name)
         else:
-            found = _findings(check, case)
-        for finding in found:
+            findings = _findings(check, case)
+        for finding in findings:
             if finding.status == "fail":
                 broken.add(check.name)
             yield replace(finding, check=check.name)

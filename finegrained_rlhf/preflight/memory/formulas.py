@@ -209,8 +209,8 @@ def scoring_bytes(plan: Plan) -> int:
     is whole at a time. The reference's pass is as large as the policy's.
     """
     casts = cached_bytes(plan, plan.policy, head=True)
-    whole = sharding.gathered_bytes(plan, plan.policy)
-    needed = casts + whole + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
+    gathered = sharding.gathered_bytes(plan, plan.policy)
+    needed = casts + gathered + max(reading_bytes(plan, plan.policy), head_bytes(plan, plan.group))
     if plan.value is not None:
         casts += cached_bytes(plan, plan.value, head=False) + sharding.gathered_bytes(plan, plan.value)
         needed = max(needed, casts + reading_bytes(plan, plan.value))

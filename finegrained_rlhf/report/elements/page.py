@@ -79,8 +79,8 @@ def offline_document(title: str, style: str, script: str, body: Sequence[Html], 
         el("title", title),
         el("style", Html(style)),
     )
-    whole = el("html", head, el("body", *body, el("script", Html(script))), lang="en")
-    return join(Html("<!DOCTYPE html>\n"), whole, "\n")
+    document = el("html", head, el("body", *body, el("script", Html(script))), lang="en")
+    return join(Html("<!DOCTYPE html>\n"), document, "\n")
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], *, words: int = 1) -> Html:

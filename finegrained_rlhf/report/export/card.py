@@ -70,8 +70,8 @@ def _bases(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _on_hub(base: str) -> str | None:
     """The Hub name of a base; None where a directory is meant."""
-    found = None if Path(base).exists() else model_name(base)
-    return None if found is None else found.name
+    name = None if Path(base).exists() else model_name(base)
+    return None if name is None else name.name
 
 
 def shown_path(path: str) -> str:

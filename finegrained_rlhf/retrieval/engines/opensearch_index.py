@@ -85,8 +85,8 @@ class ServerIndex:
             other = [name for name in sorted({*meta, *self._meta}) if meta.get(name) != self._meta.get(name)]
             differences = "; ".join(f"{name} {meta.get(name)!r}, here {self._meta.get(name)!r}" for name in other)
             raise ConfigError(
-                f"{self._server.config.url}: the index {self._name} is of another corpus or other settings ({differences}); "
-                "give another name or delete it"
+                f"{self._server.config.url}: the index {self._name} is of another corpus or other settings "
+                f"({differences}); give another name or delete it"
             )
 
     def count(self) -> int:

@@ -179,12 +179,12 @@ def ids_in_store(directory: str | Path, ids: Iterable[str]) -> set[str]:
 
 def _mapped(directory: Path, name: str, scan: CorpusScan) -> NDArray[np.uint64]:
     try:
-        found: NDArray[np.uint64] = np.load(directory / name, mmap_mode="r")
+        column: NDArray[np.uint64] = np.load(directory / name, mmap_mode="r")
     except (OSError, ValueError) as error:
         raise DataError(f"the store is damaged ({error})", file=directory) from None
-    if len(found) != scan.passages:
+    if len(column) != scan.passages:
         raise DataError(f"the store is damaged: expected {scan.passages} passages", file=directory)
-    return found
+    return column
 
 
 def _require_plain(corpus: Corpus) -> None:

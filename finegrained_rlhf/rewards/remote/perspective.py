@@ -48,8 +48,8 @@ class PerspectiveScorer(RemoteTextScorer):
         if not attribute or not languages or not all(languages):
             raise ConfigError(f"need an attribute and languages, got {attribute!r} and {list(languages)}")
         self.attribute, self.languages = attribute, tuple(languages)
-        said = f"perspective {remote.url} {attribute} languages={','.join(languages)} version={version}"
-        super().__init__(remote, said, cache_file)
+        identity = f"perspective {remote.url} {attribute} languages={','.join(languages)} version={version}"
+        super().__init__(remote, identity, cache_file)
 
     def headers(self, key: str) -> Mapping[str, str]:
         """The header of Google's APIs that carries a key."""

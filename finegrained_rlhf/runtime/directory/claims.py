@@ -119,11 +119,11 @@ def _refuse_other(target: _Target, record: Mapping[str, Any], overwrite: bool) -
     try:
         strict = before["provenance"]["versions"].get(PACKAGE) == package_versions().get(PACKAGE)
         now, then = record["config"], before["config"]
-        found = changes(then, now, before["inputs"], record["inputs"], strict=strict, harmless=_HARMLESS)
+        changed = changes(then, now, before["inputs"], record["inputs"], strict=strict, harmless=_HARMLESS)
     except (KeyError, TypeError, AttributeError):
         raise DataError("not a record of how something was made", file=path) from None
-    if found:
+    if changed:
         raise ConfigError(
-            f"{target.key}: {target.path} was made with other values: {'; '.join(map(str, found))}; name another, or "
+            f"{target.key}: {target.path} was made with other values: {'; '.join(map(str, changed))}; name another, or "
             "replace it with overwrite=true"
         )

@@ -62,13 +62,13 @@ def command_line() -> str:
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that decide numbers, of those that are installed."""
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def hardware() -> dict[str, Any]:

@@ -46,10 +46,10 @@ def refuse_changes(run: RunDirectory, config: Mapping[str, Any], resume: str, re
         resume: the run's key; with "never" nothing is compared.
         resume_changed: "refuse", or "allow": the differences are then only said.
     """
-    found = [] if resume == "never" else changes_of_run(run, config)
-    if not found:
+    changed = [] if resume == "never" else changes_of_run(run, config)
+    if not changed:
         return
-    listed = "; ".join(map(str, found))
+    listed = "; ".join(map(str, changed))
     if resume_changed == "allow":
         logger.warning("%s goes on with other values than it began with: %s", run.path, listed)
         return

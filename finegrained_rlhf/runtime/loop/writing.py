@@ -130,10 +130,10 @@ class BackgroundWriter:
                     do()
             except Exception as error:
                 problem = error
-        told = self._processes.broadcast_object(None if problem is None else str(problem))
-        if told is not None:
+        message = self._processes.broadcast_object(None if problem is None else str(problem))
+        if message is not None:
             self._failed = True
-            raise problem or CheckpointError(f"the main process: {told}")
+            raise problem or CheckpointError(f"the main process: {message}")
 
 
 class _Part:
