@@ -117,12 +117,12 @@ class Counts:
             mean, squares = (value / max(rest[0], 1) for value in rest[1:])
             spread = math.sqrt(max(squares - mean**2, 0.0))
             return {**result, "pair_accuracy": result["accuracy"], "score_std": spread}
-        caught, claimed, missed = rest
-        errors, clean = caught + missed, items - caught - missed
-        recalls = [part / whole for part, whole in ((caught, errors), (clean - claimed, clean)) if whole]
+        found, claimed, missed = rest
+        errors, clean = found + missed, items - found - missed
+        recalls = [part / whole for part, whole in ((found, errors), (clean - claimed, clean)) if whole]
         return {
             **result,
-            "f1_has_error": 2 * caught / max(2 * caught + claimed + missed, 1),
+            "f1_has_error": 2 * found / max(2 * found + claimed + missed, 1),
             "balanced_accuracy": sum(recalls) / max(len(recalls), 1),
             "share_has_error": errors / max(items, 1),
         }
