@@ -1,8 +1,7 @@
 """Trained reward models as reward components: they satisfy `finegrained_rlhf.rewards`'s scorer protocol.
 
-Knows prompts (their question and passages) and response texts; does not know tokens of the policy, weights of
-components or PPO. Weights are read in `setup`, not before. `start` launches all work on the device and waits for none
-of it, so that the CPU can prepare the next component meanwhile.
+Weights are read in `setup`, not before. `start` launches all work on the device and waits for none of it, so that the
+CPU can prepare the next component meanwhile.
 """
 
 from __future__ import annotations

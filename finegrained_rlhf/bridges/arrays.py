@@ -1,6 +1,6 @@
 """Rewards of one step of another trainer as arrays: by token and component, or one number a response and component.
 
-Knows rewards, texts and the characters at which tokens end; a tokenizer only where ids are given. Knows no trainer.
+A tokenizer is needed only where ids are given.
 """
 
 from __future__ import annotations

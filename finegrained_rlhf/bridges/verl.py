@@ -2,8 +2,8 @@
 
 A manager is made with `(tokenizer, num_examine, compute_score, reward_fn_key, **kwargs)`, is called with a `DataProto`
 and gives `reward_tensor` [R, T], which the trainer of verl up to 0.7.0 takes as `token_level_scores`. From 0.7.1 on its
-reward loop makes managers by keywords, awaits their `run_single` and pays one number a response. Knows of a `DataProto`
-that it has `batch` (tensors by name) and `non_tensor_batch` (arrays of objects by name).
+reward loop makes managers by keywords, awaits their `run_single` and pays one number a response. Of a `DataProto` it
+reads `batch` (tensors by name) and `non_tensor_batch` (arrays of objects by name).
 """
 
 from __future__ import annotations

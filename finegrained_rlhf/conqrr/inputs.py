@@ -1,7 +1,4 @@
-"""What a query rewriter reads and imitates: dialogues newest turn first, human rewrites for a share of the turns.
-
-Knows questions in dialogues and tokenizers. Knows no model, no retriever and no file.
-"""
+"""What a query rewriter reads and imitates: dialogues newest turn first, human rewrites for a share of the turns."""
 
 from __future__ import annotations
 

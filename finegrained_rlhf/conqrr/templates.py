@@ -1,8 +1,8 @@
 """What stands around the dialogue in a rewriter's input, and how a checkpoint remembers it.
 
 An encoder–decoder is told by its decoder where the rewrite begins. A decoder-only policy sees one text, so that its
-input must end with a cue. Knows templates and where they are stored: in the `config.json` of the model, as
-`rewrite_template`, so that every copy and export of a checkpoint has it. Does not know questions or tokens.
+input must end with a cue. A template is stored in the `config.json` of the model, as `rewrite_template`, so that every
+copy and export of a checkpoint has it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conversations in prompt files: who said what, in the format that trainers of chat models share.
 
 A message is `{role, content}`. A row holds one conversation as `messages` (its last assistant's turn is the answer), or
-as `prompt` with or without a `completion`. Knows no tokenizer and no chat template.
+as `prompt` with or without a `completion`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Files of sampled or generated answers: JSONL, one question with its N outputs a line.
 
-Knows the format that `finegrained sample-outputs` writes and that `finegrained annotate-factworld` and
-`finegrained evaluate` read. Does not know who wrote the outputs or what will judge them.
+`finegrained sample-outputs` writes the format; `finegrained annotate-factworld` and `finegrained evaluate` read it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prompts from files and from data sets of the Hub: QA-FEEDBACK's records, plain texts, and conversations.
 
-A file is a JSON array, JSON lines or parquet. Knows columns and formats; knows no tokenizer, no template and no policy.
-`datasets` and `pyarrow` are imported where a data set or a parquet file is read.
+A file is a JSON array, JSON lines or parquet. `datasets` and `pyarrow` are imported where a data set or a parquet file
+is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reading and writing the two published kinds of QA-FEEDBACK file.
 
 Prompt files (`dev.json`) and feedback files (`dev_feedback.json`) are JSON arrays. Feedback files of other tasks have
-the same form: what is marked then follows their taxonomy, and there may be any number of answers. Does not know how the
-records are used. The field-by-field description is in `docs/data_formats.md`.
+the same form: what is marked then follows their taxonomy, and there may be any number of answers. The field-by-field
+description is in `docs/data_formats.md`.
 """
 
 from __future__ import annotations

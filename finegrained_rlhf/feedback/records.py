@@ -1,7 +1,6 @@
 """Feedback records: prompts with passages, and what people said of the answers to them.
 
-Knows what a valid record is, whoever made it (a file, FactWorld's oracle, a test). Does not know files, segments,
-tokens or labels. A broken record raises `DataError` with the field in the words of the published files.
+A broken record raises `DataError` with the field in the words of the published files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Best of n: of several samples of a prompt, the one whose reward is highest.
-
-Knows responses and how their rewards are composed. Knows neither files nor who drew the samples, and trains nothing.
-"""
+"""Best of n: of several samples of a prompt, the one whose reward is highest."""
 
 from __future__ import annotations
 

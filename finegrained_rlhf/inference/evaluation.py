@@ -1,8 +1,8 @@
 """What an evaluation measures: greedy answers, or answers from a file, against references, reward models and an oracle.
 
 Every example is measured exactly once, whatever the number of processes: each process measures its share, the single
-results travel, and every mean is taken over all of them. Knows scorers and oracles through their interfaces; does not
-know which reward model or task stands behind them, and writes no file.
+results travel, and every mean is taken over all of them. Scorers and oracles are taken by their interfaces; no file is
+written.
 """
 
 from __future__ import annotations

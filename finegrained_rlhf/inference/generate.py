@@ -1,8 +1,4 @@
-"""Writing what a policy answers: the jobs behind `finegrained generate` and `finegrained sample-outputs`.
-
-Knows policies as text generators and the files they are asked to fill. Knows no metric, and rewards only as what
-`inference.best_of` chooses by.
-"""
+"""Writing what a policy answers: the jobs behind `finegrained generate` and `finegrained sample-outputs`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A trained policy as a plain text generator: what users, `finegrained generate`, `finegrained sample-outputs` and
 evaluation share.
-
-Knows policies, the rollout engine and how prompts become ids. Knows no reward, no metric and no output file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An assistant that answers a conversation from a corpus: retrieve, identify, answer.
 
 Joins a retriever, a passage identifier, a reader and a classifier of response types, all of them trained elsewhere.
-Knows no file of conversations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arithmetic of the metrics, without `evaluate`. Knows texts, flags and numbers only."""
+"""The arithmetic of the metrics, without `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs.
-
-Knows memories and agents by name. Does not know why an event could not be learnt from.
-"""
+"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs."""
 
 from __future__ import annotations
 

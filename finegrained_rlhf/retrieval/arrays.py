@@ -1,7 +1,5 @@
 """Named arrays, and tables of strings, in one memory-mapped file each.
 
-Knows the safetensors layout and a hash. Does not know passages or terms.
-
 One file, and so one open file descriptor, holds all arrays of a shard: an index has hundreds of shards.
 """
 

@@ -1,8 +1,5 @@
 """Corpora of passages on disk, read as a stream.
 
-Knows files of lines and that an id occurs once. Does not know what a line says (`passages/forms.py`), tokens or
-indexes.
-
 A corpus is one file or a directory of them, `.jsonl` or `.tsv`, each perhaps with `.gz` behind it; a file has one form,
 and the files of a directory may have different ones. A directory that holds none itself is read with all its folders,
 as QReCC's passages lie in `commoncrawl/`, `wayback/` and `wayback-backfill/`. Blank lines are skipped.

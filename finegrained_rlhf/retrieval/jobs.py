@@ -1,7 +1,4 @@
-"""Building an index and searching one: the jobs behind `finegrained build-index` and `finegrained search`.
-
-Knows retrievers by their protocol, files of queries, and what is written. Does not know how anything is found.
-"""
+"""Building an index and searching one: the jobs behind `finegrained build-index` and `finegrained search`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """How well rankings put gold passages on top: MRR, recall, hit rate, nDCG and others, turn by turn and on average.
 
-Knows runs and judgements; the values of a turn are trec_eval's (through pytrec_eval). Knows no retriever and no
-dialogue: groups of turns (topic shift, length of the context) are given as ids.
-
 - `mrr`: 1 / rank of the first gold passage, 0 where none is in the run. The whole run counts, however deep it is.
 - `recall@k`: share of the gold passages among the first k.
 - `hit_rate@k`: 1 where at least one gold passage is among the first k. It is the thesis's R@k.

@@ -1,7 +1,4 @@
-"""What an index directory says about itself: which retriever built it, from which corpus, with which settings.
-
-Knows one JSON file, `index.json`. Does not know what else an index consists of.
-"""
+"""What an index directory says about itself: which retriever built it, from which corpus, with which settings."""
 
 from __future__ import annotations
 

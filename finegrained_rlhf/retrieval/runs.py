@@ -1,7 +1,5 @@
 """Runs and judgements in TREC's file formats, in the order in which trec_eval reads them.
 
-Knows hits, files and trec_eval's order. Knows no retriever and no metric.
-
 trec_eval ignores the rank column of a run: it compares scores in single precision, and equal ones by document id,
 descending in the bytes of UTF-8. Runs are brought into that order before they are written and after they are read, so
 that what a file says is what is counted.

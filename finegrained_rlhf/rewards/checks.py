@@ -1,7 +1,7 @@
 """What a scorer gives is checked where it is given, so that an error names component, prompt and response.
 
-Knows scorers by their protocol. Scorers are a user's own code: whatever is wrong with their result must be told in the
-user's words, not break somewhere behind.
+Scorers are a user's own code: whatever is wrong with their result must be told in the user's words, not break somewhere
+behind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the launcher of a run was asked for (`accelerate launch`, torchrun), in this project's own keys.
 
 accelerate hands its file and its flags on as environment variables. Each is followed by a key of ours, refused in one
-line that names both keys, or said to change nothing here. Knows accelerate's variables and command line. Does not know
-models or how processes talk.
+line that names both keys, or said to change nothing here.
 """
 
 from __future__ import annotations

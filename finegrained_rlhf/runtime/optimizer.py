@@ -1,7 +1,4 @@
-"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit.
-
-Knows parameters by name, and which of them this process updates. Knows no loss.
-"""
+"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Chat templates: how a conversation, or one text, becomes what a chat model reads, and where its turn ends.
 
-Knows tokenizers by their template and their ids. Knows no model, no format of data and no policy. The template is the
-tokenizer's own (`chat_template`, Jinja) or one from a file; what it writes ends where the answer begins.
+The template is the tokenizer's own (`chat_template`, Jinja) or one from a file; what it writes ends where the answer
+begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Text that people or models wrote, in which nothing is a control token: as token ids, or as text.
 
-Knows tokenizers by their call and what they call their special tokens. Knows no inputs and no models. A question,
-passage, answer or response that holds the characters `</s>` or `<pad>` means these characters: as control tokens they
-would end a segment, pad a row or mask a word inside of it.
+A question, passage, answer or response that holds the characters `</s>` or `<pad>` means these characters: as control
+tokens they would end a segment, pad a row or mask a word inside of it.
 
 - `plain_token_ids` where the ids of a whole text are wanted and no character may change: prompts, references and what
   reward models read. It is exact: the ids are those of the characters themselves.

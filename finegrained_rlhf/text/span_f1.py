@@ -1,7 +1,4 @@
-"""The span of a passage that is most like an answer, by word F1: exact, and fast enough for many passages a turn.
-
-Knows words and their positions. Does not know where passages or answers come from.
-"""
+"""The span of a passage that is most like an answer, by word F1: exact, and fast enough for many passages a turn."""
 
 from __future__ import annotations
 

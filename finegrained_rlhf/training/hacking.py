@@ -1,8 +1,7 @@
 """Signs that a policy earns reward by the form of its answers instead of their quality.
 
 Compares one validation with the first, and looks at its level: text that was degenerate from the beginning changes
-little and is degenerate all the same. Knows means over responses only, as `eval.jsonl` keeps them; a warning is a
-reason to read samples, not a proof.
+little and is degenerate all the same. A warning is a reason to read samples, not a proof.
 """
 
 from __future__ import annotations

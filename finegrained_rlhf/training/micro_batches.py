@@ -1,6 +1,6 @@
 """What goes through the models together: groups of whole prompts of a rollout, made once a step, and groups of texts.
 
-Knows rollouts and token ids. A prompt stays with all its responses, because they share its encoder pass.
+A prompt stays with all its responses, because they share its encoder pass.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An advantage is what a token earns beyond a baseline, over all components. Where one component outweighs another, or a
 baseline is too high, the segments that satisfy the other get advantages at or below 0 most of the time: its reward is
-in the sum, and yet nobody learns it. Knows experiences and means; a warning is a reason to look at weights, no proof.
+in the sum, and yet nobody learns it. A warning is a reason to look at weights, no proof.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Splitting a feedback file into folds by question, with a part to choose settings on and smaller parts for curves.
-
-Knows feedback records and files. Knows no model.
-"""
+"""Splitting a feedback file into folds by question, with a part to choose settings on and smaller parts for curves."""
 
 from __future__ import annotations
 

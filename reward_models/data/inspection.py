@@ -1,6 +1,6 @@
 """What a feedback file holds: its annotations, the labels they give each reward model, and how they agree.
 
-Knows feedback records, label and pair building. Trains nothing and writes nothing but the report on standard output.
+Trains nothing and writes nothing but the report on standard output.
 """
 
 from __future__ import annotations

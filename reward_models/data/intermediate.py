@@ -1,8 +1,8 @@
 """Feedback that nobody gave: answers with planted errors, made of what feedback records hold beside the marks.
 
 For training before the human marks: gold answers against sampled ones, sentences of other questions, sentences whose
-passages are taken away. Knows feedback records and segmenters. Knows no model; what it makes is an ordinary feedback
-file, so that every kind of reward model makes its own labels of it.
+passages are taken away. What it makes is an ordinary feedback file, so that every kind of reward model makes its own
+labels of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Longformer's attention without its chunking: the same weights and the same function, block by block.
 
-Knows the modules of transformers' `LongformerModel`. Knows no head and no data. transformers pads every input to a
-multiple of the window and gathers overlapping chunks; here the queries are cut into blocks, and each block attends to
-the slice of the keys that its window reaches by one masked `scaled_dot_product_attention`. Nothing is padded beyond the
-longest row of the batch, time and memory grow linearly with it, and nothing here waits for the device.
+transformers pads every input to a multiple of the window and gathers overlapping chunks; here the queries are cut into
+blocks, and each block attends to the slice of the keys that its window reaches by one masked
+`scaled_dot_product_attention`. Nothing is padded beyond the longest row of the batch, time and memory grow linearly
+with it, and nothing here waits for the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a reward model stands on: a bidirectional encoder, or a decoder-only model of a family that is known here.
 
-Knows transformers' classifiers, which `model_type` has them, and what a decoder-only model needs to be one: padding on
-the right with a token that its configuration names. Knows no kind, no labels and no input.
+A decoder-only model needs padding on the right with a token that its configuration names.
 """
 
 from __future__ import annotations

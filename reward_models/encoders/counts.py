@@ -1,8 +1,7 @@
 """What counting words says of a segment or an answer: numbers that a linear layer adds to a reward model's head.
 
 A small encoder that has seen a few hundred examples does not count well: how long a segment is, what share of its words
-was asked for, said before or stands in the passages. Here that is counted, in training and scoring alike. Knows inputs
-in words and the linear layer. Knows no tokenizer, no labels and no encoder.
+was asked for, said before or stands in the passages. Here that is counted, in training and scoring alike.
 
 What a policy gains by copying or by writing short, a model with counts sees directly; whether that is wanted is the
 user's choice (`counts` of the model's record).

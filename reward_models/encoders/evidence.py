@@ -1,7 +1,6 @@
 """Which sentences of the passages a reward model reads where not all of them fit.
 
-Knows words and token counts. Knows no tokenizer and no labels: what is chosen follows from the input alone, in training
-and scoring alike.
+What is chosen follows from the input alone, in training and scoring alike.
 """
 
 from __future__ import annotations

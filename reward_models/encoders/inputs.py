@@ -1,7 +1,6 @@
 """What a reward model reads, as token ids with the separators in known places.
 
-Knows tokenizers and inputs in words (`kinds/parts.py`); training and scoring both go through here. Does not know labels
-or models. An input that is too long loses the end of its passages, never a separator.
+Training and scoring both go through here. An input that is too long loses the end of its passages, never a separator.
 """
 
 from __future__ import annotations

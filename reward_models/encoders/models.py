@@ -1,8 +1,8 @@
 """Reward models: an encoder or a decoder-only model with a head at each separator, or with one scalar for an answer.
 
-Knows Hugging Face directories, labels and the record `reward_model.json` that is saved beside the weights. Does not
-know feedback or training. Any bidirectional encoder works; a Longformer is computed without its chunking. A
-decoder-only model is a classifier of transformers' own; its inputs are read where a segment or an answer has ended.
+The record `reward_model.json` is saved beside the weights. Any bidirectional encoder works; a Longformer is computed
+without its chunking. A decoder-only model is a classifier of transformers' own; its inputs are read where a segment or
+an answer has ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What reward models read, in words: one function a layout, for training and scoring alike.
-
-Knows the templates of `finegrained_rlhf.text.templates`. Knows no labels and no tokens.
-"""
+"""What reward models read, in words: one function a layout, for training and scoring alike."""
 
 from __future__ import annotations
 

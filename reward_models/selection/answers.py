@@ -1,7 +1,4 @@
-"""A trained reward model's view of answers without labels: probabilities, rewards and hidden states.
-
-Knows questions with answers, models and their inputs. Does not know what is made of the figures.
-"""
+"""A trained reward model's view of answers without labels: probabilities, rewards and hidden states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Spans that trained segment models suggest before people look.
 
-Knows models and taxonomies. Which items get suggestions, and that none are shown where they would bias what is
-measured, is the annotation room's.
+Which items get suggestions, and that none are shown where they would bias what is measured, is the annotation room's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which layers of a pretrained model are trained, and how fast each: freezing, layer-wise rates, the head's own rate.
-
-Knows how transformers names the layers of encoders and decoder-only models. Knows no loss and no schedule.
-"""
+"""Which layers of a pretrained model are trained, and how fast: freezing, layer-wise rates, the head's rate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Ridge logistic regression on counted words: what the layer of counts begins with, and a baseline by itself.
-
-Knows arrays of counts and labels, record by record. Knows no model and no text.
-"""
+"""Ridge logistic regression on counted words: what the layer of counts begins with, and a baseline by itself."""
 
 from __future__ import annotations
 

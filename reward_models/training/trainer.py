@@ -1,6 +1,6 @@
 """Training a reward model: one step, validation, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows examples and objectives; does not know files of feedback.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations

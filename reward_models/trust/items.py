@@ -1,6 +1,6 @@
 """What a model, or any other judge, said of each record: rows from which every metric and its spread can be made.
 
-Knows labels, probabilities and scores. Knows no model and no text; spans come as counts.
+Spans come as counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a reward model says of labelled examples: probabilities of its segments, or scores of whole answers.
 
-Knows models and examples. Does not hold them against anything.
+Does not hold them against anything.
 """
 
 from __future__ import annotations

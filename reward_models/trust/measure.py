@@ -1,7 +1,6 @@
 """How far a trained reward model can be trusted: against the labels and marks of people on feedback it did not learn.
 
 Three views: each labelled segment (or ordered pair of answers), each span that people marked, and the probabilities.
-Knows models, labelled examples and marked texts; does not know files, runs or training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Marks of several people made one: by votes on segments, on passage sentences and on pairs of answers.
-
-Knows annotations of one item, taxonomies and segmenters. Does not know files.
-"""
+"""Marks of several people made one: by votes on segments, on passage sentences and on pairs of answers."""
 
 from __future__ import annotations
 

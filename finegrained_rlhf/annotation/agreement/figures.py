@@ -1,7 +1,7 @@
 """The figures of a project's agreement: of labels, spans, missing sentences, corrections and rankings.
 
-Knows judged items and `metrics.agreement`. Does not know files or pages. Where more than two people annotate an item,
-percent and κ are means over pairs of people, weighted by the units that both judge; α takes all at once.
+Where more than two people annotate an item, percent and κ are means over pairs of people, weighted by the units that
+both judge; α takes all at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What each annotator's marks say of the units of an item, as the reward models will see them.
-
-Knows annotations, taxonomies and segmenters. Knows no formula of agreement.
-"""
+"""What each annotator's marks say of the units of an item, as the reward models will see them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The annotation page of one annotator: one HTML file with its tasks inside.
 
-Knows the page's assets and how data get into a page without getting out of their quotes. Does not know projects.
+Data get into a page without getting out of their quotes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A project: items, a taxonomy, and who annotates what in which order. One directory holds it.
-
-Knows `items.jsonl` and `manifest.json`. Does not know tools.
-"""
+"""A project: items, a taxonomy, and who annotates what in which order. One directory holds it."""
 
 from __future__ import annotations
 

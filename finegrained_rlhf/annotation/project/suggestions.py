@@ -1,7 +1,6 @@
 """Spans that are suggested before people look, by anything that can name them; here, by a judge.
 
-Knows items, taxonomies and the judge's quotes. Which items get suggestions is `make`'s; models that suggest are
-`reward_models.selection`'s.
+Which items get suggestions is `make`'s; models that suggest are `reward_models.selection`'s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FavaBench (Mishra et al., 2024): passages in which people tagged six types of hallucination.
 
-Knows the tags as abhika-m/FAVA has them (`utils.py`, README.md): `<type>…</type>` around what is wrong, inside
-`<delete>` what the model wrote and `<mark>` what should stand there.
+Tags as abhika-m/FAVA has them (`utils.py`, README.md): `<type>…</type>` around what is wrong, inside `<delete>` what
+the model wrote and `<mark>` what should stand there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MQM (Freitag et al., 2021): spans of translations that professionals marked, with category and severity.
 
-Knows the tables of google/wmt-mqm-human-evaluation (`*/mqm*.tsv`): a row an error, which `<v>…</v>` encloses in the
+The tables of google/wmt-mqm-human-evaluation (`*/mqm*.tsv`) have a row an error, which `<v>…</v>` encloses in the
 target, or in the source.
 """
 

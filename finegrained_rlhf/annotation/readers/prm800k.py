@@ -1,6 +1,6 @@
 """PRM800K (Lightman et al., 2023): solutions to problems of mathematics, whose every step people rated.
 
-Knows the lines of `prm800k/data/phase*.jsonl` as the README of openai/prm800k describes them.
+Reads the lines of `prm800k/data/phase*.jsonl` as the README of openai/prm800k describes them.
 """
 
 from __future__ import annotations

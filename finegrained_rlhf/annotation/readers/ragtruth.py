@@ -1,6 +1,6 @@
 """RAGTruth (Niu et al., 2024): spans that the sources of an answer do not support.
 
-Knows `response.jsonl` and `source_info.jsonl` as the README of ParticleMedia/RAGTruth describes them.
+Reads `response.jsonl` and `source_info.jsonl` as the README of ParticleMedia/RAGTruth describes them.
 """
 
 from __future__ import annotations

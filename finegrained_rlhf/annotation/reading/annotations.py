@@ -1,7 +1,4 @@
-"""What one annotator said of one item, checked; and the file of such annotations, a JSON object a line.
-
-Knows the fields. Does not know tools or the rules by which an export becomes annotations.
-"""
+"""What one annotator said of one item, checked; and the file of such annotations, a JSON object a line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The rules by which an export becomes annotations: what is repaired and counted, what is refused.
 
-Knows a project and the exports that tools give back, whatever the tool. Does not know their own formats. Refusals name
-project, task, annotator and region; nothing is guessed.
+Refusals name project, task, annotator and region; nothing is guessed.
 """
 
 from __future__ import annotations

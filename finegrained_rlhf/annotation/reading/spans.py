@@ -1,7 +1,4 @@
-"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one.
-
-Knows texts and spans. Does not know tasks, tools or people.
-"""
+"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one."""
 
 from __future__ import annotations
 

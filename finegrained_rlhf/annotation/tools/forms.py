@@ -1,7 +1,4 @@
-"""What forms in other tools have in common: evidence in words, highlighted passages, answers compared by choices.
-
-Knows the form that all tools share, and names of controls. Knows no tool.
-"""
+"""What forms in other tools have in common: evidence in words, highlighted passages, answers compared by choices."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ The free edition keeps annotators of one project apart in its queue alone: whoev
 marked, any account may change another's annotation or delete the project, and a third annotation is accepted. So each
 annotator gets a project of his own. Offsets of its export are UTF-16 units, which reading puts right. It checks neither
 that spans do not overlap nor that what is needed is filled in: reading does.
-
-Knows its label configuration, its tasks and its JSON export. Knows no server.
 """
 
 from __future__ import annotations

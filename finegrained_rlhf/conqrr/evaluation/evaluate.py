@@ -1,7 +1,4 @@
-"""Evaluation of rewrites as a configuration: what `finegrained evaluate-rewrites` builds and runs.
-
-Knows files of questions and rewrites, indexes and corpora. Does not know a metric.
-"""
+"""Evaluation of rewrites as a configuration: what `finegrained evaluate-rewrites` builds and runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source.
-
-Knows questions, any queries for them, what a retriever found and the texts of gold passages. Does not know who wrote a
-query, or files (`evaluation_job`).
-"""
+"""How well queries find the gold passages of questions: on average, and by topic, length of the dialogue and source."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the systems of an evaluation did question by question: rows for a file, and which system is really better.
-
-Knows questions, queries, what they found and the metrics of each question. Does not know retrievers or how a metric is
-computed.
-"""
+"""What the systems of an evaluation did question by question: rows for a file, and which system is really better."""
 
 from __future__ import annotations
 

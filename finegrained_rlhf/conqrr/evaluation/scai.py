@@ -1,7 +1,7 @@
 """The SCAI-QReCC shared task: its run file, written and read, and its scores.
 
-Knows the form of `run.json` and what the task's evaluator counts (`scai-qrecc21-evaluator.py`, 2021-10-04). Does not
-know retrievers, or the task's model-based scores of answers (SAS, POSSCORE).
+Reads `run.json` and counts what the task's evaluator counts (`scai-qrecc21-evaluator.py`, 2021-10-04), without the
+task's model-based scores of answers (SAS, POSSCORE).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scoring a run of the SCAI-QReCC shared task: the job behind `finegrained evaluate-scai`. Knows files."""
+"""Scoring a run of the SCAI-QReCC shared task: the job behind `finegrained evaluate-scai`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few-shot rewrites of a file of questions: the job behind `finegrained rewrite-few-shot`. Knows files and writers."""
+"""Few-shot rewrites of a file of questions: the job behind `finegrained rewrite-few-shot`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who answers few-shot prompts: a policy of ours, or a language model behind an OpenAI-compatible endpoint.
-
-Knows prompts as texts. Does not know what is asked, or what an answer means.
-"""
+"""Who answers few-shot prompts: a policy of ours, or a language model behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 

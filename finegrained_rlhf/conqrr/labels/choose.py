@@ -1,7 +1,6 @@
 """Weak labels: which passage should be found for a question, judged by the answer that follows it, and a negative one.
 
-Knows questions with answers, a retriever and the passages of a corpus as a stream, which is read once. Does not know
-files (`conqrr.labels.files`) or what is trained with the labels.
+The passages of a corpus are read once, as a stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a dense retriever learns from, of questions in dialogues: a query of each, and the passage it should find.
 
-Knows questions, passage labels, an index and its corpus; writes what `finegrained train-dpr` reads. Does not know
-towers. Source: thesis, table 4.9, where the retriever is trained as well, on one kind of query.
+Writes what `finegrained train-dpr` reads. Source: thesis, table 4.9, where the retriever is trained as well, on one
+kind of query.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Passage labels on disk: a cache that knows what it was made from, and files for training.
-
-Knows files, indexes and fingerprints. Does not know how a passage is labelled (`labels`).
-"""
+"""Passage labels on disk: a cache that knows what it was made from, and files for training."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """CANARD: rewrites of QuAC's questions; each dialogue is about one section of one article.
 
-Knows the published files (`train.json`, `dev.json`, `test.json`) and the corpus that can be made of them: the answers,
-each with its article and section as title. A turn's answer stands in the history of the next turn, so a dialogue's last
-turn has none. Does not know how a corpus is searched.
+Reads the published files (`train.json`, `dev.json`, `test.json`). The corpus that can be made of them holds the
+answers, each with its article and section as title. A turn's answer stands in the history of the next turn, so a
+dialogue's last turn has none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The project's own files of questions in dialogues: JSON lines, one `RewriteExample` a line with its field names.
 
-Knows the format that `docs/data_formats.md` describes, reading and writing it. Does not know where a line came from.
+`docs/data_formats.md` describes the format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rewards by the rank of a question's labelled passage: in the step's pool (CONQRR's own), or in a search of the index.
-
-Knows passage labels and retrievers. Does not know how rewrites are made.
-"""
+"""Rewards by the rank of a question's labelled passage: in the step's pool (CONQRR's own), or in an index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Of several sampled rewrites of a question, the one whose search ranks a gold passage best.
 
-It reads the answer key: what it finds is an upper bound for any choice among the same samples, and no system. Knows
-retrievers and questions with gold passages. Does not know policies.
+It reads the answer key: what it finds is an upper bound for any choice among the same samples, and no system.
 """
 
 from __future__ import annotations

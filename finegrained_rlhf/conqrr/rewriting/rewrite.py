@@ -1,7 +1,4 @@
-"""Rewriting files of questions, or one dialogue from the command line.
-
-Knows rewriters, readers, retrievers and the lines that are written. Does not know models.
-"""
+"""Rewriting files of questions, or one dialogue from the command line."""
 
 from __future__ import annotations
 

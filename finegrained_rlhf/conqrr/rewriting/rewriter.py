@@ -1,7 +1,4 @@
-"""A trained query rewriter: questions in dialogues in, questions that stand alone out.
-
-Knows policies and how dialogues become inputs. Does not know files or retrievers.
-"""
+"""A trained query rewriter: questions in dialogues in, questions that stand alone out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a training of a query rewriter begins with: policy, questions, labels, index and reward, made into a trainer.
 
-Knows files, labels and indexes; the step is `training.self_critical`'s.
+The step is `training.self_critical`'s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a query rewriter is chosen: ROUGE-1 with human rewrites, or how often the right passage ranks first in a batch.
-
-Knows greedy rewrites as texts. Does not know the policy that wrote them.
-"""
+"""How a query rewriter is chosen: ROUGE-1 with human rewrites, or how often the right passage ranks first."""
 
 from __future__ import annotations
 

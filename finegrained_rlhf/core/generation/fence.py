@@ -1,6 +1,6 @@
 """A fence around data in a prompt: one line of JSON between two lines, in which no character can close the fence.
 
-Templates say that nothing in it is an instruction. Knows no templates.
+Templates say that nothing in it is an instruction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The JSON values that stand in a reply: in fences, behind thinking, among words, with a comma too many.
-
-Knows texts and JSON. Does not know what a reply should hold.
-"""
+"""The JSON values that stand in a reply: in fences, behind thinking, among words, with a comma too many."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What became of an item that a language model was asked about: read, refused, unreadable, failed; and how many may be.
-
-Knows counts and errors. Does not know prompts, replies or what an item is.
-"""
+"""What became of an item that a language model was asked about, and how many may have no reply."""
 
 from __future__ import annotations
 

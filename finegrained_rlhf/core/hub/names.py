@@ -2,7 +2,7 @@
 
 A model is `org/name` or `org/name@revision`; a data set `org/name:split`, `org/name:config:split` or either with
 `@revision` behind the name. What exists on this machine under the same text is always meant first, and what looks like
-a path (`./x`, `/x`, `x`, `a/b/c`) is never a name. Knows texts only: asks no server and no cache.
+a path (`./x`, `/x`, `x`, `a/b/c`) is never a name. Asks no server and no cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models and data sets of the Hugging Face Hub on this machine: the ordinary cache, filled where there is a connection.
 
-Knows the cache through `huggingface_hub`: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN mean what they always do.
-Takes safetensors, JSON, tokenizers and tables; weights in other formats are never fetched. Knows no model, no record.
+HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and HF_TOKEN mean what they always do. Takes safetensors, JSON, tokenizers and
+tables; weights in other formats are never fetched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From scores of single continuations to what the tables print, with standard errors over prompts.
-
-Knows numbers and texts. Knows no model.
-"""
+"""From scores of single continuations to what the tables print, with standard errors over prompts."""
 
 from __future__ import annotations
 

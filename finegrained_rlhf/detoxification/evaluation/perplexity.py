@@ -1,7 +1,4 @@
-"""The perplexity of continuations under a language model that judges them, given their prompts.
-
-Knows policies and their tokenizers. Does not know who wrote the continuations.
-"""
+"""The perplexity of continuations under a language model that judges them, given their prompts."""
 
 from __future__ import annotations
 

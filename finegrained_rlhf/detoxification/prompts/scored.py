@@ -1,7 +1,4 @@
-"""Texts for classifiers and language models: from the published scores of RealToxicityPrompts, or label by label.
-
-Knows continuation prompts and the files of labelled texts. Knows no model.
-"""
+"""Texts for classifiers and language models: from the published scores of RealToxicityPrompts, or label by label."""
 
 from __future__ import annotations
 

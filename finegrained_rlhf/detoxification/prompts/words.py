@@ -1,7 +1,4 @@
-"""Words that give a label away, from labelled texts: the list for `mixer=word_list` where nobody has written one.
-
-Knows files of labelled texts. Knows no model.
-"""
+"""Words that give a label away, from labelled texts: the list for `mixer=word_list` where nobody has written one."""
 
 from __future__ import annotations
 

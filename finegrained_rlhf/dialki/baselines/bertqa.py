@@ -1,7 +1,6 @@
 """BERTQA-Token (Devlin et al. 2019; thesis, section 3.3.3): the first and the last token of an answer in each window.
 
-Knows windows, the encoder and its head of two numbers a token; `[CLS]` stands for "not in this window". Does not know
-optimizers, files or texts. All losses are sums over dialogues.
+`[CLS]` stands for "not in this window". All losses are sums over dialogues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Documents as overlapping windows of tokens, each behind the dialogue: the inputs of BERTQA.
 
-Knows tokenizers, through the encoder of DIALKI's inputs, and the layout `[CLS] turns [SEP] window [SEP]`. Does not know
-models or losses. The document is one string: titles and spans of all passages in order, without marks between them.
+The layout is `[CLS] turns [SEP] window [SEP]`. The document is one string: titles and spans of all passages in order,
+without marks between them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is measured of an answered dialogue: its scores against the gold, and how near each turn is to the whole input.
-
-Knows finders and scores. Does not know files or how plots are drawn.
-"""
+"""What is measured of an answered dialogue: its scores against the gold, and the gates of its turns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Wrong answers for people to read: a seeded sample with dialogue, answer, gold, scores and the class of the error.
 
 The thesis analyses 50 answers with EM = 0 (section 3.3.5); what a mistake is beyond its class is for a reader to say.
-Knows answered dialogues. Does not know models.
 """
 
 from __future__ import annotations

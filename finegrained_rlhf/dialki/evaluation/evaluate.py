@@ -1,7 +1,4 @@
-"""Measuring a trained DIALKI or baseline on dialogues with gold.
-
-Knows finders, readers, scores and what is written of them. Does not know training or how plots are drawn.
-"""
+"""Measuring a trained DIALKI or baseline on dialogues with gold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Answering files of dialogues, or one dialogue from the command line: the job behind `finegrained identify-knowledge`.
-
-Knows finders, readers and the lines that are written. Does not know models.
-"""
+"""Answering files of dialogues, or one from the command line: the job behind `finegrained identify-knowledge`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The thesis's figures of DIALKI: gate similarity of the latest turns (3.3), scores by length (3.4).
 
-Knows the rows that an evaluation writes. Does not know models. The one module here that draws.
+The one module here that draws.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The prediction file of the DialDoc shared task (2021, subtask 1: the span of a Doc2Dial document), and its scores.
 
 The task's script gives SQuAD v2's metric one row `{"id", "prediction_text", "no_answer_probability"}` a user turn, with
-the one reference text of the agent turn behind it (`readers.doc2dial.reference_text`). Knows the file and the words.
-Does not know models.
+the one reference text of the agent turn behind it (`readers.doc2dial.reference_text`).
 """
 
 from __future__ import annotations

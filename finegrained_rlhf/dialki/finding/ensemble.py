@@ -1,7 +1,4 @@
-"""An ensemble of DIALKIs (thesis, footnote 7): the mean of the distributions of several trained models.
-
-Knows trained models, their inputs and logits. Does not know gold labels, metrics or files.
-"""
+"""An ensemble of DIALKIs (thesis, footnote 7): the mean of the distributions of several trained models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finding the knowledge that the next answer rests on: dialogues and passages in, passage, spans and scores out.
-
-Knows a trained model and its records. Does not know gold labels or metrics.
-"""
+"""Finding the knowledge that the next answer rests on: dialogues and passages in, passage, spans and scores out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which passages of a dialogue go through the model together, and the padded tensors of several dialogues.
 
-Knows encoded examples. Does not know models or losses. What is drawn follows from (seed, step, example) alone.
+What is drawn follows from (seed, step, example) alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Token ids of what people wrote: nothing in a text is a special token, whatever it spells.
 
-Knows tokenizers, and the marks between the levels of a title. Does not know dialogues or the layout of inputs. With the
-tokenizer alone, `[SEP]` in a user's turn would end the dialogue there, and `<agent>` would begin a turn.
+With the tokenizer alone, `[SEP]` in a user's turn would end the dialogue there, and `<agent>` would begin a turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What stands on the encoder: knowledge contextualization, passage and span heads, history heads (thesis, 3.2.1).
 
-Knows vectors of whole inputs (z), turns (u) and spans (s). Does not know tokens, encoders or losses.
+Vectors are of whole inputs (z), turns (u) and spans (s).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DIALKI's losses as functions of logits and labels (thesis, sections 3.2.2 and 3.2.3).
 
-Knows logits whose padding is masked. Does not know the model. Every loss is a sum over the dialogues of a batch, so
-that micro-batches and processes add up to the loss of the whole batch.
+Logits have their padding masked. Every loss is a sum over the dialogues of a batch, so that micro-batches and processes
+add up to the loss of the whole batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """L = L_next + α L_hist + β L_adv for some dialogues, with its parts (thesis, equation 3.4).
 
-Knows the model, the losses and their weights. Does not know steps, optimizers or processes. All values are sums over
-dialogues, so that micro-batches and processes add up.
+All values are sums over dialogues, so that micro-batches and processes add up.
 """
 
 from __future__ import annotations

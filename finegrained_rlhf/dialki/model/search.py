@@ -1,7 +1,4 @@
-"""How an answer is chosen from scores of passages and spans, the passages above γ, and γ tuned on answers.
-
-Knows numbers. Does not know models or texts; the runs of spans are `spans`'s.
-"""
+"""How an answer is chosen from scores of passages and spans, the passages above γ, and γ tuned on answers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Doc2Dial v1.0.1: dialogues grounded in the spans of one document each.
 
-Knows `doc2dial_dial_*.json` and `doc2dial_doc.json`. A passage is the spans of one section title, in document order; a
-span is a span as published. A turn is to be answered when it is the user's and the next one is the agent's (the rule
-of the shared task). Does not know tokens.
+Reads `doc2dial_dial_*.json` and `doc2dial_doc.json`. A passage is the spans of one section title, in document order; a
+span is a span as published. A turn is to be answered when it is the user's and the next one is the agent's (the rule of
+the shared task).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DSTC11 track 5: dialogues about hotels and restaurants whose answers rest on reviews and FAQs.
 
-Knows `logs.json`, `labels.json` and `knowledge.json` of one directory. A review is a passage and a sentence of it a
+Reads `logs.json`, `labels.json` and `knowledge.json` of one directory. A review is a passage and a sentence of it a
 span; an FAQ is a passage of one span, question and answer. The candidates are all reviews and FAQs of the entities that
-the turn's labels name: which entity a turn is about is another subtask and is taken as known. Does not know tokens.
+the turn's labels name: which entity a turn is about is another subtask and is taken as known.
 """
 
 from __future__ import annotations

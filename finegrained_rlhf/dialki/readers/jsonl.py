@@ -1,7 +1,6 @@
 """The project's own dialogue files: JSON lines, one dialogue with its passages a line.
 
-Knows the format that `docs/data_formats.md` describes, reading and writing it. Passages come cut into spans or as plain
-text, which is cut into sentences. Does not know tokens.
+`docs/data_formats.md` describes the format. Passages come cut into spans or as plain text, which is cut into sentences.
 """
 
 from __future__ import annotations

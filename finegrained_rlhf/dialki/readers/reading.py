@@ -1,6 +1,6 @@
 """One entrance to all dialogue files: which format a file has, and what was read from it.
 
-Knows the readers. Does not know tokens: what is cut off by a token limit is counted where examples become tensors.
+What is cut off by a token limit is counted where examples become tensors.
 """
 
 from __future__ import annotations

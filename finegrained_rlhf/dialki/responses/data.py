@@ -1,7 +1,6 @@
 """Prompt files for response generation from dialogues: the job behind `finegrained make-response-data`.
 
-Knows readers, finders and files. What comes out is what `finegrained train-sft`, `finegrained train-ppo` and
-`finegrained evaluate` read.
+What comes out is what `finegrained train-sft`, `finegrained train-ppo` and `finegrained evaluate` read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Answering dialogues: DIALKI finds the knowledge, a sequence-to-sequence model puts it into words.
-
-Knows finders, policies as text generators (the rollout engine) and metrics of texts. Knows no training.
-"""
+"""Answering dialogues: DIALKI finds the knowledge, a sequence-to-sequence model puts it into words."""
 
 from __future__ import annotations
 

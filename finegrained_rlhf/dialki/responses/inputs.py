@@ -1,6 +1,5 @@
 """What a response generator reads and learns: the dialogue and the knowledge of the next answer in one text.
 
-Knows dialogues, places of knowledge and the words between them. Does not know who found the knowledge, tokens or files.
 Source: thesis, 3.3.5; the layout is that of the baseline which the thesis builds on (DialDoc 2021 shared task,
 `seq2seq_utils.py`: the newest turn first, then title and document), with words in place of its tags, which a T5
 tokenizer does not know.

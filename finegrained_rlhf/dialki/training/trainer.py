@@ -1,6 +1,6 @@
 """Training DIALKI: one step, validation, and what a checkpoint keeps. BERTQA trains by the same steps.
 
-Satisfies the training loop's `Trainable`. Knows encoded examples and the objective; does not know files of dialogues.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Labels of the segments of an answer, from the spans that people marked in it.
 
-Knows feedback records and segments. Does not know which error types are whose (`reward_models/kinds/`), tokens or
-models. Source: thesis app. D and tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original
-code.
+Which error types are whose is in `reward_models/kinds/`. Source: thesis app. D and
+tasks/qa_feedback/reward_modeling/create_rel_fact_rm_files.py of the original code.
 """
 
 from __future__ import annotations

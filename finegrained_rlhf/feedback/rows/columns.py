@@ -1,7 +1,4 @@
-"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold.
-
-Knows the field names of the files. Knows no records.
-"""
+"""The columns of a `datasets.Dataset` of prompt or feedback records: only what the rows hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A feedback record as the JSON object of its file, and back.
 
-Knows the field names. Does not know files; a broken object raises `DataError` with the field.
+A broken object raises `DataError` with the field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prompts in pieces for fusion-in-decoder: the question, or the conversation, with one passage each.
 
-Knows what a piece holds and what it loses where it is too long. How pieces are encoded is `models/families/pieces.py`.
-Sources: Izacard and Grave (2021); thesis ch. 5 and INSCIT's reader for conversations.
+How pieces are encoded is `models/families/pieces.py`. Sources: Izacard and Grave (2021); thesis ch. 5 and INSCIT's
+reader for conversations.
 """
 
 from __future__ import annotations

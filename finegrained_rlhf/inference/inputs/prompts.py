@@ -1,7 +1,4 @@
-"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied.
-
-Knows tokenizers, chat templates and prompt files, and what a policy remembers of them. Knows no reward.
-"""
+"""Prompts for policies: from prompt files, conversations or texts to token ids, with the length limit applied."""
 
 from __future__ import annotations
 

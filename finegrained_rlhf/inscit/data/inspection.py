@@ -1,7 +1,6 @@
 """What a file of INSCIT holds: tables 5.1 and 5.2 of the thesis and its analysis of initiative, of any file.
 
-Tokens are spaCy's, by English rules; the table's passages a label are counted as listed. Knows conversations; does not
-know predictions.
+Tokens are spaCy's, by English rules; the table's passages a label are counted as listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The passages of a data set and of its corpus by id, and whether the corpus has what the data names.
 
-Knows files of conversations, turns, corpora and stores. A passage that the data holds is taken from there, as people
-saw it.
+A passage that the data holds is taken from there, as people saw it.
 """
 
 from __future__ import annotations

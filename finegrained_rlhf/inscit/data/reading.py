@@ -1,6 +1,6 @@
 """INSCIT's files: one JSON object of all conversations, as published, or one conversation a line.
 
-Knows the published layout (`data/dev.json` of the authors' repository). Keys that it does not know are counted.
+Reads the published layout (`data/dev.json` of the authors' repository). Keys that it does not know are counted.
 """
 
 from __future__ import annotations

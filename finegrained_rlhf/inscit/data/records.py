@@ -1,7 +1,4 @@
-"""Conversations, their turns, and what people answered.
-
-Knows what a valid turn is. Does not know files.
-"""
+"""Conversations, their turns, and what people answered."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Predictions in the published format, and those of baselines that need no model.
 
-Knows `[{conv_id, turn_id, context, output: {response, evidence: [{passage_id}], responseType}}]`. Does not score.
+The file holds `[{conv_id, turn_id, context, output: {response, evidence: [{passage_id}], responseType}}]`. Does not
+score.
 """
 
 from __future__ import annotations

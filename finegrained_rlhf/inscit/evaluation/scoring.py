@@ -1,6 +1,6 @@
 """How good predictions are, turn by turn and in all: passages found (PI-F1), responses (BLEU, RG-F1).
 
-After eval/eval.py of the authors' repository. Knows turns and predictions; does not know files.
+After eval/eval.py of the authors' repository.
 """
 
 from __future__ import annotations

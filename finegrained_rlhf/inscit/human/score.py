@@ -1,7 +1,6 @@
 """What ratings say of systems: means, who wins, and how far raters agree.
 
-Each turn counts the mean of its raters, and all turns alike; intervals draw whole conversations again. Knows ratings;
-does not know what was rated.
+Each turn counts the mean of its raters, and all turns alike; intervals draw whole conversations again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tasks for raters in Label Studio: a turn each, the systems in an order of its own for every rater and turn.
 
-Knows turns, predictions, Label Studio's configuration and its JSON export. Raters see `System 1`, `System 2`, …; which
-system stands where is in the manifest.
+Raters see `System 1`, `System 2`, …; which system stands where is in the manifest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The passages that evidence is looked for in, and how much of the evidence is among them.
 
-Knows turns and retrieved passages. Does not know texts of passages or models. Source: thesis, section 5.4.2.
+Source: thesis, section 5.4.2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """INSCIT as dialogues for DIALKI: candidates as passages of one span, and what the turns rest on.
 
-Knows turns, candidates and the lines of `dialki/readers/jsonl.py`. Does not know tokens or models. Source: thesis,
-section 5.4.2.
+Writes the lines of `dialki/readers/jsonl.py`. Source: thesis, section 5.4.2.
 """
 
 from __future__ import annotations

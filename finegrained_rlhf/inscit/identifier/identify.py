@@ -1,7 +1,4 @@
-"""Predictions of a trained DIALKI for INSCIT, and the thresholds that they are made with.
-
-Knows turns, dialogues made of them, finders and predictions. Does not know how a finder is trained.
-"""
+"""Predictions of a trained DIALKI for INSCIT, and the thresholds that they are made with."""
 
 from __future__ import annotations
 

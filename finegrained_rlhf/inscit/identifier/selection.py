@@ -1,7 +1,6 @@
 """From scores of candidates to a set of passages, and the thresholds that are chosen for it.
 
-Knows ids, scores and the evidence of labels. Does not know models or files. Source: thesis, section 5.4.2, and the
-authors' repository (commit 2319fb8) for the criterion of the mean number.
+Source: thesis, section 5.4.2, and the authors' repository (commit 2319fb8) for the criterion of the mean number.
 """
 
 from __future__ import annotations

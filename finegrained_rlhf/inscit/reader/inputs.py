@@ -1,7 +1,7 @@
 """Prompt files for readers: a conversation, the passages that may answer its last turn, and what is to be said.
 
-Knows turns, retrieved passages, predictions and the passages of a corpus. Does not know tokenizers: what is too long is
-cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4; INSCIT's reader.
+What is too long is cut by the policy that reads it (`inference/inputs/fusion.py`). Source: thesis, section 5.4;
+INSCIT's reader.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From what a reader said to predictions in the published format.
 
-Knows the prompt file that `inputs.py` writes and the answers that `finegrained generate` writes to it.
+Reads the prompt file that `inputs.py` writes and the answers that `finegrained generate` writes to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a reader is taught to say, and what is read from what it says.
 
-Knows `evidence: id1 | id2 answer: RESPONSE` (thesis, section 5.4; INSCIT's reader). Does not know files or models.
+The form is `evidence: id1 | id2 answer: RESPONSE` (thesis, section 5.4; INSCIT's reader).
 """
 
 from __future__ import annotations

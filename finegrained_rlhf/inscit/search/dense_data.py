@@ -1,8 +1,8 @@
 """What a dense retriever learns from: turns with their evidence, and passages that BM25 takes for it.
 
-Knows turns, an index and the corpus that it was built of; writes what `finegrained train-dpr` reads. Every passage has
-the title and the text that the corpus gives it, since that is what an index encodes; white space in the text is
-collapsed, which a BERT does not see. Source: thesis, section 5.3; INSCIT's DPR.
+Writes what `finegrained train-dpr` reads. Every passage has the title and the text that the corpus gives it, since that
+is what an index encodes; white space in the text is collapsed, which a BERT does not see. Source: thesis, section 5.3;
+INSCIT's DPR.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ranked passages for every turn of a file.
 
-Knows turns and retrievers by their protocol. Writes what `read_retrieved` reads: `[{conv_id, turn_id, ctxs}]`.
+Writes what `read_retrieved` reads: `[{conv_id, turn_id, ctxs}]`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The points of a Hydra multirun: a name for each, and a directory of that name below the configured `output_dir`.
 
 A name is made of the overrides in which the points differ, not of the job's number, so that a sweep with more values
-finds the points that it has already. Knows Hydra's overrides; knows no job.
+finds the points that it has already.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Agreement on which of several answers is better: preferences of pairs and rankings with ties.
 
-Knows ranks (1 is best, equal ranks are ties) and preferences of pairs in the order (0, 1), (0, 2), …, (1, 2), …, with
-the values of the feedback records: 1 the first is better, 2 the second, 0 a tie. Does not know answers.
+Of ranks, 1 is best and equal ranks are ties. Preferences of pairs stand in the order (0, 1), (0, 2), …, (1, 2), …, with
+the values of the feedback records: 1 the first is better, 2 the second, 0 a tie.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Agreement on sets (sentences that an answer should have used) and on corrected texts.
-
-Knows elements that are equal or not, and words. Does not know passages or answers.
-"""
+"""Agreement on sets (sentences that an answer should have used) and on corrected texts."""
 
 from __future__ import annotations
 

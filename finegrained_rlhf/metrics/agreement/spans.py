@@ -1,7 +1,4 @@
-"""Agreement of two people's spans on one text: exact, by overlap with one-to-one matching, and by character.
-
-Knows character offsets and types, whatever record carries them. Does not know the text, the taxonomy or segments.
-"""
+"""Agreement of two people's spans on one text: exact, by overlap with one-to-one matching, and by character."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Whether the mean difference of two systems over the same questions is more than chance, with clusters of questions.
 
-Questions of one dialogue depend on one another, so that dialogues, not questions, are what chance deals out. Knows
-numbers and the names of clusters. Does not know what was measured.
+Questions of one dialogue depend on one another, so that dialogues, not questions, are what chance deals out.
 """
 
 from __future__ import annotations

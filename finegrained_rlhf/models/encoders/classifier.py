@@ -1,7 +1,4 @@
-"""Classifiers of texts in the Hugging Face layout: which label, by which activation, how probable.
-
-Knows transformers' sequence classification models. Does not know what the probability is used for.
-"""
+"""Classifiers of texts in the Hugging Face layout: which label, by which activation, how probable."""
 
 from __future__ import annotations
 

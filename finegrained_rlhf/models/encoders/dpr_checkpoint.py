@@ -1,7 +1,7 @@
 """Checkpoints of Facebook's DPR code as two Hugging Face directories.
 
-Knows the keys of such a checkpoint (`model_dict` with `question_model.…` and `ctx_model.…`) and transformers' BERT.
-Knows no training. The file is a pickle, of which torch reads tensors and plain containers alone: nothing is executed.
+Such a checkpoint holds `model_dict` with `question_model.…` and `ctx_model.…`. The file is a pickle, of which torch
+reads tensors and plain containers alone: nothing is executed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bidirectional encoders from directories in the Hugging Face layout, and how long their inputs may be.
 
-Knows transformers' encoders. Knows no head: what is put on an encoder's hidden states is its user's work.
+What is put on an encoder's hidden states is its user's work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Longformer made of a BERT or RoBERTa: the same function on texts that its window covers, and longer inputs.
 
-Knows the weights of the three. Knows no head and no training. Source: Beltagy et al. 2020, section 5: the positions are
-copied one after the other, and the projections of global attention begin as those of local attention.
+Source: Beltagy et al. 2020, section 5: the positions are copied one after the other, and the projections of global
+attention begin as those of local attention.
 """
 
 from __future__ import annotations

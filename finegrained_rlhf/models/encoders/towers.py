@@ -1,6 +1,5 @@
 """Towers of dense passage retrieval: an encoder of queries and one of passages, whose `[CLS]` vectors are compared.
 
-Knows how queries and passages become token ids, and the Hugging Face layout. Knows no index, no loss and no data set.
 Source: Karpukhin et al. 2020, section 3; the form of queries is INSCIT's (thesis, chapter 5).
 
 `[SEP]` between turns and between titles is the tokenizer's own separator token, whatever it is called there. All token

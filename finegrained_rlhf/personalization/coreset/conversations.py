@@ -1,6 +1,6 @@
 """Conversations with known truth: documents, questions, scripted remarks, and who can be meant; read and written.
 
-Knows files and records. Does not know agents. Source: Sun et al., section 4.1.
+Source: Sun et al., section 4.1.
 """
 
 from __future__ import annotations

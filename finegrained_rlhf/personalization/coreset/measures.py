@@ -1,7 +1,6 @@
 """What is measured of CORESET's conversations: precision and recall of the predicted set, expense, curves over turns.
 
-Knows turns and their answers. Does not know agents, users or language models. Source: Sun et al., section 4 and
-appendix B.
+Source: Sun et al., section 4 and appendix B.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Running CORESET's conversations: every agent on the same ones, each with a memory of its own.
-
-Knows files of conversations, agents and turns. Does not know any world.
-"""
+"""Running CORESET's conversations: every agent on the same ones, each with a memory of its own."""
 
 from __future__ import annotations
 

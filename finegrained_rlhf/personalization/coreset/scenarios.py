@@ -1,7 +1,6 @@
 """The scripted user of CORESET's conversations: which questions, which remarks and when, for each challenge.
 
-Knows documents with facts and random numbers. Does not know agents: what is said does not depend on answers, so that
-all agents have the same conversations. Source: Sun et al., appendix B.
+What is said does not depend on answers, so that all agents have the same conversations. Source: Sun et al., appendix B.
 """
 
 from __future__ import annotations

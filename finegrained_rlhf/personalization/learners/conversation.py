@@ -1,8 +1,7 @@
 """Agents that answer questions which several documents can answer, and hear from the user which entity is meant.
 
-Knows documents, questions, remarks and the order of events. Does not know who is meant. The baselines of Sun et al.,
-*Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 6: they differ in what of the
-conversation their language model is shown.
+The baselines of Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 6:
+they differ in what of the conversation their language model is shown.
 """
 
 from __future__ import annotations

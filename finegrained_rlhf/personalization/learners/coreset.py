@@ -1,7 +1,4 @@
-"""CORESET: of what the user said, a consistent set is shown to the language model (Sun et al., section 5).
-
-Knows remarks, retrieval and selection. Does not know who is meant, nor how a conflict is found.
-"""
+"""CORESET: of what the user said, a consistent set is shown to the language model (Sun et al., section 5)."""
 
 from __future__ import annotations
 

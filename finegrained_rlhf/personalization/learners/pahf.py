@@ -1,7 +1,6 @@
 """PAHF: an agent that looks up what it knows of a user, asks before it acts where that is too little, and is corrected.
 
-Knows instructions, options, remarks and notes. Does not know who the user is played by, what is right, or how rounds
-are counted. Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieval and writing).
+Source: Liang et al. 2026, section 3.2 (the loop) and 3.4 (retrieval and writing).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The page of one user's memory.
 
-Knows events, notes and how agents name what they store. Does not know agents, nor where the memory is kept. All texts
-are users' and models': they are escaped when they enter the page.
+All texts are users' and models': they are escaped when they enter the page.
 """
 
 from __future__ import annotations

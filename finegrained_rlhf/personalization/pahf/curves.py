@@ -1,6 +1,6 @@
 """PAHF's rounds as curves: how often an agent is right, and how often it needed the user, through the four phases.
 
-Knows `rounds.jsonl`. Does not know agents, users or language models.
+Reads `rounds.jsonl`.
 """
 
 from __future__ import annotations

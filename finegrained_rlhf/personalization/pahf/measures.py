@@ -1,6 +1,6 @@
 """What is measured of PAHF's rounds: success, how often the user was needed, errors so far; and constant answers.
 
-Knows rounds and scenes. Does not know agents, users or language models. Source: Liang et al. 2026, section 4.2.
+Source: Liang et al. 2026, section 4.2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Running PAHF's four phases: every setting on the same scenes in the same order, each with a memory of its own.
-
-Knows files of scenes, the agent, users and rounds. Does not know any world.
-"""
+"""Running PAHF's four phases: every setting on the same scenes in the same order, each with a memory of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Scenes of PAHF's protocol: read from files of ours or from the paper's scenario files.
-
-Knows files and records. Does not know agents, or who plays the user.
-"""
+"""Scenes of PAHF's protocol: read from files of ours or from the paper's scenario files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A shopper by rule: what each persona accepts of a product, feature by feature, and what is said of a wrong purchase.
 
-Knows scenes of shopping and files of acceptance. Does not know agents. Source: Liang et al. 2026, section 4.1: a
-language model answers before the purchase, a rule speaks after it and names one feature.
+Source: Liang et al. 2026, section 4.1: a language model answers before the purchase, a rule speaks after it and names
+one feature.
 """
 
 from __future__ import annotations

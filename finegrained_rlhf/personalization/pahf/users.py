@@ -1,6 +1,6 @@
 """Who plays the user: a script that says what the scene says, or a language model of its own that plays a persona.
 
-Knows scenes. Does not know agents: a user's language model is never an agent's.
+A user's language model is never an agent's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is measured of an agent's rounds: cost, untouched drafts, inferred preferences, retrieval, expense.
 
-Knows rounds. Does not know agents, users or language models. Source: Gao et al. 2024, section 4.1 and appendix C.
+Source: Gao et al. 2024, section 4.1 and appendix C.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Running PRELUDE: every agent on the same contexts in the same order, each with a memory of its own.
-
-Knows files of contexts and true preferences, agents, the user and rounds. Does not know any world.
-"""
+"""Running PRELUDE: every agent on the same contexts in the same order, each with a memory of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A user's notes by nearness to a context: read from the store each time, or kept in a FAISS index per user.
 
-Knows handles, vectors and versions: whose notes are compared is settled before anything is. Does not know what notes
-say.
+Whose notes are compared is settled before anything is.
 """
 
 from __future__ import annotations

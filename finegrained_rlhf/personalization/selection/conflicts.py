@@ -1,7 +1,6 @@
 """hasConflict: whether a remark contradicts others, by documents' facts, by a language model, or by vectors.
 
-Knows remarks and documents. Does not know which remarks are looked at, or in which order. Source: Sun et al.,
-*Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 5.6.
+Source: Sun et al., *Resolving Ambiguity through Personalization in Multi-turn LLM Conversations*, section 5.6.
 """
 
 from __future__ import annotations

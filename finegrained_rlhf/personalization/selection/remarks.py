@@ -1,7 +1,4 @@
-"""What users say of answers, and the documents that answers come from.
-
-Knows records. Does not know language models, or how remarks are chosen.
-"""
+"""What users say of answers, and the documents that answers come from."""
 
 from __future__ import annotations
 

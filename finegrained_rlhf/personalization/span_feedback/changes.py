@@ -1,6 +1,6 @@
 """What an edit says of a draft: marked spans, each with a category by rule.
 
-Knows two texts and their words. Does not know users, contexts or why something was changed: a rule of form is no judge.
+A rule of form is no judge: it cannot say why something was changed.
 """
 
 from __future__ import annotations

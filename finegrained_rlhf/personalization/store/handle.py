@@ -1,7 +1,4 @@
-"""What is stored of one user, in SQL that SQLite and PostgreSQL both read: every statement has the user's number in it.
-
-Knows events, notes, versions and statements. Does not know which database runs them, nor any language model.
-"""
+"""What is stored of one user, in SQL that SQLite and PostgreSQL read: every statement has the user's number."""
 
 from __future__ import annotations
 

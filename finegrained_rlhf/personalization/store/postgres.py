@@ -1,6 +1,6 @@
 """The memory of users in a PostgreSQL database (13 or newer), for services whose processes run on several machines.
 
-Knows PostgreSQL and psycopg, which is imported where it is used. Does not know what events and notes mean.
+psycopg is imported where it is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of where a run writes: its directory, what it would go on from, and the disk.
 
-Knows run directories and checkpoints. Only reads: what a run would delete, set aside or write stays as it is.
+Only reads: what a run would delete, set aside or write stays as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of what a run reads: configuration, data and models.
 
-Knows prompt files and model directories. Trains nothing and writes nothing.
+Trains nothing and writes nothing.
 """
 
 from __future__ import annotations

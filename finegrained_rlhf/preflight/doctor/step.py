@@ -1,7 +1,6 @@
 """Checks of one small training step: its responses, their rewards, KL and ratio before the update, the update itself.
 
-Knows the trainer's parts through their interfaces and takes their own checks where they have one. Everything happens in
-the sample's run directory; the run's own is not touched.
+Everything happens in the sample's run directory; the run's own is not touched.
 """
 
 from __future__ import annotations

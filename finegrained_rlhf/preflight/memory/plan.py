@@ -1,6 +1,6 @@
 """What the memory of a PPO step depends on: sizes of models, batches and settings.
 
-Knows no formula (`preflight/memory/formulas.py` does) and no model.
+The formulas are in `preflight/memory/formulas.py`.
 """
 
 from __future__ import annotations

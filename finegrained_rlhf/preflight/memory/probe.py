@@ -1,8 +1,8 @@
 """Shapes of models without their weights, and what autograd keeps of one layer of them.
 
-Knows policies, value models and their configuration files; reads no weights. One layer runs forward with uninitialised
-weights at full width, on the run's own device and through the run's own code, so that the count includes what its
-kernels keep. Layers are alike, so two counts, of one layer and of two, give any number of them.
+Reads no weights. One layer runs forward with uninitialised weights at full width, on the run's own device and through
+the run's own code, so that the count includes what its kernels keep. Layers are alike, so two counts, of one layer and
+of two, give any number of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The memory of a PPO step as tables: every model, every phase, the peak, whether it fits and what to change.
 
-Knows plans and formulae; touches no model, file or device.
+Touches no model, file or device.
 """
 
 from __future__ import annotations

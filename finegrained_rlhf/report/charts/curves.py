@@ -1,7 +1,4 @@
-"""Training curves of one run.
-
-Knows the keys of `metrics.jsonl` and `eval.jsonl` and which belong into one chart.
-"""
+"""Training curves of one run."""
 
 from __future__ import annotations
 

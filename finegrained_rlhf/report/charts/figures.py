@@ -1,6 +1,6 @@
 """Figures of tables and runs as SVG or PNG: lines with a band, and bars with whiskers. They need matplotlib.
 
-Knows numbers and labels. White paper under dark ink: a page shows them alike in light and in dark mode.
+White paper under dark ink: a page shows them alike in light and in dark mode.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Responses as heat maps: the text coloured by a component's segments, or by one number of its tokens.
 
-The reader chooses what colours the text; the choice needs no script. Knows responses only, and nothing of runs.
+The reader chooses what colours the text; the choice needs no script.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Line charts as SVG elements that take their colours from the page, so that they work on light and dark ground.
 
-Knows numbers and names. Knows nothing of runs. The same input gives the same markup.
+The same input gives the same markup.
 """
 
 from __future__ import annotations

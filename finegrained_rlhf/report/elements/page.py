@@ -1,6 +1,6 @@
 """The page around a report: one file, no reference to anything outside it.
 
-Knows style sheet, script and the policy that forbids the browser to fetch or run anything else. Knows nothing of runs.
+Its policy forbids the browser to fetch or run anything but the page's own style sheet and script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model card of an exported model: what it is, what it learned from and by which rewards, and how it is opened.
 
-Knows the records of run directories; loads no model. A card is for strangers: files are named by their last two parts
-and their digests, never by a place on this machine.
+Loads no model. A card is for strangers: files are named by their last two parts and their digests, never by a place on
+this machine.
 """
 
 from __future__ import annotations

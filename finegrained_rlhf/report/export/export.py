@@ -1,7 +1,7 @@
 """Giving a trained model away: what `finegrained export` builds and runs.
 
-Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Knows run
-directories and `huggingface_hub`; loads no model.
+Copies a run's exported model, writes its model card, and pushes both to the Hub where that is asked for. Loads no
+model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Do the segments lie on tokens, and where does the time of a step go?
-
-Knows samples, `alignment` and `time/…` of the metrics.
-"""
+"""Do the segments lie on tokens, and where does the time of a step go?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Several runs beside one another: their exported policies in one table, their curves, configurations and answers.
-
-Knows records of runs and their names. Knows nothing of sweeps.
-"""
+"""Several runs beside one another: their exported policies in one table, their curves, configurations and answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which responses a report shows: the same validation prompts before and after, and sampled responses by step.
-
-Knows records of runs; how a response is coloured is `heatmap`'s.
-"""
+"""Which responses a report shows: the same validation prompts before and after, and sampled responses by step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How the answers to one prompt changed during training: step under step, with the words that are new.
 
-Knows records of runs. The order is given without a script; search, sorting and filters need one.
+The order is given without a script; search, sorting and filters need one.
 """
 
 from __future__ import annotations

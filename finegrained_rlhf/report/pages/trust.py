@@ -1,6 +1,6 @@
 """How far the reward models can be trusted: on people's labels, and on what the policy wrote during training.
 
-Knows `trust.json`, `drift.json` and `injections.json`.
+Reads `trust.json`, `drift.json` and `injections.json`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The first screen of a run's report: did it get better, at what, and is it hacking? Three answers, with numbers.
-
-Knows measures and how to word them. Knows no task.
-"""
+"""The first screen of a run's report: did it get better, at what, and is it hacking? Three answers, with numbers."""
 
 from __future__ import annotations
 

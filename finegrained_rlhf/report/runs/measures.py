@@ -1,7 +1,7 @@
 """Which numbers of a run tell whether it got better, at what, and at what price.
 
-Knows the keys of `metrics.jsonl` and `eval.jsonl`; whatever else a validation holds was measured beside the reward (by
-an oracle, say) and counts as the truth. Knows no HTML and no task.
+Whatever a validation holds that is not the reward's was measured by something else (by an oracle, say) and counts as
+the truth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a run left on disk, read for a report: complete where it is complete, and a line for everything that is missing.
-
-Knows the files of a PPO run and of the reward models that its configuration names. Knows no HTML and no task.
-"""
+"""What a run left on disk, read for a report, and a line for everything that is missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How the text of a response is cut for colouring: at the ends of its tokens and of its segments.
 
-Offsets are in Unicode code points, as everywhere in the project. Knows no HTML and no file.
+Offsets are in Unicode code points, as everywhere in the project.
 """
 
 from __future__ import annotations

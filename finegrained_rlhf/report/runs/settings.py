@@ -1,7 +1,4 @@
-"""The configuration of a run in a report: all its keys, what differs between runs, whether two rewards are the same.
-
-Knows resolved configurations as plain mappings. Knows no key but those of the reward and of the run's own directory.
-"""
+"""The configuration of a run in a report: all its keys, what differs between runs, whether two rewards are the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The table of a sweep in Markdown, and the words for its columns.
-
-Knows the result that `sweep_results` collects, as it is kept in `sweep.json`.
-"""
+"""The table of a sweep in Markdown, and the words for its columns."""
 
 from __future__ import annotations
 

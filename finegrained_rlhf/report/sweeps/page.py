@@ -1,6 +1,6 @@
 """The page of a sweep: its table, its Pareto plot, the curves of all points, their answers, what failed.
 
-Knows the result that `sweep_results` collects and the run directories of the points; what a result lacks is left out.
+What a result lacks is left out.
 """
 
 from __future__ import annotations

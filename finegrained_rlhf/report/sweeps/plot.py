@@ -1,6 +1,6 @@
 """The Pareto plot of a sweep: two metrics against each other, trained points and baselines, and the front.
 
-Knows the rows of a sweep's table. The one module here that needs matplotlib.
+The one module here that needs matplotlib.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the finished points of a sweep to one table: rows, spread, the Pareto front, and the baselines beside.
 
-Knows the files that a sweep leaves: `points/NAME/` with `point.json` and `evaluation.json`, and `baselines/NAME/` with
-an `evaluation.json`. Trains and measures nothing, and knows no task: metrics are names.
+A sweep leaves `points/NAME/` with `point.json` and `evaluation.json`, and `baselines/NAME/` with an `evaluation.json`.
+Trains and measures nothing, and knows no task: metrics are names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """BM25-light: BM25 over the sub-words of a policy's tokenizer, which a policy's training can use as its reward.
 
-Knows tokenizers. The index and all arithmetic are those of BM25 over words.
+The index and all arithmetic are those of BM25 over words.
 
 Source: thesis, section 4.2.3: BM25 over T5's sub-words, without stemming or stop words, queries cut at 128 and passages
 at 2,000 tokens; k1, b, document frequencies and the average length as in BM25.

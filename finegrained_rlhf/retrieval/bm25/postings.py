@@ -1,7 +1,5 @@
 """The arithmetic of BM25 on arrays: how often which term stands in which passage, and what that is worth.
 
-Knows numbers of terms and rows. Does not know words, ids or files.
-
 BM25 as in Lucene (Kamphuis et al. 2020): score(q, d) = Σ_{t in q} idf(t) · tf / (tf + k1 (1 − b + b · |d| / average)),
 idf(t) = ln(1 + (N − df + ½) / (df + ½)); a term that the query repeats counts as often. The summands are *weights*;
 they are computed here for any set of postings, always by the same operations, so that they are the same bits however

@@ -1,6 +1,6 @@
 """BM25 over words: its settings, and the index that searches and scores pools.
 
-Knows shards that are already weighed. The index does not know what a term is: a function numbers those of queries.
+The index does not know what a term is: a function numbers those of queries.
 """
 
 from __future__ import annotations

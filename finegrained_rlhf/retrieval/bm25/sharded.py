@@ -1,7 +1,5 @@
 """Builds a BM25 index shard by shard, with the statistics of the whole corpus.
 
-Knows shards, their files, and in which order they are written. Does not know what a term is: words or sub-words.
-
 bm25s weighs an index by its own statistics. So passages are counted first, a shard at a time; then the document
 frequencies and the average length of all shards give every shard its weights, and each becomes an index that
 bm25s opens. A shard holds for itself:

@@ -1,7 +1,6 @@
 """Words of texts: lower case, without stop words, stemmed, and numbered.
 
-Knows words. Does not know BM25, passages or files. What it makes of a text is close to Lucene's English analyzer with
-the stemmer `porter` and the stop words `english`.
+What it makes of a text is close to Lucene's English analyzer with the stemmer `porter` and the stop words `english`.
 """
 
 from __future__ import annotations

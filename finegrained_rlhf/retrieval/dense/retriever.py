@@ -1,7 +1,5 @@
 """Dense retrieval: a frozen encoder, cached passage vectors, and FAISS to search them.
 
-Knows encoders, vector stores and searches. Does not know dialogues.
-
 The score of a passage is the dot product of the two vectors in fp32, always summed in one order, so that it does not
 depend on what is scored beside it: equal texts of a shard tie exactly. Searches only propose candidates.
 """

@@ -1,7 +1,4 @@
-"""What a dense index asks of its encoder, and what every encoder's vectors must be.
-
-Knows texts, vectors and files of models. Knows no model and no index.
-"""
+"""What a dense index asks of its encoder, and what every encoder's vectors must be."""
 
 from __future__ import annotations
 

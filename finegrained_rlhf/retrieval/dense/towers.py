@@ -1,7 +1,7 @@
 """The two towers of dense passage retrieval as an encoder of a dense index.
 
-Knows towers and texts. Knows no corpus and no index. A query is one text whose turns are joined by ` [SEP] `, a passage
-the pair of its title and its text; both are read as in training (`models/encoders/towers.py`).
+A query is one text whose turns are joined by ` [SEP] `, a passage the pair of its title and its text; both are read as
+in training (`models/encoders/towers.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The vectors of a corpus on disk, in shards: encoded once, then read from memory-mapped files.
 
-Knows shards, ids and rows. Knows an encoder only as what gives vectors, and no index.
-
 A shard is one file with the vectors of consecutive passages, their ids, and the place in the corpus after them; it is
 there as a whole or not at all. What was encoded before a run was killed is not encoded again.
 """

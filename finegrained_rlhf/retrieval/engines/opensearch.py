@@ -1,8 +1,5 @@
 """BM25 on an OpenSearch or Elasticsearch server, for corpora that outgrow one machine.
 
-Knows the server's queries. Does not know clients (`search_clients`), how often one is asked (`search_server`), how an
-index is filled (`opensearch_index`) or dialogues.
-
 A passage is a document with a keyword field `id` and a text field `contents` (title and text), scored by BM25 with the
 given k1 and b. Searches use the statistics of the whole index (`dfs_query_then_fetch`), so that the number of the
 server's shards changes no score. A pool is scored by the same query with a filter on ids, which changes no score

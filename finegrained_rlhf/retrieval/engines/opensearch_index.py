@@ -1,7 +1,5 @@
 """Filling an index of an OpenSearch or Elasticsearch server, and checking what it holds.
 
-Knows the requests that make, fill and describe an index. Knows no query.
-
 Which corpus and settings an index is of stands in its mapping (`_meta`). Documents are sent by id, so that sending one
 again changes nothing; how far the server has acknowledged them stands in `progress.json` of the index directory.
 """

@@ -1,6 +1,6 @@
 """BM25 by Pyserini, the retriever of the thesis: Lucene through Anserini. Optional: it needs Pyserini and Java.
 
-Knows Pyserini's indexer and searchers, which are imported where they are used. Does not know dialogues.
+Pyserini's indexer and searchers are imported where they are used.
 
 The index does not depend on k1 and b. Anserini orders equal scores by id, ascending, and lowers the later ones a
 little, so that there are no ties left for trec_eval to break; published runs were made in this way. Scores of a pool

@@ -1,7 +1,6 @@
 """The official clients of search servers, opensearch-py and elasticsearch, behind one small interface.
 
-Knows how each library is opened, called and fails. Does not know what an index holds, or how often a request is tried:
-neither library tries again here, since neither waits between its tries (opensearch-py) or follows `Retry-After`.
+Neither library tries again here, since neither waits between its tries (opensearch-py) or follows `Retry-After`.
 
 The libraries are imported when a server is asked for the first time.
 """

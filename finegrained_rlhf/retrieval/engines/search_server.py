@@ -1,7 +1,4 @@
-"""A search server: where it is, and requests that are sent again while it is busy, up to a limit.
-
-Knows addresses, passwords and patience. Does not know HTTP (`search_clients`), indexes or queries.
-"""
+"""A search server: where it is, and requests that are sent again while it is busy, up to a limit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The forms of a corpus's files: what a line says, and whether the file is compressed.
 
-Knows lines and files. Does not know that ids occur once, or where in a corpus a file stands.
-
 `.jsonl` files hold one object a line in one of three forms, which the first line of the file decides: ours,
 `{"id", "text", "title"}`; BEIR's, `{"_id", "text", "title"}` (Thakur et al. 2021); Pyserini's, `{"id", "contents"}`,
 whose contents have the title in their first line where they have several. The title may be absent. A `sub_title`, as

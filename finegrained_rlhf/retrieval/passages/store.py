@@ -1,7 +1,7 @@
 """A store of passages: where each one lies in its corpus, by its id.
 
-Knows corpora and places in them. Does not know indexes. Two mapped arrays of 8 bytes a passage: the sorted hashes of
-the ids, and the places in that order. Texts stay in the corpus; ids that share a hash are told apart by reading both.
+Two mapped arrays of 8 bytes a passage: the sorted hashes of the ids, and the places in that order. Texts stay in the
+corpus; ids that share a hash are told apart by reading both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A weight as a function of the training step. Knows numbers only; nothing of it needs a checkpoint."""
+"""A weight as a function of the training step. Nothing of it needs a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answers that try to talk a judge into another judgement, and how often it changes its mind.
 
 Each attack puts some text before or behind an answer. The judge reads the plain answer and the attacked one; what
-counts is what it says of the segments that both have. Knows answers and scorers. Does not know endpoints or files.
+counts is what it says of the segments that both have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Scores of segments by what a judge quotes: where a quote lies, what has none, and how many may have none.
-
-Knows judges and segments. Does not know endpoints.
-"""
+"""Scores of segments by what a judge quotes: where a quote lies, what has none, and how many may have none."""
 
 from __future__ import annotations
 

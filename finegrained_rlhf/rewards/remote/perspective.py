@@ -1,6 +1,6 @@
 """The Perspective API (Jigsaw) as a scorer of texts. The service is announced to end on 2026-12-31.
 
-Knows its requests, its answers and its limits (https://developers.perspectiveapi.com, read 2026). The API of another
+Requests, answers and limits as https://developers.perspectiveapi.com describes them (read 2026). The API of another
 server that speaks as it does can stand in its place: `url`.
 """
 

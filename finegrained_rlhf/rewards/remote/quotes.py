@@ -1,7 +1,7 @@
 """Where words that a model quotes lie in the text that it read, also where it quotes them a little otherwise.
 
-Knows texts alone. First the words as they are; then without case, marks and forms of letters; then the parts around an
-ellipsis; last the place that has most of the quoted words. Two places that are as good are none.
+First the words as they are; then without case, marks and forms of letters; then the parts around an ellipsis; last the
+place that has most of the quoted words. Two places that are as good are none.
 """
 
 from __future__ import annotations

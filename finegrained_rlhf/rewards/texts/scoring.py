@@ -1,7 +1,4 @@
-"""Asking a scorer of texts: each text once, the shortest first, and what it says is checked.
-
-Knows texts and scorers. Does not know what a score is used for.
-"""
+"""Asking a scorer of texts: each text once, the shortest first, and what it says is checked."""
 
 from __future__ import annotations
 

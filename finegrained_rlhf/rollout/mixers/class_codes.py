@@ -1,7 +1,4 @@
-"""What makes a language model class-conditional: the code of each class, which stands before a text (GeDi).
-
-Knows token ids and a file beside the weights. Knows no training and no decoding.
-"""
+"""What makes a language model class-conditional: the code of each class, which stands before a text (GeDi)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""GeDi at work: two classes followed through the responses of one decode, and a policy's logits weighed by them.
-
-Knows steppers and tensors. Knows no configuration but that of the mixer.
-"""
+"""GeDi at work: two classes followed through the responses of one decode, and a policy's logits weighed by them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Who may write where: one process at a time, and nothing over what was made with other settings.
 
 A job that makes a whole directory (`output_dir`) or file (`output`) from its settings alone has the key `overwrite`
-(one that has a field of that name decides itself what it replaces, and its launcher leaves the key out here).
-What it makes is recorded beside (`.made.json` in the directory, `.NAME.made.json` beside the file); the same command
-may make it again, another one is refused unless `overwrite` is true. Knows configurations as plain containers, no job.
+(one that has a field of that name decides itself what it replaces, and its launcher leaves the key out here). What it
+makes is recorded beside (`.made.json` in the directory, `.NAME.made.json` beside the file); the same command may make
+it again, another one is refused unless `overwrite` is true.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Digests of the files that a configuration names: the same content has the same digest, wherever and whenever it lies.
-
-Knows files and the layout of runs. Knows no configuration key's meaning.
-"""
+"""Digests of the files that a configuration names: the same content has the same digest, wherever it lies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where a result comes from: the command, the code, the machine and the time.
-
-Knows the machine. Knows no configuration and no run.
-"""
+"""Where a result comes from: the command, the code, the machine and the time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where the files of one training run lie.
-
-Knows names and the order of lines in them; knows neither what a metric means nor what a checkpoint holds.
-"""
+"""Where the files of one training run lie."""
 
 from __future__ import annotations
 

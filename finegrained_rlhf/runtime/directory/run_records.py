@@ -1,6 +1,6 @@
 """What a run remembers of how it was begun: its configuration, each start, and digests of what it reads.
 
-Knows run directories. A run without these records (made before they were kept) is compared by its `config.yaml` alone.
+A run without these records (made before they were kept) is compared by its `config.yaml` alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The responses that a PPO run keeps, one JSON object a line: written by the trainer, read by everything else.
 
-Knows the format of `samples/step_N.jsonl` and `samples/validation_step_N.jsonl`. Knows no tensor, no reward model and
-no task. Offsets are in Unicode code points, as everywhere in the project.
+Offsets are in Unicode code points, as everywhere in the project.
 """
 
 from __future__ import annotations

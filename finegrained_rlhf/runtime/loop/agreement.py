@@ -1,7 +1,7 @@
 """Whether all processes hold the same trained parameters.
 
 Gradients are summed over processes, never averaged back into one model: processes that start from different parameters,
-or update them differently, go on apart without any other sign. Knows parameters by name and processes. Knows no model.
+or update them differently, go on apart without any other sign.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What is to be written was taken before; every process writes and hashes its own part in a thread. A directory comes into
 place when all have done so, in the order in which they were begun, and everything that processes say to each other
-about it is said between steps, in the thread that trains. Knows files, threads and processes; knows no model.
+about it is said between steps, in the thread that trains.
 """
 
 from __future__ import annotations

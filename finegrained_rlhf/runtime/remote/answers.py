@@ -1,7 +1,4 @@
-"""What an answer over HTTP says: whether another try may help, how long to wait before it, and its JSON.
-
-Knows statuses and bytes. Does not know who asked, or how.
-"""
+"""What an answer over HTTP says: whether another try may help, how long to wait before it, and its JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Answers kept on disk, so that what was asked once is not asked again: not after a kill, and not by another run.
-
-Knows texts and what was answered. Does not know where the answers come from, or what they mean.
-"""
+"""Answers kept on disk, so that what was asked once is not asked again: not after a kill, and not by another run."""
 
 from __future__ import annotations
 

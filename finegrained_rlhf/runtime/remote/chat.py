@@ -1,7 +1,4 @@
-"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: a prompt in, the model's answer out.
-
-Knows chat completions. Does not know what prompts and answers say.
-"""
+"""A language model behind an OpenAI-compatible endpoint as a `TextGenerator`: a prompt in, the model's answer out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and a limit of patience.
-
-Knows HTTP, keys and time. Does not know what is asked: callers read the answers, and keep them as they come.
-"""
+"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and patience."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@
 
 Processes may make different numbers of backward passes, or none, before an update. Source of the idea: Rajbhandari et
 al., 2020, ZeRO (stages 1 and 2), here with whole tensors, so that an optimizer need not be elementwise.
-
-Knows parameters, their gradients and processes. Knows no model, no optimizer and no loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The moments of a checkpoint, in one file or in one for each process that wrote some.
-
-Knows safetensors files and names. Knows no optimizer; what it is asked for it reads, and says what is wrong.
-"""
+"""The moments of a checkpoint, in one file or in one for each process that wrote some."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which process owns which trained parameter, and the flat buffers in which gradients and parameters travel.
-
-Knows sizes and ranks. Knows no process group and no optimizer.
-"""
+"""Which process owns which trained parameter, and the flat buffers in which gradients and parameters travel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Training a classifier of texts: one step, validation, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows token ids and probabilities of classes; does not know files.
+Satisfies the training loop's `Trainable`.
 """
 
 from __future__ import annotations

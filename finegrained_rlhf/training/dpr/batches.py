@@ -1,7 +1,4 @@
-"""Which queries and passages a training step compares: a function of (seed, step) alone.
-
-Knows token ids and the places of passages in a table. Knows no towers, no loss and no files.
-"""
+"""Which queries and passages a training step compares: a function of (seed, step) alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Queries with the passages that answer them and some that do not: what dense passage retrieval learns from.
 
-Knows JSON lines of `{"id", "turns" or "query", "positives", "negatives", "hard_negatives"}`, each passage
-`{"id", "title", "text"}`. Knows no tokens and no model. Other keys are not read.
+Reads JSON lines of `{"id", "turns" or "query", "positives", "negatives", "hard_negatives"}`, each passage `{"id",
+"title", "text"}`. Other keys are not read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training two towers: one step, validation by rank, and what a checkpoint keeps.
 
-Satisfies the training loop's `Trainable`. Knows token ids and vectors; does not know files.
+Satisfies the training loop's `Trainable`.
 
 Every query of a step is compared with the passages of all processes. Each process encodes its share of the queries and
 of the passages; passage vectors are gathered, each process takes the loss of its own queries, and the gradients that

@@ -2,7 +2,7 @@
 
 A text x is read behind the code of each class c. With ℓ_c the mean −log p of its tokens and end of sequence, the loss
 is λ ℓ_y + (1 − λ) · cross-entropy of y under the logits −s ℓ_c, where y is the text's own class and s a trained scale,
-as in the authors' released script, which trains a scale and no bias. Knows token ids; does not know files.
+as in the authors' released script, which trains a scale and no bias.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values, reference and behaviour log-probabilities of a rollout, before its update.
 
-Knows the models of a PPO run. Behaviour log-probabilities come from the decode itself where they are those of the
-update's own function, and from a pass of that function otherwise.
+Behaviour log-probabilities come from the decode itself where they are those of the update's own function, and from a
+pass of that function otherwise.
 """
 
 from __future__ import annotations

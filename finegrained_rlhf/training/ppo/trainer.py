@@ -1,7 +1,4 @@
-"""RL on fine-grained rewards: one training step, validation, and what a checkpoint keeps.
-
-Knows rollouts and rewards through their interfaces; which reward models stand behind them is the configuration's.
-"""
+"""RL on fine-grained rewards: one training step, validation, and what a checkpoint keeps."""
 
 from __future__ import annotations
 

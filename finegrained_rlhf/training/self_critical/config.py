@@ -1,7 +1,4 @@
-"""Self-critical training's settings, and what it asks of a reward and of a validation.
-
-Knows numbers and texts. Knows no model.
-"""
+"""Self-critical training's settings, and what it asks of a reward and of a validation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a self-critical step trains on: responses with a weight each, cut into micro-batches.
-
-Knows rollouts, their scores and references to imitate. Knows no model and no reward.
-"""
+"""What a self-critical step trains on: responses with a weight each, cut into micro-batches."""
 
 from __future__ import annotations
 

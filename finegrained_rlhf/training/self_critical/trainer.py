@@ -1,8 +1,4 @@
-"""Self-critical training: samples are rewarded for what they score above the greedy response, mixed with cross-entropy.
-
-Knows policies, the rollout engine and a reward through its interface. Does not know what a response is rewarded for,
-nor how validation responses are measured.
-"""
+"""Self-critical training: samples are rewarded above the greedy response, mixed with cross-entropy."""
 
 from __future__ import annotations
 

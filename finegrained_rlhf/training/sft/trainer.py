@@ -1,8 +1,4 @@
-"""Supervised fine-tuning: teach a policy reference answers by cross-entropy.
-
-Knows policies through the states and logits they give for answers. Knows no reward; how a prompt file is read and how
-answers are measured is other modules' work.
-"""
+"""Supervised fine-tuning: teach a policy reference answers by cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What Potato keeps of a user, in the form that all tools share.
-
-Knows the parts of `user_state.json` that belong to one task. Does not know the file.
-"""
+"""What Potato keeps of a user, in the form that all tools share."""
 
 from __future__ import annotations
 

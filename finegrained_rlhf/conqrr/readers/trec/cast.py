@@ -1,8 +1,8 @@
 """TREC CAsT 2019 to 2021: topics of questions, in 2021 with the text of the passage that answered each.
 
-Knows the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
-resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. Does not know passages' texts beyond
-`passage`: the answers in a history are empty where the topics have none.
+Reads the published topic files (`evaluation_topics_v1.0.json`, `2020_manual_evaluation_topics_v1.0.json`, …), the
+resolved questions of 2019 (`*_resolved_v1.0.tsv`) and TREC's judgements. The answers in a history are empty where the
+topics have no `passage`.
 """
 
 from __future__ import annotations

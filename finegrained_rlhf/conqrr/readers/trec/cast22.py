@@ -1,7 +1,7 @@
 """TREC CAsT 2022: trees of questions with answers, of which every path from the first question is written out.
 
-Knows the published `2022_evaluation_topics_flattened_duplicated_v1.0.json` (and the `automatic` one, which has no human
-rewrites) and TREC's judgements. Does not know the trees themselves, or passages' texts.
+Reads the published `2022_evaluation_topics_flattened_duplicated_v1.0.json` (and the `automatic` one, which has no human
+rewrites) and TREC's judgements.
 """
 
 from __future__ import annotations

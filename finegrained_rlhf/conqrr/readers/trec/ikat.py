@@ -1,7 +1,7 @@
 """TREC iKAT: conversations with a person of whom some statements are known, with resolved questions and answers.
 
-Knows the published topic files of 2023 and 2024 (`turns`, `utterance`, `response_provenance`) and of 2025 (`responses`,
-`user_utterance`, `citations`), and TREC's judgements. Does not know passages' texts.
+Reads the published topic files of 2023 and 2024 (`turns`, `utterance`, `response_provenance`) and of 2025 (`responses`,
+`user_utterance`, `citations`), and TREC's judgements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A published file of TREC's topics: one JSON array, a conversation each.
 
-Knows the array and its errors. Does not know what a topic holds: each reader says how it is named, and what its turns
-are.
+Each reader says how a topic is named, and what its turns are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""PRELUDE's contexts with their sources, and the true preference of each source, as files.
-
-Knows files and records. Does not know agents, users or rounds.
-"""
+"""PRELUDE's contexts with their sources, and the true preference of each source, as files."""
 
 from __future__ import annotations
 

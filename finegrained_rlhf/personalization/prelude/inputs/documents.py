@@ -1,7 +1,4 @@
-"""PRELUDE's rounds of the user's own documents: equally many of each source, each source shuffled by its own generator.
-
-Knows files of documents, the paper's sources and preferences, and its experiment files. Does not know agents' code.
-"""
+"""PRELUDE's rounds of the user's own documents: equally many of each source, each source shuffled by itself."""
 
 from __future__ import annotations
 
