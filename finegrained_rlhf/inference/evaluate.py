@@ -147,7 +147,7 @@ def count_tokens(texts: Sequence[str], directory: str | Path) -> list[int]:
 
 
 def evaluate(job: Evaluate) -> Evaluation:
-    """What `Evaluate.run` does."""
+    """Measure a policy, or a file of outputs; the main process writes and prints the metrics."""
     check_reward(job.reward, needed=job.best_of > 1)
     processes = Processes(job.processes)
     composer = None if job.reward is None else RewardComposer(job.reward, processes.sum_)

@@ -93,7 +93,7 @@ def output_record(prompt: Prompt, outputs: Iterable[str]) -> OutputRecord:
 
 
 def generate(job: Generate) -> None:
-    """What `Generate.run` does."""
+    """Stream answers to the inputs as they come, in one process."""
     check_reward(job.reward, needed=job.best_of > 1)
     processes = Processes(job.processes)
     if processes.count > 1:
@@ -127,7 +127,7 @@ def generate(job: Generate) -> None:
 
 
 def sample_outputs(job: SampleOutputs) -> None:
-    """What `SampleOutputs.run` does."""
+    """Sample outputs of all prompts, shared among the processes, and write them as one file."""
     processes = Processes(job.processes)
     generator = open_generator(job.checkpoint, processes, job.mixer)
     prompts = prompts_for(generator.policy, job.data, job.max_prompt_tokens, job.prompt_too_long, job.prompt)

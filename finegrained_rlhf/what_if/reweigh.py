@@ -139,7 +139,7 @@ def mean_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def reweigh(job: Reweigh) -> None:
-    """What `Reweigh.run` does."""
+    """Measure what changes, write it where an output is named, and print it."""
     report = job.measured()
     if job.output is not None:
         write_json(job.output, report)
@@ -147,7 +147,7 @@ def reweigh(job: Reweigh) -> None:
 
 
 def measured(job: Reweigh) -> dict[str, Any]:
-    """What `Reweigh.measured` does."""
+    """Weigh every kept step under the old and the new reward, and collect what changes."""
     run = RunDirectory(job.directory)
     config = run.read_config()
     before, ppo, algorithm = (

@@ -94,7 +94,7 @@ def _reason(error: Exception) -> str:
 
 
 def convert_dpr(job: ConvertDPR) -> Path:
-    """What `ConvertDPR.run` does."""
+    """Read the weights of both towers and save each as a model directory of its own."""
     directory = model_directory(job.model, export="model")
     config, tokenizer = encoder_config(directory), load_tokenizer(directory)
     if config.model_type != "bert":

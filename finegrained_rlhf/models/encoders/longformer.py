@@ -92,7 +92,7 @@ def longformer_of(source: Any, length: int, window: int) -> LongformerModel:
 
 
 def make_longformer(job: MakeLongformer) -> Path:
-    """What `MakeLongformer.run` does."""
+    """Copy the weights of a BERT or RoBERTa into a Longformer with tiled positions, and save it."""
     directory = model_directory(job.model, export="model")
     config, tokenizer = encoder_config(directory), load_tokenizer(directory)
     if config.model_type not in ("bert", *_ROBERTAS):

@@ -172,7 +172,7 @@ class _SentenceTransformer:
 
 
 def load_encoder(config: EncoderConfig) -> TextEncoder:
-    """What `EncoderConfig.load` does."""
+    """Open a sentence encoder or two towers on the device asked for."""
     device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("encoder.device: cuda is asked for, but there is no GPU here")
