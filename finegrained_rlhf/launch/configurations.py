@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from finegrained_rlhf.core.extensions import extensions
+
 
 def typed(name: str) -> str:
     """A command as it is typed: `train_ppo` → `finegrained train-ppo`."""
     return f"finegrained {name.replace('_', '-')}"
+
+
+def conf_directories() -> tuple[Path, ...]:
+    """Where configurations are looked for, in order: ours, then those of packages that join."""
+    return (conf_directory(), *(extension.conf for extension in extensions()))
+
+
+def conf_file(name: str) -> Path:
+    """The first file of a name below the directories of configurations; where ours would be, where there is none."""
+    places = [directory / name for directory in conf_directories()]
+    return next((path for path in places if path.is_file()), places[0])
 
 
 def conf_directory() -> Path:
