@@ -1,7 +1,4 @@
-"""The rounds of a run: written as they come, and counted by what became of them.
-
-Knows records of rounds and budgets. Does not know agents, users or what a round is about.
-"""
+"""The rounds of a run: written as they come, and counted by what became of them."""
 
 from __future__ import annotations
 
