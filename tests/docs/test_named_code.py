@@ -17,6 +17,7 @@ from finegrained_rlhf.core.fields import filled
 from finegrained_rlhf.launch.checks.nearest import keys_of
 from finegrained_rlhf.launch.commands import conf_directories, conf_file
 
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|finegrained_lab|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
