@@ -34,6 +34,7 @@ from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ELISION = {"...", "…", "KEY=VALUE"}

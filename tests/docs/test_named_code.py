@@ -13,6 +13,7 @@ from script_runs import ROOT
 
 from finegrained_rlhf.launch.configurations import conf_directories, conf_file
 
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _EXPLANATION = re.compile(r'"""(.*?)"""|(?:^|\s)#([^\n]*)', re.DOTALL | re.MULTILINE)

@@ -11,8 +11,8 @@ from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import Claim, values_of
 from finegrained_lab.experiments.factworld.base import Table, trained_row
 from finegrained_lab.experiments.factworld.curves import curve, first_below, validations
+from finegrained_lab.experiments.figures import Lines, band, draw_lines
 from finegrained_rlhf.factworld.report import RATES, mean_error
-from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 
 DENSE, SAME_LAMBDA, PAPERS_LAMBDA = "fine_grained_rlhf", "holistic_lambda_0.95", "holistic_lambda_0.99"
