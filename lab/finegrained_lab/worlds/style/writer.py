@@ -66,8 +66,8 @@ class StyleWriter:
         if "edits" in data:
             return json.dumps({"preference": description(self._seen(prompt, data["edits"]))})
         if "preferences" in data:
-            said = [{**PLAIN, **described(preference)} for preference in data["preferences"]]
-            return json.dumps({"preference": description(majority(said))})
+            styles = [{**PLAIN, **described(preference)} for preference in data["preferences"]]
+            return json.dumps({"preference": description(majority(styles))})
         if "examples" not in data:
             return self._text(prompt, data["context"], {**PLAIN, **described(data.get("preference", ""))})
         style = self._seen(prompt, data["examples"])
