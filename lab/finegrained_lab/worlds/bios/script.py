@@ -114,7 +114,7 @@ class BioScript:
     def _answers(self, read: _Read, data: Mapping[str, Any]) -> dict[str, Any]:
         people = [facts_of(document) for document in data["documents"]]
         question = asked_for(data["question"])
-        stated = self._remembered(read, _said(data))
+        stated = self._remembered(read, _remarks(data))
         meant, used = self._meant(read, people, stated)
         attribute = "" if question is None else question[0]
         listed = [
@@ -201,7 +201,7 @@ class BioScript:
         return read.happens(self.noise, *what)
 
 
-def _said(data: Mapping[str, Any]) -> Iterator[str]:
+def _remarks(data: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a prompt that state who is meant, in their order."""
     yield from data.get("remarks", [])
     for turn in data.get("history", []):
