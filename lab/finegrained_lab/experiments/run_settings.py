@@ -30,13 +30,13 @@ def settings_of_runs(roots: Mapping[int, Path], runs: Sequence[str]) -> dict[str
     Raises:
         DataError: a run's configuration is missing or is no mapping.
     """
-    of_runs: dict[str, Any] = {"runs": {}, "differ": {}}
+    collected: dict[str, Any] = {"runs": {}, "differ": {}}
     for run in runs:
         by_seed = {seed: _settings(root, run, seed) for seed, root in roots.items()}
-        of_runs["runs"][run] = next(iter(by_seed.values()))
+        collected["runs"][run] = next(iter(by_seed.values()))
         if differ := _differences({seed: _flat(settings) for seed, settings in by_seed.items()}):
-            of_runs["differ"][run] = differ
-    return of_runs
+            collected["differ"][run] = differ
+    return collected
 
 
 def settings_words(result: Mapping[str, Any]) -> str:

@@ -186,12 +186,12 @@ def _measured(rows: Sequence[Mapping[str, Any]], column: str) -> Measured:
 def samples(root: Path, systems: Sequence[str]) -> list[dict[str, Any]]:
     """The answers of all systems to the first held-out questions: `question`, `answers` (`system`, `answer`)."""
     answers = {system: read_outputs(root / "evaluation" / f"{system}.outputs.jsonl")[:SAMPLES] for system in systems}
-    rows_of = []
+    shown = []
     for place, record in enumerate(answers[systems[0]]):
         rows = [{"system": "gold", "answer": _line(record.references[0])}]
         rows += [{"system": system, "answer": _line(answers[system][place].outputs[0])} for system in systems]
-        rows_of.append({"question": _line(record.question), "answers": rows})
-    return rows_of
+        shown.append({"question": _line(record.question), "answers": rows})
+    return shown
 
 
 def _line(text: str) -> str:

@@ -162,13 +162,13 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _settings(roots: Mapping[int, Path], models: Sequence[FoldModel]) -> dict[str, Any]:
     """Resolved settings of every run; of each NAME/KIND over the folds that have it."""
-    of_all: dict[str, Any] = {"runs": {}, "differ": {}}
+    collected: dict[str, Any] = {"runs": {}, "differ": {}}
     for run in dict.fromkeys(f"{model.name}/{model.kind}" for model in models):
         having = {m.fold: roots[m.fold] for m in models if f"{m.name}/{m.kind}" == run}
         settings = settings_of_runs(having, [run])
-        of_all["runs"] |= settings["runs"]
-        of_all["differ"] |= settings["differ"]
-    return of_all
+        collected["runs"] |= settings["runs"]
+        collected["differ"] |= settings["differ"]
+    return collected
 
 
 def _rows(kind: str, judges: Judges) -> list[dict[str, Any]]:
