@@ -10,9 +10,5 @@ __getattr__, __dir__ = lazy_exports(
     {
         "EvaluateDetox": "evaluation.job",
         "InspectPrompts": "prompts.inspection",
-        "SplitByLabel": "prompts.scored",
-        "SplitPrompts": "prompts.splits",
-        "WriteLabelWords": "prompts.words",
-        "WriteScoredTexts": "prompts.scored",
     },
 )

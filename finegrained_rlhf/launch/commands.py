@@ -77,9 +77,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
     },
     "Learn from users at use time": {
-        "run_prelude": "run agents that learn from a user's edits",
-        "run_pahf": "run an agent that asks and is corrected",
-        "run_coreset": "run agents that learn which entity a user means",
         "show_user_memory": "show what is remembered of a user, and from what",
         "catch_up": "list and learn from events that were not learnt from",
     },
@@ -100,11 +97,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_reader_inputs": "make prompts for a reader of INSCIT, with passages",
         "read_reader_outputs": "read what a reader of INSCIT said as predictions",
         "make_response_types": "make texts of INSCIT's turns with their response type",
-        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
-        "make_disambig_docs": "make conversations of AmbigDocs",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
-        "prepare_models": "make model directories of weights in packages",
     },
     "Generated worlds": {
         "make_factworld": "make a FactWorld: questions, passages, known errors",

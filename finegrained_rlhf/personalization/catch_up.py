@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.generation.protocol import TextGenerator
-from finegrained_rlhf.personalization.coreset.agents import (
+from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
+from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
+from finegrained_rlhf.personalization.learners.coreset_agents import (
     CONVERSATION_AGENTS,
     ConversationSettings,
     make_conversation_agent,
 )
-from finegrained_rlhf.personalization.learners.base import LEARN_TRIES, TASK, MemoryAgent
-from finegrained_rlhf.personalization.learners.conversation import QUESTION_TASK
 from finegrained_rlhf.personalization.learners.pahf import CHOICE_TASK, Pahf
-from finegrained_rlhf.personalization.prelude.agents import AgentSettings, check_agent, make_agent
+from finegrained_rlhf.personalization.learners.prelude_agents import AgentSettings, check_agent, make_agent
 from finegrained_rlhf.personalization.retrieval.encoders import ContextEncoder
 from finegrained_rlhf.personalization.store.opening import open_memory
 from finegrained_rlhf.personalization.store.protocol import MemoryStore

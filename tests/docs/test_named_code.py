@@ -39,7 +39,7 @@ _OTHERS_NAMES = {"model.forward"}
 _DATA = (".html", ".json", ".jsonl", ".md", ".yaml")
 _READERS_OWN = {"my_rewards.py", "my_scorers.py", "scripts/NAME.py", "NAME.py"}
 """What a reader is told to write, and placeholders."""
-_READERS_EXPERIMENTS = {"factual", "careful", "null"}
+_READERS_EXPERIMENTS = {"factual", "careful", "mine", "null"}
 """Examples of files that a reader writes under `conf/`, and no experiment."""
 
 

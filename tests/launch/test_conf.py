@@ -88,9 +88,7 @@ NEEDED = {
     "fuse_runs": ["inputs=[one,other]"],
     "edits_to_feedback": ["data=given"],
     "run_experiment": ["output_dir=given"],
-    "run_prelude": ["text_generator@llm=local", "user.llm.remote.url=http://127.0.0.1:9/"],
-    "run_pahf": ["text_generator@llm=local", "phases=[one,two,three,four]"],
-    "run_coreset": ["text_generator@llm=local"],
+    "run_pahf": ["phases=[one,two,three,four]"],
     "make_disambig_docs": ["llm.remote.url=http://127.0.0.1:9/"],
 }
 OWN = {
