@@ -68,7 +68,7 @@ def difference_interval(
     """The 95% interval of the difference of two shares over the same questions, which are drawn together.
 
     Args:
-        ours: `found` and `of`, [Q] each.
+        ours: `parts` and `of`, [Q] each.
         theirs: the same of the system that is taken away, in the same order of questions.
         seed: of the draws.
 
