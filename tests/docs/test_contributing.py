@@ -1,4 +1,4 @@
-"""The five usual changes, made as CONTRIBUTING says in a copy of the project: each works there, and none does without."""
+"""The five usual changes, made in a copy of the project as CONTRIBUTING says: each works there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`python contributed.py CHANGE`, in a tree with CONTRIBUTING's changes: sees that one works. Its modules come from there.
+"""`python contributed.py CHANGE`, in a tree with CONTRIBUTING's changes: sees that one of them works.
 
-Run by the fork server, whose modules of the project are those of the checkout: they are forgotten first.
+Run by the fork server, whose modules of the project are the checkout's: they are forgotten, and come from the tree.
 """
 
 from __future__ import annotations
