@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from finegrained_rlhf.core.exports import public_path
+from finegrained_rlhf.core.extensions import packages
 
 TARGET = "_target_"
 """The key that names the class of a mapping."""
@@ -112,8 +113,9 @@ class Setting:
 
 
 def is_ours(target: str) -> bool:
-    """Whether a `_target_` names something of the project."""
-    return target.partition(".")[0] in PROJECT
+    """Whether a `_target_` names something of the project, or of a package that joins it."""
+    first = target.partition(".")[0]
+    return first in PROJECT or first in packages()
 
 
 def named_class(target: str) -> Any:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from finegrained_rlhf.core.extensions import extensions
 from finegrained_rlhf.launch.plain_words import with_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
@@ -60,7 +62,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "evaluate_response_types": "measure a classifier of INSCIT's response types",
         "evaluate_rewrites": "measure rewrites by what a retriever finds with them",
         "evaluate_scai": "score a run of the SCAI-QReCC shared task",
-        "measure_drift": "measure how far reward models agree with the oracle",
         "attack_judge": "measure how often a judge obeys an answer",
     },
     "Feedback from people": {
@@ -78,7 +79,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "run_prelude": "run agents that learn from a user's edits",
         "run_pahf": "run an agent that asks and is corrected",
         "run_coreset": "run agents that learn which entity a user means",
-        "measure_regret": "measure the regret of PAHF's policies beside bounds",
         "show_user_memory": "show what is remembered of a user, and from what",
         "catch_up": "list and learn from events that were not learnt from",
     },
@@ -108,19 +108,12 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Generated worlds": {
         "make_factworld": "make a FactWorld: questions, passages, known errors",
         "annotate_factworld": "annotate sampled FactWorld answers as people would",
-        "simulate_annotators": "annotate a FactWorld project's tasks as people would",
-        "make_dialogue_world": "make a DialogueWorld, for DIALKI",
-        "make_rewrite_world": "make a RewriteWorld, for query rewriters",
-        "make_tone_world": "make a ToneWorld, for detoxification",
-        "make_inscit_world": "make an InscitWorld, for INSCIT's whole path",
-        "make_style_world": "make a StyleWorld, for agents that learn from edits",
-        "make_pahf_world": "make a PahfWorld, for agents that ask",
-        "make_bios_world": "make a BiosWorld, for CORESET",
     },
 }
 """What each command does, by task and name; each has a `conf/NAME.yaml`."""
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
+"""Commands of the library itself."""
 
 PLAIN_WORDS = {"runs": ("directory", False), "compare": ("runs", True)}
 """Commands whose arguments need no key: the key that plain words are given to, and whether they make a list."""
@@ -170,6 +163,33 @@ def typed(name: str) -> str:
     return f"finegrained {name.replace('_', '-')}"
 
 
+@cache
+def all_commands() -> Mapping[str, Mapping[str, str]]:
+    """What each command does, by task and name, with the commands of packages that join behind those of their task."""
+    tasks = {task: dict(commands) for task, commands in COMMANDS.items()}
+    for extension in extensions():
+        for task, commands in extension.commands.items():
+            new = {name: what for name, what in commands.items() if name not in NAMES}
+            tasks[task] = {**tasks.get(task, {}), **new}
+    return tasks
+
+
+def names() -> tuple[str, ...]:
+    """Every command by name."""
+    return tuple(name for commands in all_commands().values() for name in commands)
+
+
+def conf_directories() -> tuple[Path, ...]:
+    """Where configurations are looked for, in order: ours, then those of packages that join."""
+    return (conf_directory(), *(extension.conf for extension in extensions()))
+
+
+def conf_file(name: str) -> Path:
+    """The first file of a name below the directories of configurations; where ours would be, where there is none."""
+    places = [directory / name for directory in conf_directories()]
+    return next((path for path in places if path.is_file()), places[0])
+
+
 def conf_directory() -> Path:
     """Where the configurations are: the copy in an installed wheel, or `conf/` of a checkout.
 
@@ -201,13 +221,13 @@ def _named(arguments: list[str]) -> str:
         print(overview())
         sys.exit(0)
     if word == "--completion":
-        print(_COMPLETION % " ".join(name.replace("_", "-") for name in NAMES))
+        print(_COMPLETION % " ".join(name.replace("_", "-") for name in names()))
         sys.exit(0)
     name = word.replace("-", "_")
-    if name not in NAMES:
+    if name not in names():
         from difflib import get_close_matches
 
-        near = get_close_matches(name, NAMES, n=1)
+        near = get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0].replace('_', '-')}?" if near else "finegrained --help lists the commands"
         print(f"error: no command {word!r}; {hint}", file=sys.stderr)
         sys.exit(2)
@@ -216,9 +236,9 @@ def _named(arguments: list[str]) -> str:
 
 def overview() -> str:
     """What `finegrained --help` prints, in 80 columns."""
-    width = max(map(len, NAMES))
+    width = max(map(len, names()))
     lines = ["finegrained COMMAND KEY=VALUE …", "finegrained COMMAND --help explains a command and its keys"]
-    for task, commands in COMMANDS.items():
+    for task, commands in all_commands().items():
         lines += ["", task, *(f"  {name.replace('_', '-'):<{width}}  {what}" for name, what in commands.items())]
     lines += [
         "",

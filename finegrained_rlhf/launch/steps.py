@@ -204,11 +204,10 @@ def run_pipeline(cfg: DictConfig) -> None:
 
 
 def collector(whole: Mapping[str, Any]) -> Any:
-    """The job that collects an experiment's results; a results file also gets the resolved configuration."""
-    from finegrained_rlhf.experiments.results_table import Results
-
+    """The job that collects an experiment's results; one with a field `configuration` gets the resolved one."""
     job = build(whole["collect"])
-    return dataclasses.replace(job, configuration=whole) if isinstance(job, Results) else job
+    takes = any(field.name == "configuration" for field in dataclasses.fields(job))
+    return dataclasses.replace(job, configuration=whole) if takes else job
 
 
 def _of_seed(cfg: DictConfig, seed: int) -> dict[str, Any]:

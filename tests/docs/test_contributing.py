@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from script_runs import ROOT, run_script
 
-COPIED = ("finegrained_rlhf", "reward_models", "conf", "benchmarks/gpu", "benchmarks/__init__.py", "tests/helpers")
+COPIED = ("finegrained_rlhf", "reward_models", "conf", "benchmarks/gpu", "benchmarks/__init__.py", "tests/helpers", "lab")
 CHANGES = ("A key", "A reward", "An algorithm", "A family of models", "A world")
 _BLOCK = re.compile(r"^```(diff|python|yaml)\n(?:--- |# )(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_command(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the tree."""
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "lab")])}
     command = [sys.executable, "-m", "finegrained_rlhf", *arguments]
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=120)
 

@@ -15,15 +15,16 @@ from script_runs import ROOT
 
 from finegrained_rlhf.core.fields import filled
 from finegrained_rlhf.launch.checks.nearest import keys_of
+from finegrained_rlhf.launch.commands import conf_directories, conf_file
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs/tutorial.ipynb"])
 _FILE = re.compile(r"(?<![\w./*{}$-])((?:[\w-]+/)*[\w-]+\.py)\b")
-_NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
+_NAME = re.compile(r"(?<!/)\b((?:finegrained_rlhf|finegrained_lab|reward_models)(?:\.(?!(?:md|json)\b)\w+)+)")
 _CONFIGURATION = re.compile(r"\b(experiment|pipeline)=([\w/$]+)")
-_BELOW = ("", "finegrained_rlhf", "reward_models", "scripts", "docs/site")
-_OURS = "finegrained_rlhf|reward_models|conf|scripts|tests|benchmarks|guards|docs"
+_BELOW = ("", "finegrained_rlhf", "reward_models", "lab", "scripts", "docs/site")
+_OURS = "finegrained_rlhf|lab|reward_models|conf|scripts|tests|benchmarks|guards|docs"
 _DIRECTORY = re.compile(rf"(?<![\w./*{{}}$-])((?:{_OURS})(?:/[\w-]+)*)/(?![\w*{{$])")
-_PACKAGES = ("finegrained_rlhf", "reward_models")
+_PACKAGES = ("finegrained_rlhf", "reward_models", "lab/finegrained_lab")
 _OTHERS_FILES = (
     "utils.py",
     "doc2dial.py",
@@ -91,9 +92,9 @@ def test_every_experiment_that_a_page_names_exists(page: Path) -> None:
     for group, name in set(_CONFIGURATION.findall(of_today(page))):
         if name in _READERS_EXPERIMENTS or name.isupper() or "/NAME" in name:
             continue
-        place = ROOT / "conf" / group
         pattern = re.sub(r"[$]\w+", "*", name)  # of a loop in a shell
-        assert list(place.glob(f"{pattern}.yaml")), f"{page.name}: {group}={name}"
+        places = [directory / group for directory in conf_directories()]
+        assert any([*place.glob(f"{pattern}.yaml")] for place in places), f"{page.name}: {group}={name}"
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -113,7 +114,8 @@ def modules() -> list[Path]:
 @cache
 def keys() -> set[str]:
     """Every dotted key of a command's configuration."""
-    files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "conf").glob("*.yaml"))
+    paths = (path for directory in conf_directories() for path in directory.glob("*.yaml"))
+    files = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
     return {key for config in files for key in keys_of(filled(config))}
 
 
@@ -191,7 +193,7 @@ def test_the_changelog_says_where_every_experiment_of_version_0_1_is() -> None:
     )
     assert len(rows) == len({old for _, old, _, _ in rows}) == 39
     for script, old, group, new in rows:
-        assert not (ROOT / f"conf/experiment/{old}.yaml").exists()
-        text = (ROOT / f"conf/{group}/{new}.yaml").read_text(encoding="utf-8")
+        assert not conf_file(f"experiment/{old}.yaml").exists()
+        text = conf_file(f"{group}/{new}.yaml").read_text(encoding="utf-8")
         assert (script == "run_experiment") == (group == "pipeline")
         assert group == "pipeline" or f"# script: {script}" in text, new

@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from finegrained_rlhf.launch.commands import NAMES
+from finegrained_rlhf.launch.commands import conf_file, names
 
 ROOT = Path(__file__).parents[2]
 FILES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for package in ("finegrained_rlhf", "reward_models")
-    for path in sorted((ROOT / package).rglob("*.py"))
+    ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__"): path
+    for top, package in ((ROOT, "finegrained_rlhf"), (ROOT, "reward_models"), (ROOT / "lab", "finegrained_lab"))
+    for path in sorted((top / package).rglob("*.py"))
 }
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
@@ -114,9 +114,9 @@ def test_no_import_goes_in_a_circle() -> None:
 def test_a_command_builds_the_class_of_its_name() -> None:
     """`x_y` runs the class XY; commands of several jobs, or of another command's, name no class."""
     targets = {}
-    for name in NAMES:
-        config = (ROOT / "conf" / f"{name}.yaml").read_text(encoding="utf-8")
+    for name in names():
+        config = conf_file(f"{name}.yaml").read_text(encoding="utf-8")
         target = re.search(r"^_target_: ([\w.]+)$", config, re.MULTILINE)
         targets[name] = None if target is None else target.group(1).rpartition(".")[2].lower()
-    classes = {name: name.replace("_", "") for name in NAMES}
+    classes = {name: name.replace("_", "") for name in names()}
     assert targets == classes | dict.fromkeys(("doctor", "run_experiment", "sweep"))
