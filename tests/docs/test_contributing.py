@@ -12,9 +12,17 @@ from pathlib import Path
 import pytest
 from script_runs import ROOT, run_script
 
-COPIED = ("finegrained_rlhf", "reward_models", "conf", "benchmarks/gpu", "benchmarks/__init__.py", "tests/helpers", "lab")
+COPIED = (
+    "finegrained_rlhf",
+    "reward_models",
+    "conf",
+    "benchmarks/gpu",
+    "benchmarks/__init__.py",
+    "tests/helpers",
+    "lab",
+)
 CHANGES = ("A key", "A reward", "An algorithm", "A family of models", "A world")
-_BLOCK = re.compile(r"^```(diff|python|yaml)\n(?:--- |# )(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(diff|python|yaml)\n(?:diff|#) (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 

@@ -80,24 +80,9 @@ def test_packages_and_the_picture_name_the_floors_of_the_page() -> None:
 
 def test_the_page_lists_the_concepts() -> None:
     concepts = tomllib.loads((ROOT / "guards/concepts.toml").read_text(encoding="utf-8"))["concept"]
-    rows = [f"| **{one['name']}** | {one['says']} | `{one['stands_in']}` |" for one in concepts]
-    table = ARCHITECTURE.partition("| concept | in one sentence | stands in |\n|---|---|---|\n")[2]
-    assert table.splitlines()[: len(rows) + 1] == [*rows, ""] and len(rows) <= 16
-
-
-def test_what_has_been_proven_is_what_the_results_files_say() -> None:
-    proven = load("proven")
-    assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
-    assert proven.README.read_text(encoding="utf-8") == proven.readme_with_lines(), "run: python docs/site/proven.py"
-    shown = {table.page for table in proven.tables()}
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs/results").glob("*/*.md")}
-    assert shown == pages  # no committed table is left out
-
-
-def test_figures_of_a_gpu_are_known_by_their_machine_record() -> None:
-    proven = load("proven")
-    assert list(proven._gpus({"machine": {"gpu": None}, "rows": [{"gpus": 64}], "x": {"gpus": []}})) == []
-    assert list(proven._gpus([{"machine": {"gpu": "NVIDIA H200"}}, {"gpus": ["A", "B"]}])) == ["NVIDIA H200", "A", "B"]
+    rows = [f"{n}. **{one['name']}** (`{one['stands_in']}`): {one['says']}" for n, one in enumerate(concepts, start=1)]
+    listed = re.findall(r"^\d+\. \*\*.*$", ARCHITECTURE, re.MULTILINE)
+    assert listed == rows and len(rows) <= 16 and f"{len(rows)} concepts" in ARCHITECTURE
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
