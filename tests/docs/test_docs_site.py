@@ -44,6 +44,7 @@ def test_the_committed_picture_is_what_the_code_draws(house: ModuleType) -> None
     assert house.PICTURE.read_text(encoding="utf-8") == house.picture_of_the_house(), "run: python docs/site/house.py"
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     proven = load("proven")
     assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
@@ -53,6 +54,7 @@ def test_what_has_been_proven_is_what_the_results_files_say() -> None:
     assert shown == pages  # no committed table is left out
 
 
+@pytest.mark.needs("finegrained_lab")
 def test_figures_of_a_gpu_are_known_by_their_machine_record() -> None:
     proven = load("proven")
     assert list(proven._gpus({"machine": {"gpu": None}, "rows": [{"gpus": 64}], "x": {"gpus": []}})) == []
