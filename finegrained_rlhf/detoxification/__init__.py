@@ -1,6 +1,6 @@
 """Detoxification (thesis, section 6.3): prompts that a language model continues, and how toxic what it writes is.
 
-Knows continuation prompts and scores of toxicity. The rewards are `rewards.texts`'s, the training is `training.ppo`'s.
+The rewards are `rewards.texts`'s, the training is `training.ppo`'s.
 """
 
 from finegrained_rlhf.core.exports import lazy_exports

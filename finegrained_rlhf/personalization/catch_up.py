@@ -1,7 +1,4 @@
-"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs.
-
-Knows memories and agents by name. Does not know why an event could not be learnt from.
-"""
+"""Events of a user that were not learnt from: listed, and learnt from again: what `finegrained catch-up` runs."""
 
 from __future__ import annotations
 
@@ -93,9 +90,9 @@ class CatchUp:
         if rows:
             print(markdown_table(rows, list(rows[0])))
         aside = sum(event.tries >= self.tries for event in left)
-        found = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
-        print(f"learnt from {learnt} events; {found['waiting']} wait, {aside} are set aside")
-        return found
+        counts = {"learnt": learnt, "waiting": len(left) - aside, "set_aside": aside}
+        print(f"learnt from {learnt} events; {counts['waiting']} wait, {aside} are set aside")
+        return counts
 
     def _row(self, event: Event) -> dict[str, Any]:
         at = "" if event.at is None else datetime.fromtimestamp(event.at, UTC).isoformat(" ", "seconds")

@@ -27,7 +27,8 @@ from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.checks.schema import keys_of_job  # noqa: E402
-from finegrained_rlhf.launch.commands import conf_directories, conf_file, names  # noqa: E402
+from finegrained_rlhf.launch.commands import names  # noqa: E402
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402

@@ -407,7 +407,7 @@ def test_a_name_that_the_user_wrote_is_found_in_the_working_directory(refused: R
 def test_what_the_file_system_refuses_is_one_line(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finegrained_rlhf.launch.app import user_errors
+    from finegrained_rlhf.launch.mistakes import user_errors
 
     for error, said in [
         (PermissionError(13, "Permission denied", "/a/b"), "error: /a/b: permission denied"),

@@ -1,7 +1,4 @@
-"""The agents of CORESET's conversations by name: `coreset_recency_exact` is algorithm 1 with exact conflicts.
-
-Knows names and settings. Does not know conversations or users.
-"""
+"""The agents of CORESET's conversations by name: `coreset_recency_exact` is algorithm 1 with exact conflicts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The agents of PRELUDE by name: `cipher_5` is CIPHER with k = 5.
-
-Knows names and settings. Does not know rounds or users.
-"""
+"""The agents of PRELUDE by name: `cipher_5` is CIPHER with k = 5."""
 
 from __future__ import annotations
 

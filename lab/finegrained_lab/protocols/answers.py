@@ -1,7 +1,4 @@
-"""A language model whose answers are kept in a file, so that a run that is killed goes on without asking again.
-
-Knows generators and the cache of answers. Knows no agents.
-"""
+"""A language model whose answers are kept in a file, so that a run that is killed goes on without asking again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The rounds of a run: written as they come, and counted by what became of them.
-
-Knows records of rounds and budgets. Does not know agents, users or what a round is about.
-"""
+"""The rounds of a run: written as they come, and counted by what became of them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from finegrained_rlhf.personalization.store.records import MemoryLimitError
 
 FAILURES = 0.2
 """The share of the latest 500 rounds that may go unanswered, unless a run is told otherwise."""
-_ASKED = "the language models of agent and user"
+_MODELS = "the language models of agent and user"
 
 
 class PlayedRound(Protocol):
@@ -104,4 +101,4 @@ class RoundLog(Generic[Played]):
         """
         self.keep(one)
         self._counts.add([one.unanswered or Outcome.READ])
-        self._counts.check(_ASKED, problem)
+        self._counts.check(_MODELS, problem)

@@ -34,13 +34,13 @@ class JoinFeedback:
 
     def run(self) -> list[FeedbackRecord]:
         """Read all, write one; prints one line. Raises DataError where a file is missing or damaged."""
-        found: dict[str, FeedbackRecord] = {}
+        joined: dict[str, FeedbackRecord] = {}
         for number, path in enumerate(self.data, start=1):
             records = read_feedback(path, self.taxonomy)
-            known = set(found)
+            known = set(joined)
             for record in records:
                 name = f"{record.id}@{number}" if record.id in known else record.id
-                found[name] = replace(record, id=name)
-        write_feedback(self.output, found.values())
-        print(f"{len(found)} records of {len(self.data)} files -> {self.output}")
-        return list(found.values())
+                joined[name] = replace(record, id=name)
+        write_feedback(self.output, joined.values())
+        print(f"{len(joined)} records of {len(self.data)} files -> {self.output}")
+        return list(joined.values())

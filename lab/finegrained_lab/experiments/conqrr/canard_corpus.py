@@ -1,4 +1,4 @@
-"""The corpus that CANARD's answers make, as a job of an experiment. Knows the reader and the corpus format."""
+"""The corpus that CANARD's answers make, as a job of an experiment."""
 
 from __future__ import annotations
 

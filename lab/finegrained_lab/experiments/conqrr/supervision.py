@@ -92,10 +92,11 @@ class SupervisionTable(CurvesTable):
 
     def introduction(self, result: Mapping[str, Any]) -> str:
         """With the sizes."""
-        said = result["settings"]
+        settings = result["settings"]
         return (
-            f"{said['train']} training dialogues of three questions on average; `first` has read the human rewrites of "
-            f"{said['more']} dialogues, of these and others. {self.about}"
+            f"{settings['train']} training dialogues of three questions on average; `first` has read the human "
+            "rewrites of "
+            f"{settings['more']} dialogues, of these and others. {self.about}"
         )
 
     def row(self, root: Path, system: str, seed: int) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Texts for classifiers and language models: from the published scores of RealToxicityPrompts, or label by label.
-
-Knows continuation prompts and the files of labelled texts. Knows no model.
-"""
+"""Texts for classifiers and language models: from the published scores of RealToxicityPrompts, or label by label."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class WriteScoredTexts:
             DataError: the file is missing or damaged, or a part would be empty.
         """
         rows = read_continuation_prompts(self.data)
-        directory, start, said = Path(self.output_dir), 0, []
+        directory, start, counts = Path(self.output_dir), 0, []
         for name, share in self.parts.items():
             part = rows[start : start + round(share * len(rows))]
             start += len(part)
@@ -55,8 +52,8 @@ class WriteScoredTexts:
             except DataError as error:
                 raise error.at(file=self.data) from None
             write_jsonl(directory / f"{name}.jsonl", texts)
-            said.append(f"{len(texts)} {name}")
-        print(f"{', '.join(said)} -> {self.output_dir}")
+            counts.append(f"{len(texts)} {name}")
+        print(f"{', '.join(counts)} -> {self.output_dir}")
 
 
 @dataclass(frozen=True)
@@ -77,16 +74,16 @@ class SplitByLabel:
         Raises:
             DataError: the file is missing or damaged, or a text has no label, or one that can't be a file's name.
         """
-        found: dict[str, list[dict[str, str]]] = {}
+        by_label: dict[str, list[dict[str, str]]] = {}
         for number, text in enumerate(read_labelled_texts(self.data)):
             label = text.label or ""
             if not label or Path(label).name != label:
                 problem = f"expected a label that can name a file, got {text.label!r}"
                 raise DataError(problem, file=self.data, record=number, field="label")
-            found.setdefault(label, []).append({"id": text.id, "text": text.text})
-        for label, texts in found.items():
+            by_label.setdefault(label, []).append({"id": text.id, "text": text.text})
+        for label, texts in by_label.items():
             write_jsonl(Path(self.output_dir) / f"{label}.jsonl", texts)
-        print(f"{', '.join(f'{len(texts)} {label}' for label, texts in sorted(found.items()))} -> {self.output_dir}")
+        print(f"{', '.join(f'{len(texts)} {label}' for label, texts in sorted(by_label.items()))} -> {self.output_dir}")
 
 
 def _texts(name: str, row: ContinuationPrompt) -> list[dict[str, object]]:

@@ -1,7 +1,4 @@
-"""Words that give a label away, from labelled texts: the list for `mixer=word_list` where nobody has written one.
-
-Knows files of labelled texts. Knows no model.
-"""
+"""Words that give a label away, from labelled texts: the list for `mixer=word_list` where nobody has written one."""
 
 from __future__ import annotations
 
@@ -51,12 +48,12 @@ class WriteLabelWords:
         if all(within) or not any(within):
             which = "all" if all(within) else "none"
             raise DataError(f"expected texts of {self.label!r} and others, {which} have it", file=self.data)
-        sureness = log_odds(*(_texts_with(texts, within, mine) for mine in (True, False)))
-        found = [word for word in sorted(sureness, key=lambda word: (-sureness[word], word)) if sureness[word] >= 1.96]
-        if not found:
+        sureness = log_odds(*(_texts_with(texts, within, wanted) for wanted in (True, False)))
+        words = [word for word in sorted(sureness, key=lambda word: (-sureness[word], word)) if sureness[word] >= 1.96]
+        if not words:
             raise DataError(f"no word is surely more frequent in texts of {self.label!r}", file=self.data)
-        write_text(self.output, "".join(f"{word}\n" for word in found[: self.words]))
-        print(f"{min(len(found), self.words)} words of {self.label} -> {self.output}")
+        write_text(self.output, "".join(f"{word}\n" for word in words[: self.words]))
+        print(f"{min(len(words), self.words)} words of {self.label} -> {self.output}")
 
 
 def log_odds(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, float]:
@@ -66,13 +63,13 @@ def log_odds(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, f
     """
     prior = Counter(these) + Counter(others)
     total = prior.total()
-    ours, theirs = sum(these.values()) + total, sum(others.values()) + total
+    all_these, all_others = sum(these.values()) + total, sum(others.values()) + total
 
     def sureness(word: str) -> float:
         here, there = these.get(word, 0) + prior[word], others.get(word, 0) + prior[word]
-        if here >= ours or there >= theirs:
+        if here >= all_these or there >= all_others:
             return 0.0  # it is the only word of one of the two
-        delta = math.log(here / (ours - here)) - math.log(there / (theirs - there))
+        delta = math.log(here / (all_these - here)) - math.log(there / (all_others - there))
         return delta / math.sqrt(1 / here + 1 / there)
 
     return {word: sureness(word) for word in prior}
@@ -81,7 +78,7 @@ def log_odds(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, f
 def _texts_with(texts: list[LabelledText], within: list[bool], wanted: bool) -> Counter[str]:
     return Counter(
         word
-        for text, mine in zip(texts, within, strict=True)
-        if mine is wanted
+        for text, has_label in zip(texts, within, strict=True)
+        if has_label is wanted
         for word in set(words_with_letters(text.text))
     )

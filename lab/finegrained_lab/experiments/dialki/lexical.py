@@ -2,7 +2,7 @@
 
 The yardstick that a trained model must beat, and the check that a world needs more than it. Words and weights are those
 of `retrieval`'s BM25 with its defaults (Porter's stems, Lucene's 33 stop words, k1 0.82, b 0.68), or with `snowball()`;
-the statistics are those of the texts given, not of a corpus. Knows dialogues; keeps no index.
+the statistics are those of the texts given, not of a corpus.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Feedback that nobody gave: answers with planted errors, made of what feedback records hold beside the marks.
 
 For training before the human marks: gold answers against sampled ones, sentences of other questions, sentences whose
-passages are taken away. Knows feedback records and segmenters. Knows no model; what it makes is an ordinary feedback
-file, so that every kind of reward model makes its own labels of it.
+passages are taken away. What it makes is an ordinary feedback file, so that every kind of reward model makes its own
+labels of it.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def _gold(record: FeedbackRecord) -> str:
 def _foreign(record: FeedbackRecord, segmenter: Segmenter, generator: np.random.Generator, of_gold: bool) -> str:
     """A sentence of another question: of its gold answer, or of its passages where it has some."""
     gold = _gold(record)
-    found = [gold[start:end] for start, end in segmenter.sentences(gold)]
+    sentences = [gold[start:end] for start, end in segmenter.sentences(gold)]
     if not of_gold:
-        found = [s for p in record.passages for s in p.sentences if s.strip()] or found
-    return " ".join(found[int(generator.integers(len(found)))].split())
+        sentences = [s for p in record.passages for s in p.sentences if s.strip()] or sentences
+    return " ".join(sentences[int(generator.integers(len(sentences)))].split())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Splitting a feedback file into folds by question, with a part to choose settings on and smaller parts for curves.
-
-Knows feedback records and files. Knows no model.
-"""
+"""Splitting a feedback file into folds by question, with a part to choose settings on and smaller parts for curves."""
 
 from __future__ import annotations
 
@@ -66,8 +63,8 @@ def split_by_question(records: Sequence[FeedbackRecord], folds: int, tuning: flo
 def _fold(ordered: Sequence[FeedbackRecord], place: dict[str, int], number: int, folds: int, tuning: float) -> Fold:
     test = tuple(record for record in ordered if place[question_key(record.question)] % folds == number)
     train = tuple(record for record in ordered if place[question_key(record.question)] % folds != number)
-    asked = list(dict.fromkeys(question_key(record.question) for record in train))
-    chosen = set(asked[: min(len(asked) - 1, max(1, round(tuning * len(asked))))])
+    questions = list(dict.fromkeys(question_key(record.question) for record in train))
+    chosen = set(questions[: min(len(questions) - 1, max(1, round(tuning * len(questions))))])
     tune = tuple(record for record in train if question_key(record.question) in chosen)
     return Fold(test, train, tune, tuple(record for record in train if question_key(record.question) not in chosen))
 

@@ -1,8 +1,8 @@
 """DisAmbigDocs: conversations from a file of AmbigDocs, whose one question about a name gets others beside it.
 
-Knows AmbigDocs' file and the scripted user. Does not know agents. Sources: Lee et al., *AmbigDocs*, 2024 (the file is a
-list of objects with `qid`, `ambiguous_entity`, `question` and `documents`, each of these with `title`, `text` and
-`answer`); Sun et al., section 6 and figure 7 (more questions by a language model, which are then verified).
+Sources: Lee et al., *AmbigDocs*, 2024 (the file is a list of objects with `qid`, `ambiguous_entity`, `question` and
+`documents`, each of these with `title`, `text` and `answer`); Sun et al., section 6 and figure 7 (more questions by a
+language model, which are then verified).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_ambigdocs(path: str | Path) -> list[AmbiguousName]:
     Raises:
         DataError: the file is missing or empty, or a record is not as it should be.
     """
-    rows, found = read_json(path), list[AmbiguousName]()
+    rows, names = read_json(path), list[AmbiguousName]()
     if not isinstance(rows, list) or not rows:
         raise DataError("expected a list of at least one instance", file=path)
     seen: set[str] = set()
@@ -68,8 +68,8 @@ def read_ambigdocs(path: str | Path) -> list[AmbiguousName]:
         except DataError as error:
             raise error.at(file=path, record=number) from None
         seen.add(one.id)
-        found.append(one)
-    return found
+        names.append(one)
+    return names
 
 
 def _instance(row: Mapping[str, Any]) -> AmbiguousName:
@@ -109,7 +109,7 @@ def with_another_question(instance: AmbiguousName, llm: TextGenerator) -> Ambigu
     texts = [one.text for one in instance.documents]
     if (
         not question
-        or any(exact_match(question, asked) for asked in instance.questions)
+        or any(exact_match(question, earlier) for earlier in instance.questions)
         or len(answers) != len(texts)
         or not all(_states(text, answer) for text, answer in zip(texts, answers, strict=True))
         or len({normalise(answer) for answer in answers}) < 2
@@ -180,12 +180,12 @@ class MakeDisambigDocs:
         made, counts = list[AmbiguousConversation](), {"too_few_questions": 0, "not_allowed": 0}
         with progress_bar("conversations", len(instances), "instance", self.progress) as bar:
             for instance in instances:
-                whole = self._asked(instance)
-                conversation = None if whole is None else self._conversation(whole)
+                enriched = self._with_questions(instance)
+                conversation = None if enriched is None else self._conversation(enriched)
                 if conversation is not None:
                     made.append(conversation)
                 else:
-                    counts["too_few_questions" if whole is None else "not_allowed"] += 1
+                    counts["too_few_questions" if enriched is None else "not_allowed"] += 1
                 bar.update()
         if not made:
             raise DataError(f"no instance gives a conversation ({_words(counts)})", file=self.data)
@@ -193,7 +193,7 @@ class MakeDisambigDocs:
         print(f"{len(made)} conversations, {_words(counts)} -> {self.output}")
         return {"conversations": len(made), **counts}
 
-    def _asked(self, instance: AmbiguousName) -> AmbiguousName | None:
+    def _with_questions(self, instance: AmbiguousName) -> AmbiguousName | None:
         """The instance with as many questions as are wanted; None where they are not found."""
         for _ in range(self.tries):
             if len(instance.questions) >= self.questions:
@@ -204,11 +204,11 @@ class MakeDisambigDocs:
     def _conversation(self, instance: AmbiguousName) -> AmbiguousConversation | None:
         rng = random.Random(stable_hash(self.seed, "disambigdocs", instance.id))
         questions = {question: question for question in instance.questions}
-        turns = draw_conversation_turns(self.scenario, instance.documents, questions, _said, rng, self.turns)
+        turns = draw_conversation_turns(self.scenario, instance.documents, questions, _remark, rng, self.turns)
         return None if turns is None else AmbiguousConversation(instance.id, self.scenario, instance.documents, turns)
 
 
-def _said(question: str, answer: str) -> str:
+def _remark(question: str, answer: str) -> str:
     """What a user says of who they mean."""
     return f'For the one that I mean, the answer to "{question}" is {answer}. Use this information for your answers.'
 

@@ -1,6 +1,6 @@
 """Conversations with known truth: documents, questions, scripted remarks, and who can be meant; read and written.
 
-Knows files and records. Does not know agents. Source: Sun et al., section 4.1.
+Source: Sun et al., section 4.1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_conversations(path: str | Path) -> list[AmbiguousConversation]:
     Raises:
         DataError: the file is missing or empty, or a record is not as it should be.
     """
-    found: list[AmbiguousConversation] = []
+    conversations: list[AmbiguousConversation] = []
     seen: set[str] = set()
     for number, row in enumerate(read_jsonl(path)):
         try:
@@ -80,10 +80,10 @@ def read_conversations(path: str | Path) -> list[AmbiguousConversation]:
         except DataError as error:
             raise error.at(file=path, record=number) from None
         seen.add(one.id)
-        found.append(one)
-    if not found:
+        conversations.append(one)
+    if not conversations:
         raise DataError("expected at least one conversation", file=path)
-    return found
+    return conversations
 
 
 def _conversation(row: Mapping[str, Any]) -> AmbiguousConversation:
@@ -98,10 +98,10 @@ def _conversation(row: Mapping[str, Any]) -> AmbiguousConversation:
     for i, one in enumerate(as_list(get_field(row, "turns"), "turns")):
         turns.append(_turn(as_object(one, f"turns[{i}]"), f"turns[{i}].", documents, turns))
     require(bool(turns), "expected at least one turn", "turns")
-    found = AmbiguousConversation(name, scenario, documents, tuple(turns))
+    conversation = AmbiguousConversation(name, scenario, documents, tuple(turns))
     for i, turn in enumerate(turns):
-        require(bool(found.relevant(turn)), "expected remarks that one document fits", f"turns[{i}].holding")
-    return found
+        require(bool(conversation.relevant(turn)), "expected remarks that one document fits", f"turns[{i}].holding")
+    return conversation
 
 
 def _document(row: Mapping[str, Any], where: str) -> SourceDocument:
@@ -118,8 +118,8 @@ def _turn(
     question, attribute = (require_text(get_field(row, key, where), where + key) for key in ("question", "attribute"))
     require(all(attribute in one.facts for one in documents), "expected a fact of every document", f"{where}attribute")
     holding = tuple(as_index(i, f"{where}holding") for i in as_list(row.get("holding", []), f"{where}holding"))
-    said = {i for i, turn in enumerate(before) if turn.remark is not None}
-    require(said.issuperset(holding), "expected earlier turns with a remark", f"{where}holding")
+    with_remark = {i for i, turn in enumerate(before) if turn.remark is not None}
+    require(with_remark.issuperset(holding), "expected earlier turns with a remark", f"{where}holding")
     one = row.get("one", False)
     require(isinstance(one, bool), "expected true or false", f"{where}one")
     return ScriptedTurn(question, attribute, holding, _remark(row.get("remark"), f"{where}remark"), one)

@@ -1,7 +1,6 @@
 """What is measured of CORESET's conversations: precision and recall of the predicted set, expense, curves over turns.
 
-Knows turns and their answers. Does not know agents, users or language models. Source: Sun et al., section 4 and
-appendix B.
+Source: Sun et al., section 4 and appendix B.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ def set_precision_recall(answers: Sequence[str], truth: Sequence[str]) -> tuple[
     Raises:
         ValueError: there is no true answer.
     """
-    given, true = {normalise(one) for one in answers}, {normalise(one) for one in truth}
+    answered, true = {normalise(one) for one in answers}, {normalise(one) for one in truth}
     if not true:
         raise ValueError("expected at least one true answer")
-    common = len(given & true)
-    return common / len(given) if given else 0.0, common / len(true)
+    common = len(answered & true)
+    return common / len(answered) if answered else 0.0, common / len(true)
 
 
 def conversation_figures(turns: Sequence[AnsweredTurn]) -> dict[str, Any]:

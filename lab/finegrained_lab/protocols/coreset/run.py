@@ -1,7 +1,4 @@
-"""Running CORESET's conversations: every agent on the same ones, each with a memory of its own.
-
-Knows files of conversations, agents and turns. Does not know any world.
-"""
+"""Running CORESET's conversations: every agent on the same ones, each with a memory of its own."""
 
 from __future__ import annotations
 
@@ -125,7 +122,7 @@ class RunCoreset:
             for name in self.agents:
                 self._play(name, llm, chosen, log)
         turns = log.rounds
-        found: dict[str, Any] = {"figures": {}, "conversations": {}}
+        summary: dict[str, Any] = {"figures": {}, "conversations": {}}
         rows: list[dict[str, Any]] = []
         for scenario, count in dict.fromkeys((one.scenario, len(one.documents)) for one in chosen):
             own = [one for one in turns if (one.scenario, one.documents) == (scenario, count)]
@@ -133,17 +130,17 @@ class RunCoreset:
                 agent: _figures([one for one in own if one.agent == agent])
                 for agent in dict.fromkeys(one.agent for one in own)
             }
-            found["figures"].setdefault(scenario, {})[str(count)] = by_agent
+            summary["figures"].setdefault(scenario, {})[str(count)] = by_agent
             number = len({one.conversation for one in own})
-            found["conversations"].setdefault(scenario, {})[str(count)] = number
+            summary["conversations"].setdefault(scenario, {})[str(count)] = number
             rows += [
                 {"scenario": scenario, "documents": count, "agent": agent, **{name: of[name] for name in SHOWN_COLUMNS}}
                 for agent, of in by_agent.items()
             ]
-        write_json(directory / "summary.json", found)
+        write_json(directory / "summary.json", summary)
         table = markdown_table(rows, ["scenario", "documents", "agent", *SHOWN_COLUMNS])
         print(f"{table}\n{len(turns)} turns -> {directory / 'summary.json'}")
-        return found
+        return summary
 
     def _chosen(self) -> list[AmbiguousConversation]:
         there = read_conversations(self.conversations)

@@ -1,7 +1,6 @@
 """The scripted user of CORESET's conversations: which questions, which remarks and when, for each challenge.
 
-Knows documents with facts and random numbers. Does not know agents: what is said does not depend on answers, so that
-all agents have the same conversations. Source: Sun et al., appendix B.
+What is said does not depend on answers, so that all agents have the same conversations. Source: Sun et al., appendix B.
 """
 
 from __future__ import annotations
@@ -85,9 +84,9 @@ class _Talk:
         others = [one for one in self.documents if one.id != former.id]
         for other in self.rng.sample(others, len(others)):
             self.wanted = other
-            found = self.settling() if settled else self._differing(former)
-            if found is not None:
-                return found
+            remark = self.settling() if settled else self._differing(former)
+            if remark is not None:
+                return remark
         return None
 
     def _differing(self, former: SourceDocument) -> str | None:

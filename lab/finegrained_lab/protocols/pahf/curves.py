@@ -1,6 +1,6 @@
 """PAHF's rounds as curves: how often an agent is right, and how often it needed the user, through the four phases.
 
-Knows `rounds.jsonl`. Does not know agents, users or language models.
+Reads `rounds.jsonl`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def phase_curves(rounds: Path) -> tuple[dict[str, dict[str, dict[str, list[float
     for setting in dict.fromkeys(one.setting for one in played):
         own = [one for one in played if one.setting == setting]
         phases = sorted({one.phase for one in own})
-        found = {phase: phase_figures([one for one in own if one.phase == phase]) for phase in phases}
+        by_phase = {phase: phase_figures([one for one in own if one.phase == phase]) for phase in phases}
         for name in MEASURES:
-            means, errors = (_in_turn(found, key, name == "success") for key in (name, f"{name}_se"))
+            means, errors = (_in_turn(by_phase, key, name == "success") for key in (name, f"{name}_se"))
             curves[name][setting] = _with_errors([places[turn] for turn in turns], means, errors)
     return curves, words
 
@@ -63,11 +63,11 @@ def draw_phase_curves(rounds: Path, path: Path) -> None:
     draw_lines(path, panels, x_label="phase.iteration (learn, test, learn what has changed, test)", ticks=words)
 
 
-def _in_turn(found: Mapping[int, Mapping[str, Sequence[float]]], key: str, tests_too: bool) -> list[float]:
+def _in_turn(by_phase: Mapping[int, Mapping[str, Sequence[float]]], key: str, tests_too: bool) -> list[float]:
     """A figure through all iterations of all phases."""
     return [
         value if tests_too or phase in LEARNING else math.nan
-        for phase, figures in found.items()
+        for phase, figures in by_phase.items()
         for value in figures[key]
     ]
 

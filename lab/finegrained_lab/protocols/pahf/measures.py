@@ -1,6 +1,6 @@
 """What is measured of PAHF's rounds: success, how often the user was needed, errors so far; and constant answers.
 
-Knows rounds and scenes. Does not know agents, users or language models. Source: Liang et al. 2026, section 4.2.
+Source: Liang et al. 2026, section 4.2.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def phase_figures(rounds: Sequence[SceneRound]) -> dict[str, list[float]]:
         curves["success"].append(success)
         curves["frequency"].append([statistics.fmean(one.asked or one.given for one in played[t]) for t in iterations])
         curves["acpe"].append([total / t for t, total in enumerate(errors, start=1)])
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name, users in curves.items():
         pairs = [mean_and_error(values) for values in zip(*users, strict=True)]
-        found[name], found[f"{name}_se"] = [mean for mean, _ in pairs], [error for _, error in pairs]
-    if not found["success"]:
+        figures[name], figures[f"{name}_se"] = [mean for mean, _ in pairs], [error for _, error in pairs]
+    if not figures["success"]:
         raise ValueError("expected at least one round")
-    return found
+    return figures
 
 
 def setting_figures(rounds: Sequence[SceneRound]) -> dict[str, Any]:

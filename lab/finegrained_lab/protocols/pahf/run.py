@@ -1,7 +1,4 @@
-"""Running PAHF's four phases: every setting on the same scenes in the same order, each with a memory of its own.
-
-Knows files of scenes, the agent, users and rounds. Does not know any world.
-"""
+"""Running PAHF's four phases: every setting on the same scenes in the same order, each with a memory of its own."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ class RunPahf:
             for setting in self.feedback:
                 settings[setting], kept = self._play(setting, llm, scenes, log)
                 unchanged = unchanged and kept
-        found = {
+        summary = {
             "settings": settings,
             "baselines": {f"phase{phase}": without_agent(own) for phase, own in scenes.items()},
             "scenes": {f"phase{phase}": len(own) for phase, own in scenes.items()},
@@ -131,11 +128,11 @@ class RunPahf:
         }
         if self.plots:
             draw_phase_curves(directory / "rounds.jsonl", directory / "curves.svg")
-        write_json(directory / "summary.json", found)
-        rows = [{"agent": name, **settings.get(name, {}), **row} for name, row in final_figures(found).items()]
+        write_json(directory / "summary.json", summary)
+        rows = [{"agent": name, **settings.get(name, {}), **row} for name, row in final_figures(summary).items()]
         table = markdown_table(rows, ["agent", *SHOWN_FIGURES, "odd", "unanswered", "not_learnt"])
         print(f"{table}\n{len(log.rounds)} rounds -> {directory / 'summary.json'}")
-        return found
+        return summary
 
     def _play(
         self, setting: str, llm: TextGenerator, scenes: dict[int, tuple[Scene, ...]], log: RoundLog[SceneRound]
@@ -178,14 +175,14 @@ class RunPahf:
             with attempt.answered_by("user", within=True):
                 return self.user.answer(scene, question, phase)
 
-        key, action, given = f"{phase}.{iteration}/{scene.id}", None, False
+        key, action, corrected = f"{phase}.{iteration}/{scene.id}", None, False
         with attempt.answered_by("agent"):
             action = agent.act(scene.user, scene.instruction, scene.options, ask if learns else None, key)
         correct = action is not None and action.option == scene.intent
         if action is not None and learns and not correct and setting in ("post", "both"):
             with attempt.answered_by("user"):
                 remark = self.user.correct(scene, action.option, phase)
-                given = True
+                corrected = True
                 with suppress(*UNLEARNT):  # it is caught up
                     agent.observe_feedback(scene.user, action, remark)
         after = meter.expense
@@ -198,7 +195,7 @@ class RunPahf:
             option="" if action is None else action.option,
             correct=correct,
             asked=action is not None and bool(action.question),
-            given=given,
+            given=corrected,
             question="" if action is None else action.question,
             cues="" if action is None else action.cues,
             calls=after.calls - before.calls,

@@ -1,7 +1,4 @@
-"""Scenes of PAHF's protocol: read from files of ours or from the paper's scenario files.
-
-Knows files and records. Does not know agents, or who plays the user.
-"""
+"""Scenes of PAHF's protocol: read from files of ours or from the paper's scenario files."""
 
 from __future__ import annotations
 
@@ -104,9 +101,9 @@ def read_scenes(path: str | Path) -> SceneFile:
 
 def _scene(row: Any, number: int) -> Scene:
     row = as_object(row, "scene")
-    said = {name: require_text(get_field(row, name), name) for name in ("id", "user", "instruction", "intent")}
+    texts = {name: require_text(get_field(row, name), name) for name in ("id", "user", "instruction", "intent")}
     preference = require_text(get_field(row, "preference"), "preference")
-    return Scene(**said, options=_options(row, "options"), preference=preference)
+    return Scene(**texts, options=_options(row, "options"), preference=preference)
 
 
 def _record(row: Any, number: int) -> Scene:
@@ -143,9 +140,9 @@ def _scenario(row: Mapping[str, Any]) -> Scene:
 
 
 def _options(row: Mapping[str, Any], name: str, empty: bool = False) -> tuple[str, ...]:
-    found = get_field(row, name)
-    require(isinstance(found, list) and (empty or len(found) > 0), "expected a list of options", name)
-    options = tuple(require_text(option, name) for option in found)
+    items = get_field(row, name)
+    require(isinstance(items, list) and (empty or len(items) > 0), "expected a list of options", name)
+    options = tuple(require_text(option, name) for option in items)
     require(len(set(options)) == len(options), "expected options that are all different", name)
     return options
 
@@ -162,12 +159,12 @@ def read_personas(path: str | Path) -> dict[str, str]:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         raise DataError(f"expected a readable Python file ({type(error).__name__})", file=path) from None
-    found = {}
+    personas = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, node.value
             if name.startswith("prompt_") and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[name.removeprefix("prompt_").lower()] = value.value
-    if not found:
+                personas[name.removeprefix("prompt_").lower()] = value.value
+    if not personas:
         raise DataError("expected texts that are named prompt_NAME", file=path)
-    return found
+    return personas

@@ -1,7 +1,7 @@
 """A shopper by rule: what each persona accepts of a product, feature by feature, and what is said of a wrong purchase.
 
-Knows scenes of shopping and files of acceptance. Does not know agents. Source: Liang et al. 2026, section 4.1: a
-language model answers before the purchase, a rule speaks after it and names one feature.
+Source: Liang et al. 2026, section 4.1: a language model answers before the purchase, a rule speaks after it and names
+one feature.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def read_tastes(path: str) -> dict[str, dict[str, dict[str, FeatureTaste]]]:
     Raises:
         DataError: the file is missing, or a record is not as it should be.
     """
-    found: dict[str, dict[str, dict[str, FeatureTaste]]] = {}
+    tastes: dict[str, dict[str, dict[str, FeatureTaste]]] = {}
     try:
         for user, record in as_object(read_json(path), "personas").items():
             own = as_object(get_field(as_object(record, user), "persona_info", f"{user}."), user)
-            found[user] = {
+            tastes[user] = {
                 product: {
                     feature: _taste(value, f"{user}.{product}.{feature}")
                     for feature, value in as_object(features, f"{user}.{product}").items()
@@ -68,9 +68,9 @@ def read_tastes(path: str) -> dict[str, dict[str, dict[str, FeatureTaste]]]:
             }
     except DataError as error:
         raise error.at(file=path) from None
-    if not found:
+    if not tastes:
         raise DataError("expected at least one persona", file=path)
-    return found
+    return tastes
 
 
 def _taste(value: Any, field: str) -> FeatureTaste:
@@ -142,14 +142,14 @@ class ShoppingUser:
 
 def _ranks(scene: ShoppingScene, option: str, tastes: Tastes) -> dict[str, tuple[str, int]]:
     """Value and rank by feature, of one of the products."""
-    found: dict[str, tuple[str, int]] = {}
+    by_feature: dict[str, tuple[str, int]] = {}
     for value in scene.features[scene.options.index(option)]:
         ranks = {feature: taste.rank(value) for feature, taste in tastes.items()}
         known = [(feature, rank) for feature, rank in ranks.items() if rank is not None]
         if len(known) != 1:
             raise DataError(f"expected one feature of a {scene.product} with the value {value}", record=scene.id)
-        found[known[0][0]] = (value, known[0][1])
-    return found
+        by_feature[known[0][0]] = (value, known[0][1])
+    return by_feature
 
 
 def _sentence(feature: str, taste: FeatureTaste) -> str:

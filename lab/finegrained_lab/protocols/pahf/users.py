@@ -1,6 +1,6 @@
 """Who plays the user: a script that says what the scene says, or a language model of its own that plays a persona.
 
-Knows scenes. Does not know agents: a user's language model is never an agent's.
+A user's language model is never an agent's.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class ModelUser:
         path = self.changed_personas if changed else self.personas
         if path is None:
             return scene.preference
-        found = _personas(path)
-        if scene.user.lower() not in found:
+        personas = _personas(path)
+        if scene.user.lower() not in personas:
             raise DataError(f"there is no persona of {scene.user}", file=path)
-        return found[scene.user.lower()]
+        return personas[scene.user.lower()]
 
 
 @cache

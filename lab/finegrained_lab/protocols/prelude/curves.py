@@ -1,6 +1,6 @@
 """PRELUDE's rounds as curves: what edits have cost so far, and how many drafts needed none.
 
-Knows `rounds.jsonl`. Does not know agents or language models.
+Reads `rounds.jsonl`.
 """
 
 from __future__ import annotations

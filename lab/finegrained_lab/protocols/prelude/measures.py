@@ -1,6 +1,6 @@
 """What is measured of an agent's rounds: cost, untouched drafts, inferred preferences, retrieval, expense.
 
-Knows rounds. Does not know agents, users or language models. Source: Gao et al. 2024, section 4.1 and appendix C.
+Source: Gao et al. 2024, section 4.1 and appendix C.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ class Round:
 
 def word_overlap(left: str, right: str) -> float:
     """F1 of the words that two texts share, counted with repetitions, from 0 to 1."""
-    ours, theirs = (Counter(word.lower() for word in words_and_marks(text) if word.isalnum()) for text in (left, right))
-    shared = sum((ours & theirs).values())
-    return 2 * shared / (ours.total() + theirs.total()) if shared else 0.0
+    left_words, right_words = (
+        Counter(word.lower() for word in words_and_marks(text) if word.isalnum()) for text in (left, right)
+    )
+    shared = sum((left_words & right_words).values())
+    return 2 * shared / (left_words.total() + right_words.total()) if shared else 0.0
 
 
 def closest_source(preference: str, true: Mapping[str, str], similarity: Similarity = word_overlap) -> str | None:

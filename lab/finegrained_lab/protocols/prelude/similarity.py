@@ -1,6 +1,6 @@
 """BERTScore as the similarity of two preferences, which the paper takes (Zhang et al. 2020).
 
-Knows the package bert-score, which it imports when it is first asked. Does not know sources or rounds.
+The package bert-score is imported when it is first asked.
 """
 
 from __future__ import annotations

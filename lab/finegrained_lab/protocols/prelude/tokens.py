@@ -1,6 +1,6 @@
 """What an edit's cost is counted in: words and marks, NLTK's words (PRELUDE's code) or tiktoken's tokens (its paper).
 
-Knows names of tokenizers. Does not know edits. The first needs nothing; the others are imported when they are named.
+The first needs nothing; the others are imported when they are named.
 """
 
 from __future__ import annotations

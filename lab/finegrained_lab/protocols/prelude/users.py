@@ -1,6 +1,6 @@
 """A user in two stages whom a language model plays: would they edit a draft? and if so, the edit.
 
-Knows drafts and true preferences. Does not know agents: a user's language model is never an agent's.
+A user's language model is never an agent's.
 """
 
 from __future__ import annotations

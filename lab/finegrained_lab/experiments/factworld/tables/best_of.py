@@ -67,7 +67,7 @@ class BestOfTable(EvaluatedTable):
 
 def reached(result: Mapping[str, Any]) -> str:
     """From how many samples on the mean error over seeds is no higher than the trained policy's."""
-    errors = {system: found["mean_error"]["mean"] for system, found in result["summary"].items()}
+    errors = {system: spread["mean_error"]["mean"] for system, spread in result["summary"].items()}
     enough = [n for system, n in SAMPLES.items() if errors[system] <= errors[TRAINED]]
     best = min(SAMPLES, key=lambda system: errors[system])
     if enough:

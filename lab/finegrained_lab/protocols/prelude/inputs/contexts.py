@@ -1,7 +1,4 @@
-"""PRELUDE's contexts with their sources, and the true preference of each source, as files.
-
-Knows files and records. Does not know agents, users or rounds.
-"""
+"""PRELUDE's contexts with their sources, and the true preference of each source, as files."""
 
 from __future__ import annotations
 
@@ -34,17 +31,17 @@ def read_contexts(path: str | Path) -> list[SourcedContext]:
     Raises:
         DataError: the file is missing or empty, or a record is not as it should be.
     """
-    found: list[SourcedContext] = []
+    contexts: list[SourcedContext] = []
     for number, row in enumerate(read_jsonl(path)):
         try:
             values = [require_text(get_field(row, name), name) for name in ("id", "source", "text")]
-            require(all(values[0] != one.id for one in found), "expected an id that is used once", "id")
+            require(all(values[0] != one.id for one in contexts), "expected an id that is used once", "id")
         except DataError as error:
             raise error.at(file=path, record=number) from None
-        found.append(SourcedContext(*values))
-    if not found:
+        contexts.append(SourcedContext(*values))
+    if not contexts:
         raise DataError("expected at least one context", file=path)
-    return found
+    return contexts
 
 
 def read_preferences(path: str | Path) -> dict[str, str]:

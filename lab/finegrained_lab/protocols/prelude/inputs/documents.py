@@ -1,7 +1,4 @@
-"""PRELUDE's rounds of the user's own documents: equally many of each source, each source shuffled by its own generator.
-
-Knows files of documents, the paper's sources and preferences, and its experiment files. Does not know agents' code.
-"""
+"""PRELUDE's rounds of the user's own documents: equally many of each source, each source shuffled by itself."""
 
 from __future__ import annotations
 
@@ -88,8 +85,8 @@ def read_prelude_experiment(path: str | Path) -> PreludeExperiment:
         DataError: the file is missing, or a field is not as it should be.
     """
     try:
-        whole = as_object(read_json(path), "experiment")
-        config = as_object(get_field(whole, "task_config"), "task_config")
+        experiment = as_object(read_json(path), "experiment")
+        config = as_object(get_field(experiment, "task_config"), "task_config")
         task = require_text(get_field(config, "task", "task_config."), "task_config.task")
         require(task in TASTES_OF_TASKS, f"expected one of {', '.join(TASTES_OF_TASKS)}", "task_config.task")
         rounds, seed = (
@@ -101,7 +98,7 @@ def read_prelude_experiment(path: str | Path) -> PreludeExperiment:
         known = set(sources) <= set(TASTES_OF_TASKS[task]) and len(set(sources)) == len(sources)
         require(known, f"expected some of {', '.join(TASTES_OF_TASKS[task])}, each once", "task_config.datasets")
         agents: dict[str, list[str]] = {}
-        for name, row in as_object(get_field(whole, "agent_configs"), "agent_configs").items():
+        for name, row in as_object(get_field(experiment, "agent_configs"), "agent_configs").items():
             encoder, agent = _agent(as_object(row, f"agent_configs.{name}"), f"agent_configs.{name}")
             agents.setdefault(encoder, []).append(agent)
     except DataError as error:
@@ -170,8 +167,14 @@ class MakePreludeContexts:
         agents: Mapping[str, Sequence[str]] = {}
         task, rounds, seed, sources = self.task, self.rounds, self.seed, tuple(TASTES_OF_TASKS[self.task])
         if self.experiment_file is not None:
-            found = read_prelude_experiment(self.experiment_file)
-            task, rounds, seed, sources, agents = found.task, found.rounds, found.seed, found.sources, found.agents
+            experiment = read_prelude_experiment(self.experiment_file)
+            task, rounds, seed, sources, agents = (
+                experiment.task,
+                experiment.rounds,
+                experiment.seed,
+                experiment.sources,
+                experiment.agents,
+            )
         each = rounds // len(sources)
         if each < 1:
             raise ConfigError(f"rounds: expected at least {len(sources)}, one of each source, got {rounds}")
