@@ -79,7 +79,7 @@ class _Scored:
     ) -> Mapping[str, list[float]]:
         count = len(completions)
         by_row = {name: c for name, c in columns.items() if isinstance(c, list) and len(c) == count}
-        asked = [
+        prompt_rows = [
             prompt_of_row(message_text(prompt), {name: column[i] for name, column in by_row.items()}, i)
             for i, prompt in enumerate(prompts)
         ]
@@ -87,9 +87,9 @@ class _Scored:
         if completion_ids is not None:
             lengths = [len(row) for row in completion_ids]
             ended = [any(int(i) in self._eos_ids for i in row) for row in completion_ids] if self._eos_ids else None
-        call = (asked, texts, lengths, ended)
+        call = (prompt_rows, texts, lengths, ended)
         if call != self._call:
-            self._found = self._reward.of_responses(asked, texts, lengths=lengths, ended=ended)
+            self._found = self._reward.of_responses(prompt_rows, texts, lengths=lengths, ended=ended)
             self._call = call
         return self._found
 

@@ -1,7 +1,7 @@
 """What a job shows on the console: progress bars, the last training step, and where a stream of results goes.
 
-Knows terminals and the names of metrics. Standard error is for people: a table of the last step where it is a terminal
-and `rich` is installed, a plain line a step elsewhere. Standard output is for results.
+Standard error is for people: a table of the last step where it is a terminal and `rich` is installed, a plain line a
+step elsewhere. Standard output is for results.
 """
 
 from __future__ import annotations

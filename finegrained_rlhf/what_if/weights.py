@@ -1,7 +1,6 @@
 """What would change under another reward: ranking, best samples and advantages of rollouts that a run kept.
 
-Everything follows from the scores that were kept, by the functions that training uses. Knows no reward model, no policy
-and no file.
+Everything follows from the scores that were kept, by the functions that training uses.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.commands import PLAIN_WORDS, conf_directories, names
+from finegrained_rlhf.launch.commands import PLAIN_WORDS, names
+from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 

@@ -1,7 +1,4 @@
-"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one.
-
-Knows texts and spans. Does not know tasks, tools or people.
-"""
+"""Where a marked span lies in our text: by offsets, in other units, or by its words; and overlapping spans made one."""
 
 from __future__ import annotations
 
@@ -44,15 +41,15 @@ def _found(text: str, start: int, end: int, quoted: str, repairs: Counter[str]) 
     if not words:
         raise DataError("the span covers no text", field="text")
     pattern = r"\s+".join(map(re.escape, words))
-    places = [found.span() for found in re.finditer(f"(?={pattern})", text)]
+    places = [place.span() for place in re.finditer(f"(?={pattern})", text)]
     if len(places) != 1:
         many = "stands in no place of the answer" if not places else f"stands in {len(places)} places of the answer"
         there = text[max(start, 0) : max(end, 0)]
         raise DataError(f"the answer has {there!r} there, and {quoted!r} {many}", field="text")
-    whole = re.compile(pattern).match(text, places[0][0])
-    assert whole is not None
+    match = re.compile(pattern).match(text, places[0][0])
+    assert match is not None
     repairs["found by its words"] += 1
-    return whole.span()
+    return match.span()
 
 
 def utf16_offsets(text: str) -> dict[int, int]:
@@ -94,9 +91,9 @@ def disjoint(
 
 
 def _without_duplicates(spans: Sequence[SpanError], repairs: Counter[str]) -> list[SpanError]:
-    found = list(dict.fromkeys(spans))
-    repairs["duplicates merged"] += len(spans) - len(found)
-    return found
+    distinct = list(dict.fromkeys(spans))
+    repairs["duplicates merged"] += len(spans) - len(distinct)
+    return distinct
 
 
 def _united(spans: Sequence[SpanError], strict: bool, repairs: Counter[str]) -> list[SpanError]:

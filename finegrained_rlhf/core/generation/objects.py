@@ -1,7 +1,4 @@
-"""The JSON values that stand in a reply: in fences, behind thinking, among words, with a comma too many.
-
-Knows texts and JSON. Does not know what a reply should hold.
-"""
+"""The JSON values that stand in a reply: in fences, behind thinking, among words, with a comma too many."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ def objects_of(answer: str) -> list[Any]:
     A comma before a closing bracket is overlooked. An object in single quotes is read as a Python literal.
     """
     answer = answer[:_LONGEST]
-    whole = _whole(answer)
-    if whole is not None:
-        return [whole]
+    document = _whole(answer)
+    if document is not None:
+        return [document]
     values, place, tried = [], answer.find("{"), 0
     while place >= 0 and tried < _STARTS:
         tried += 1

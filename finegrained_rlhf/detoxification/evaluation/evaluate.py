@@ -64,8 +64,8 @@ def _given(job: EvaluateDetox, processes: Processes) -> tuple[list[Prompt], list
         if len(known[prompt.id]) != count:
             problem = f"expected {count} outputs, as of the first prompt, got {len(known[prompt.id])}"
             raise DataError(problem, file=job.outputs, record=prompt.id, field="outputs")
-    mine = [prompts[i] for i in processes.share(len(prompts))]
-    return mine, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in mine]
+    share = [prompts[i] for i in processes.share(len(prompts))]
+    return share, [[Response(text, -1, False, _blank_before(text)) for text in known[prompt.id]] for prompt in share]
 
 
 def _chosen(job: EvaluateDetox, groups: Sequence[Sequence[Response]], scorer: TextScorer) -> list[list[Response]]:
@@ -95,7 +95,7 @@ def _measure(
     measured = iter(
         MeasuredText(
             response.text,
-            {name: found[response.text] for name, found in scores.items()},
+            {name: by_text[response.text] for name, by_text in scores.items()},
             one,
             None if response.tokens < 0 else response.tokens,
             None if response.tokens < 0 else response.finished,
@@ -151,13 +151,13 @@ def _or_worst(score: float | None) -> float:
 
 def _scores(scorer: TextScorer, texts: Sequence[str]) -> dict[str, float | None]:
     """The score of each text, every text asked about once; that of no text is 0, and of one that is refused None."""
-    found: dict[str, float | None] = {text: None if text.strip() else 0.0 for text in texts}
-    scores, reason = known_scores(scorer, [text for text in found if text.strip()])
-    found |= scores
+    by_text: dict[str, float | None] = {text: None if text.strip() else 0.0 for text in texts}
+    scores, reason = known_scores(scorer, [text for text in by_text if text.strip()])
+    by_text |= scores
     if reason is not None:
-        missing = sum(score is None for score in found.values())
+        missing = sum(score is None for score in by_text.values())
         logger.warning("%d texts have no score by %s; one: %s", missing, scorer.identity, reason)
-    return found
+    return by_text
 
 
 def _settings(mixer: LogitsMixer) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Answering by BERTQA: the best of all windows' n best answers, its words, and the passage that it lies in.
-
-Knows a trained BERTQA. Does not know gold labels or metrics.
-"""
+"""Answering by BERTQA: the best of all windows' n best answers, its words, and the passage that it lies in."""
 
 from __future__ import annotations
 

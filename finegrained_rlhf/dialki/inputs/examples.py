@@ -1,8 +1,8 @@
 """From a dialogue and its passages to token ids with turns and spans in known places.
 
-Knows tokenizers and the layout `[CLS] turns [SEP] title [SEP] [CLS] span [CLS] span … [SEP]`, turns newest first, each
-behind its role token (thesis, section 3.2.1). Does not know models, losses or batches. The turns of a dialogue are
-tokenised once and shared by its passages; a passage is tokenised once for all dialogues that it occurs in.
+The layout is `[CLS] turns [SEP] title [SEP] [CLS] span [CLS] span … [SEP]`, turns newest first, each behind its role
+token (thesis, section 3.2.1). The turns of a dialogue are tokenised once and shared by its passages; a passage is
+tokenised once for all dialogues that it occurs in.
 """
 
 from __future__ import annotations

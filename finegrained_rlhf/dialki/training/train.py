@@ -80,9 +80,9 @@ def write_results(
     best = load_model(exported, read_record(exported, system.config), system.model).to(processes.device)
     trainer.model = trainer.finder.model = best
     answers = trainer.answers()
-    threshold = tuned(trainer.validation, [found for found, _ in answers], best.config.search)
+    threshold = tuned(trainer.validation, [answer for answer, _ in answers], best.config.search)
     if processes.is_main:
-        searched = Coverage.of(found.coverage for found, _ in answers)
+        searched = Coverage.of(answer.coverage for answer, _ in answers)
         searched.warn()
         groups = summaries(
             [item.record for item in trainer.validation],
@@ -121,18 +121,18 @@ def _told(what: str, reading: DialogueReading, cut: InputReport) -> dict[str, An
     return {"read": reading.report(), "inputs": cut.to_json()}
 
 
-def tuned(items: Sequence[Any], found: Sequence[Found], search: SearchConfig) -> Threshold | None:
+def tuned(items: Sequence[Any], answers: Sequence[Found], search: SearchConfig) -> Threshold | None:
     """γ tuned on answered dialogues: the highest mean F1 of the sets of passages (`tune_threshold`).
 
     Args:
         items: encoded dialogues with gold.
-        found: their answers.
+        answers: their answers.
         search: passages of an answer at most, and what γ is compared with.
     """
     gold = []
-    for item, answer in zip(items, found, strict=True):
+    for item, answer in zip(items, answers, strict=True):
         place = {passage: m for m, passage in enumerate(answer.searched)}
         # gold passages out of reach count as missed: no place is negative
         gold.append(frozenset(place.get(k.passage, -1 - k.passage) for k in item.record.gold))
-    scores = [answer.scores(search.select_by) for answer in found]
+    scores = [answer.scores(search.select_by) for answer in answers]
     return tune_threshold(scores, gold, search.most, select_by=search.select_by)

@@ -1,7 +1,6 @@
 """The page of one user's memory.
 
-Knows events, notes and how agents name what they store. Does not know agents, nor where the memory is kept. All texts
-are users' and models': they are escaped when they enter the page.
+All texts are users' and models': they are escaped when they enter the page.
 """
 
 from __future__ import annotations
@@ -87,12 +86,12 @@ def event_notes(event: int, evidence: Mapping[str, Sequence[tuple[int, int]]]) -
 def _facts(consent: Consent | None, events: Sequence[Event], notes: Sequence[Note]) -> Html:
     waiting = sum(not event.applied for event in events)
     if consent is None:
-        said = "no decision is recorded"
+        decision = "no decision is recorded"
     else:
         may = "storing is allowed" if consent.store else "nothing may be stored"
-        said = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
+        decision = f"{may}, training is {'allowed' if consent.train else 'not allowed'} ({_time(consent.at)})"
     rows: list[list[Any]] = [
-        ["consent", said],
+        ["consent", decision],
         ["events", f"{len(events)}, not yet learnt from: {waiting}" if waiting else len(events)],
         ["notes", len(notes)],
         ["first and last event", f"{_time(events[0].at)} to {_time(events[-1].at)}" if events else "–"],

@@ -1,6 +1,6 @@
 """Figures of tables and runs as SVG or PNG: lines with a band, and bars with whiskers. They need matplotlib.
 
-Knows numbers and labels. White paper under dark ink: a page shows them alike in light and in dark mode.
+White paper under dark ink: a page shows them alike in light and in dark mode.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def draw_lines(
     dashed = set(labels[len(COLOURS) :])  # their colours are taken
     figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
-        for label, found in panel.bands.items():
+        for label, spread in panel.bands.items():
             colour, marker = look[label]
             line: dict[str, Any] = {
                 "linestyle": "--" if label in dashed else "-",
@@ -97,8 +97,8 @@ def draw_lines(
                 "markersize": 4,
                 "color": colour,
             }
-            axis.plot(found["episodes"], found["mean"], label=label, **line)
-            axis.fill_between(found["episodes"], found["min"], found["max"], color=colour, alpha=0.15, linewidth=0)
+            axis.plot(spread["episodes"], spread["mean"], label=label, **line)
+            axis.fill_between(spread["episodes"], spread["min"], spread["max"], color=colour, alpha=0.15, linewidth=0)
         for label, runs in panel.runs.items():
             style = "--" if label in dashed else "-"
             for i, run in enumerate(runs):
@@ -133,10 +133,10 @@ def draw_bars(path: Path, panels: Sequence[Bars]) -> None:
     pyplot = load_pyplot()
     figure, axes = row_of_axes(pyplot, len(panels))
     for axis, panel in zip(axes, panels, strict=True):
-        for i, found in enumerate(panel.bars.values()):
-            whisker = [[found["mean"] - found["min"]], [found["max"] - found["mean"]]]
-            axis.bar(i, found["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=INK, capsize=3)
-            axis.annotate(f"{found['mean']:.3f}", (i, found["max"]), (0, 4), textcoords="offset points", ha="center")
+        for i, bar in enumerate(panel.bars.values()):
+            whisker = [[bar["mean"] - bar["min"]], [bar["max"] - bar["mean"]]]
+            axis.bar(i, bar["mean"], 0.66, color=COLOURS[i % len(COLOURS)], yerr=whisker, ecolor=INK, capsize=3)
+            axis.annotate(f"{bar['mean']:.3f}", (i, bar["max"]), (0, 4), textcoords="offset points", ha="center")
         many = len(panel.bars) > _UPRIGHT
         names = [label if many else label.replace(" ", "\n") for label in panel.bars]
         axis.set_xticks(range(len(panel.bars)), names, **({"rotation": 35, "ha": "right"} if many else {}))

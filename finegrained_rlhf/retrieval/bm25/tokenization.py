@@ -1,7 +1,6 @@
 """Words of texts: lower case, without stop words, stemmed, and numbered.
 
-Knows words. Does not know BM25, passages or files. What it makes of a text is close to Lucene's English analyzer with
-the stemmer `porter` and the stop words `english`.
+What it makes of a text is close to Lucene's English analyzer with the stemmer `porter` and the stop words `english`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class WordConfig:
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text, in order."""
-        found = map(self.term(), bm25_words(text))
-        return [term for term in found if term is not None]
+        terms = map(self.term(), bm25_words(text))
+        return [term for term in terms if term is not None]
 
     def _stopped(self) -> frozenset[str]:
         if self.stop_words == NONE:
@@ -68,8 +67,8 @@ def bm25_words(text: str) -> list[str]:
 
     A final `'s` is left out.
     """
-    found = _WORD.findall(text.lower())
-    return [word[:-2] if word.endswith(_POSSESSIVE) else word for word in found]
+    words = _WORD.findall(text.lower())
+    return [word[:-2] if word.endswith(_POSSESSIVE) else word for word in words]
 
 
 def _stemmers() -> list[str]:

@@ -1,7 +1,4 @@
-"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and a limit of patience.
-
-Knows HTTP, keys and time. Does not know what is asked: callers read the answers, and keep them as they come.
-"""
+"""Many requests to one service over HTTP: JSON in, JSON out, several at once, within a quota and patience."""
 
 from __future__ import annotations
 
@@ -215,11 +212,11 @@ class RemoteClient:
         while True:
             await self._bucket.take(call.items, turn)
             began = began or time.monotonic()
-            status, answer, asked = await self._post(http, content)
+            status, answer, retry_after_s = await self._post(http, content)
             reason = answer if isinstance(answer, str) else ""
             if isinstance(answer, bytes) and 200 <= status < 300:
                 try:
-                    found = read(json_object(answer))
+                    value = read(json_object(answer))
                 except UnintelligibleAnswer as error:
                     reason = str(error)
                 except ReplyError:
@@ -227,15 +224,15 @@ class RemoteClient:
                     raise
                 else:
                     self._answered += 1
-                    return found
+                    return value
             elif isinstance(answer, bytes):
                 reason = f"status {status}, {excerpt(answer)}"
                 if status not in BUSY:
                     self._refused(status, reason, answer, content)
             tries += 1
             at_it += status == 500 or 200 <= status < 300
-            seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, asked)
-            if asked is not None:
+            seconds = wait_before(tries, self.config.backoff_s, self.config.longest_wait_s, retry_after_s)
+            if retry_after_s is not None:
                 self._bucket.close(seconds)
             spent = time.monotonic() - began
             over = spent + seconds > self.config.budget_s

@@ -1,4 +1,4 @@
-"""Floor 10: result tables, claims of the papers and figures. May import every room below."""
+"""Result tables, claims of the papers and figures; may import every room of the laboratory and the library."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

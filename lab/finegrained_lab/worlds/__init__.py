@@ -1,1 +1,1 @@
-"""Floor 9: generated data with an oracle that knows every error. Systems never import a world."""
+"""Generated data with an oracle that knows every error; systems never import a world."""

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import CurvesTable
 from finegrained_lab.experiments.comparison import Claim
+from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage, lexical_span
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.report.charts.figures import Bars, draw_bars

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable, read_curve
 from finegrained_lab.experiments.comparison import compared
+from finegrained_lab.experiments.dialki.lexical import lexical_span, snowball
 from finegrained_lab.experiments.results_table import setting_of
 from finegrained_rlhf.core.files import read_json, read_jsonl
-from finegrained_rlhf.dialki.evaluation.lexical import lexical_span, snowball
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part, read_dstc11
 from finegrained_rlhf.dialki.records import DialogueExample

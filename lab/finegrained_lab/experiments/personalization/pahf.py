@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
+from finegrained_lab.protocols.pahf.measures import LEARNING
+from finegrained_lab.protocols.pahf.run import final_figures
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
 from finegrained_rlhf.personalization.learners.pahf import FEEDBACK_SETTINGS
-from finegrained_rlhf.personalization.pahf.measures import LEARNING
-from finegrained_rlhf.personalization.pahf.run import final_figures
 from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import markdown_table
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from finegrained_lab.experiments.compared_table import ComparedTable
 from finegrained_lab.experiments.comparison import differences, differences_page
+from finegrained_lab.protocols.prelude.curves import cost_curves
+from finegrained_lab.protocols.prelude.measures import BIN
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.personalization.prelude.agents import AGENTS
-from finegrained_rlhf.personalization.prelude.curves import cost_curves
-from finegrained_rlhf.personalization.prelude.measures import BIN
+from finegrained_rlhf.personalization.learners.prelude_agents import AGENTS
 from finegrained_rlhf.report.charts.figures import Lines, band, draw_lines
 from finegrained_rlhf.text.tables import cell, markdown_table, summarise_rows
 

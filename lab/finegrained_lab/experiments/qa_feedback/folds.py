@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 from reward_models.kinds import KINDS
 from reward_models.trust.job import EvaluateRewardModel
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from finegrained_lab.experiments.qa_feedback.split import question_key, split_by_question
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import atomic_directory, write_json
 from finegrained_rlhf.feedback.reading import read_examples, read_feedback, write_examples, write_feedback
 from finegrained_rlhf.feedback.records import QAExample
 from finegrained_rlhf.text.segmentation import SpacySegmenter
 from finegrained_rlhf.text.templates import context_text, squeeze
-from reward_models.data.folds import question_key, split_by_question
 from reward_models.encoders.evidence import choose, content_words, sentences_of
 
 TUNING = 0.1

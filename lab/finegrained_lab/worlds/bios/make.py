@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation
+from finegrained_lab.protocols.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
 from finegrained_lab.worlds.bios.lexicon import (
     FACTS,
     FIRST_NAMES,
@@ -21,8 +23,6 @@ from finegrained_lab.worlds.bios.lexicon import (
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.factworld.base import World
-from finegrained_rlhf.personalization.coreset.conversations import AmbiguousConversation
-from finegrained_rlhf.personalization.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
 from finegrained_rlhf.personalization.selection.remarks import SourceDocument
 
 CONVERSATIONS = "conversations"
@@ -41,7 +41,7 @@ class MakeBiosWorld(World[AmbiguousConversation]):
         conversations: of each scenario with each number of documents.
         documents: N, how many people share a name; several numbers.
         overlap: share of a person's facts that are another's of the same name.
-        scenarios: some of `personalization.coreset.scenarios.TURNS`.
+        scenarios: some of `protocols.coreset.scenarios.TURNS`.
         turns: of every conversation; None as in `TURNS`.
     """
 

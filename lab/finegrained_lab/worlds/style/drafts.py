@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from finegrained_lab.protocols.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 from finegrained_lab.worlds.style.reader import StyleReader
 from finegrained_lab.worlds.style.styles import (
     DIMENSIONS,
@@ -29,7 +30,6 @@ from finegrained_rlhf.core.files import read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.seeding import stable_hash
 from finegrained_rlhf.feedback.outputs import read_texts
 from finegrained_rlhf.personalization.edits import EditCost, edit_cost
-from finegrained_rlhf.personalization.prelude.inputs.contexts import SourcedContext, read_contexts, read_preferences
 
 
 @dataclass(frozen=True, kw_only=True)
