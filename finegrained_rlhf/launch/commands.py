@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from finegrained_rlhf.core.extensions import extensions
+from finegrained_rlhf.launch.configurations import typed
 from finegrained_rlhf.launch.plain_words import with_keys
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
@@ -76,9 +77,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "score_human_evaluation": "score ratings: means, who wins, how far raters agree",
     },
     "Learn from users at use time": {
-        "run_prelude": "run agents that learn from a user's edits",
-        "run_pahf": "run an agent that asks and is corrected",
-        "run_coreset": "run agents that learn which entity a user means",
         "show_user_memory": "show what is remembered of a user, and from what",
         "catch_up": "list and learn from events that were not learnt from",
     },
@@ -99,11 +97,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "make_reader_inputs": "make prompts for a reader of INSCIT, with passages",
         "read_reader_outputs": "read what a reader of INSCIT said as predictions",
         "make_response_types": "make texts of INSCIT's turns with their response type",
-        "make_prelude_contexts": "make PRELUDE's rounds of your own documents",
-        "make_disambig_docs": "make conversations of AmbigDocs",
         "make_tiny_models": "build tiny models and tokenizers from a corpus",
         "make_longformer": "make a Longformer of a BERT or RoBERTa",
-        "prepare_models": "make model directories of weights in packages",
     },
     "Generated worlds": {
         "make_factworld": "make a FactWorld: questions, passages, known errors",
@@ -158,11 +153,6 @@ def main(name: str | None = None) -> None:
         sys.exit(0)
 
 
-def typed(name: str) -> str:
-    """A command as it is typed: `train_ppo` → `finegrained train-ppo`."""
-    return f"finegrained {name.replace('_', '-')}"
-
-
 @cache
 def all_commands() -> Mapping[str, Mapping[str, str]]:
     """What each command does, by task and name, with the commands of packages that join behind those of their task."""
@@ -177,30 +167,6 @@ def all_commands() -> Mapping[str, Mapping[str, str]]:
 def names() -> tuple[str, ...]:
     """Every command by name."""
     return tuple(name for commands in all_commands().values() for name in commands)
-
-
-def conf_directories() -> tuple[Path, ...]:
-    """Where configurations are looked for, in order: ours, then those of packages that join."""
-    return (conf_directory(), *(extension.conf for extension in extensions()))
-
-
-def conf_file(name: str) -> Path:
-    """The first file of a name below the directories of configurations; where ours would be, where there is none."""
-    places = [directory / name for directory in conf_directories()]
-    return next((path for path in places if path.is_file()), places[0])
-
-
-def conf_directory() -> Path:
-    """Where the configurations are: the copy in an installed wheel, or `conf/` of a checkout.
-
-    Raises:
-        FileNotFoundError: there is neither; the installation is incomplete.
-    """
-    package = Path(__file__).resolve().parents[1]
-    for directory in (package / "conf", package.parent / "conf"):
-        if (directory / "app.yaml").is_file():
-            return directory
-    raise FileNotFoundError(f"no configurations: neither {package.parent / 'conf'} nor {package / 'conf'} exists")
 
 
 def _find_modules(*, of_script: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _IN_THIS_PACKAGE = {
-    "conqrr.canard_corpus.WriteCanardCorpus": "conqrr.WriteCanardCorpus",
+    "conqrr.canard_corpus.WriteCanardCorpus": "experiments.conqrr.WriteCanardCorpus",
     "conqrr.evaluation_job.EvaluateRewrites": "conqrr.EvaluateRewrites",
     "conqrr.job.TrainConqrr": "conqrr.TrainConqrr",
     "conqrr.label_files.LabelPassages": "conqrr.LabelPassages",
@@ -109,6 +109,27 @@ _REWARD_MODELS = {
     "reward_models.training.BatchConfig": "reward_models.RewardBatchConfig",
     "reward_models.trust_job.EvaluateRewardModel": "reward_models.EvaluateRewardModel",
 }
+_LEFT = {
+    "finegrained_rlhf.annotation": ("finegrained_lab.experiments.annotation", ("JoinFeedback",)),
+    "finegrained_rlhf.conqrr": ("finegrained_lab.experiments.conqrr", ("WriteCanardCorpus",)),
+    "finegrained_rlhf.detoxification": (
+        "finegrained_lab.experiments.detox",
+        ("SplitByLabel", "SplitPrompts", "WriteLabelWords", "WriteScoredTexts"),
+    ),
+    "finegrained_rlhf.experiments.factworld": ("finegrained_rlhf.factworld", ("FactWorldReport",)),
+    "finegrained_rlhf.feedback.gold": ("finegrained_lab.experiments.factworld", ("WriteGoldAnswers",)),
+    "finegrained_rlhf.models.pretrained": ("finegrained_lab.pretrained", ("PrepareModels",)),
+    "finegrained_rlhf.personalization": (
+        "finegrained_lab.protocols",
+        (
+            *("BertScore", "MakeDisambigDocs", "MakePreludeContexts", "ModelEditor", "ModelUser"),
+            *("RunCoreset", "RunPahf", "RunPrelude", "ScriptedUser", "ShoppingUser"),
+        ),
+    ),
+    "finegrained_rlhf.worlds.factworld": ("finegrained_lab.worlds.factworld", ("SimulateAnnotators",)),
+    "reward_models": ("finegrained_lab.experiments.qa_feedback", ("MakeIntermediateFeedback", "SplitFeedback")),
+}
+"""Room of version 0.2 → the room that some of its classes are in today."""
 _ROOMS = {
     "finegrained_rlhf.worlds.factworld.": "finegrained_rlhf.factworld.",
     "finegrained_rlhf.worlds.": "finegrained_lab.worlds.",
@@ -125,8 +146,7 @@ def _in_its_room(name: str) -> str:
 MOVED: Mapping[str, str] = {
     **{f"finegrained_rlhf.{old}": _in_its_room(f"finegrained_rlhf.{new}") for old, new in _IN_THIS_PACKAGE.items()},
     **_REWARD_MODELS,
-    "finegrained_rlhf.worlds.factworld.SimulateAnnotators": "finegrained_lab.worlds.factworld.SimulateAnnotators",
-    "finegrained_rlhf.experiments.factworld.FactWorldReport": "finegrained_rlhf.factworld.FactWorldReport",
+    **{f"{old}.{name}": f"{new}.{name}" for old, (new, names) in _LEFT.items() for name in names},
 }
 """`_target_` of an older version → its name today; what moved with its whole room is in `_ROOMS`."""
 

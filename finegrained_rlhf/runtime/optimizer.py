@@ -1,7 +1,4 @@
-"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit.
-
-Knows parameters by name, and which of them this process updates. Knows no loss.
-"""
+"""AdamW and Adafactor with a learning rate that is a function of the step, and a state that is saved bit by bit."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import Write, write_all
-from finegrained_rlhf.runtime.processes import Processes
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from finegrained_rlhf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 

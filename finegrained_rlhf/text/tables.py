@@ -12,10 +12,10 @@ PrintFormat = Literal["table", "json"]
 """How a command prints what it found: for people, or as one JSON document."""
 
 
-def check_print_format(given: str) -> None:
+def check_print_format(name: str) -> None:
     """Raise ConfigError where it is none."""
-    if given not in get_args(PrintFormat):
-        raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {given!r}")
+    if name not in get_args(PrintFormat):
+        raise ConfigError(f"format: expected one of {', '.join(get_args(PrintFormat))}, got {name!r}")
 
 
 def cell(value: Any) -> str:
@@ -69,11 +69,11 @@ def spread_table(
         seeds: that the summaries are over.
     """
 
-    def text(found: Mapping[str, float]) -> str:
-        return f"{found['mean']:.3f}" if len(seeds) == 1 else f"{found['mean']:.3f} ± {found['std']:.3f}"
+    def text(spread: Mapping[str, float]) -> str:
+        return f"{spread['mean']:.3f}" if len(seeds) == 1 else f"{spread['mean']:.3f} ± {spread['std']:.3f}"
 
     rows = [
-        {name: key, **{column: text(found) for column, found in columns_of.items()}}
+        {name: key, **{column: text(spread) for column, spread in columns_of.items()}}
         for key, columns_of in summary.items()
     ]
     return markdown_table(rows, [name, *columns])

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from finegrained_rlhf.conqrr.evaluation.measure import find_passages, groups_of, judgements_of, score_queries
 from finegrained_rlhf.conqrr.evaluation.wording import Wording, repeats_a_bigram, wording_of
 from finegrained_rlhf.conqrr.queries import query_of, read_cut, read_rewrites, write_rewrites
-from finegrained_rlhf.conqrr.readers.canard_corpus import WriteCanardCorpus
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.retrieval.bm25.retriever import Bm25Config
-from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.ranking import RankingMetrics
 from finegrained_rlhf.retrieval.runs import read_judgements, read_trec_run, write_trec_run
@@ -278,17 +276,3 @@ def test_gold_must_be_in_the_index(folder: Path) -> None:
     assert result["systems"]["rewrite"]["overall"]["mrr"] == 0.5
     with pytest.raises(ConfigError, match="unindexed_gold: expected error or count, got 'skip'"):
         job(folder, unindexed_gold="skip")
-
-
-# CANARD -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_published_canard_file_as_a_corpus(shared_data: Path, tmp_path: Path) -> None:
-    """Every gold passage is in the corpus that the experiment writes."""
-    path = shared_data / "canard" / "dev.json"
-    WriteCanardCorpus(str(path), str(tmp_path / "corpus.jsonl")).run()
-    corpus = Corpus(tmp_path / "corpus.jsonl")
-    examples = RewriteData(str(path), "canard").read().examples
-    gold = {passage for item in examples for passage in item.gold}
-    assert corpus.find(gold).keys() == gold and corpus.scan(progress=False).passages == len(gold)
-    assert next(iter(corpus)).contents == "Frank Zappa, Disbandment Zappa and the Mothers of Invention"

@@ -28,11 +28,13 @@ from slurm_toy import make_slurm
 from torch.distributed.run import get_args_parser
 
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.launch.commands import PLAIN_WORDS, all_commands, conf_directories, names
+from finegrained_rlhf.launch.commands import PLAIN_WORDS, all_commands, names
+from finegrained_rlhf.launch.configurations import conf_directories
 from finegrained_rlhf.launch.plain_words import with_keys
 from finegrained_rlhf.runtime.job import RESERVED_KEYS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.needs("finegrained_lab")  # pages speak of the laboratory too
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ELISION = {"...", "…", "KEY=VALUE"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from finegrained_rlhf.launch.commands import conf_directories
+from finegrained_rlhf.launch.configurations import conf_directories
 
 
 def kind_of(script: str | None, arguments: Iterable[object]) -> tuple[str | None, ...]:

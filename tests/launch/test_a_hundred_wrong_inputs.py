@@ -60,9 +60,6 @@ OWN = ("--config-dir", "my_conf", *FEEDBACK)
 SMOKE = ("experiment=smoke", "output_dir=run")
 CLASSIFIER = ("model=whole", "output_dir=run")
 GEDI = ("policy.path=folder", "output_dir=run")
-LLM = ("text_generator@llm=endpoint", "llm.remote.url=http://127.0.0.1:9/", "llm.model=x")
-USER = tuple(f"user.{word}" for word in LLM[1:])
-PAHF = ("output_dir=run", *LLM)
 
 FAST: list[tuple[str, tuple[str, ...], str]] = [
     ("inspect_feedback", (*OWN, "taxonomy=damaged"), "my_conf/taxonomy/damaged.yaml, line 2: not valid YAML"),
@@ -213,23 +210,10 @@ SLOW: list[tuple[str, tuple[str, ...], str]] = [
         "notes.txt: expected the file of a memory: file",
     ),
     ("show_user_memory", ("memory=folder", "user=a", "output=o.html"), "folder: is a directory"),
-    ("run_prelude", (*LLM, *USER, "contexts=whole.json", "preferences=empty.json", "output_dir=run"), ""),
-    (
-        "run_prelude",
-        (*LLM, *USER, "contexts=gone.jsonl", "preferences=null.json", "output_dir=run"),
-        "gone.jsonl: no such",
-    ),
-    ("run_prelude", ("contexts=whole.json", "preferences=whole.json"), "give text_generator@llm=…; expected one of"),
-    ("run_pahf", (*PAHF, "phases=[a,b]"), "phases"),
-    ("run_pahf", (*PAHF, "phases=prompts.jsonl"), "phases: expected a list of"),
-    ("run_coreset", (*LLM, "conversations=prompts.jsonl", "output_dir=run"), ""),
-    ("make_disambig_docs", ("data=null.json", "output=o.jsonl"), ""),
     ("make_corpus", ("pages=folder", "output_dir=run"), "folder"),
     ("edits_to_feedback", ("data=edits.jsonl", "output=o.json"), "edits.jsonl, record 0"),
     ("edits_to_feedback", ("output=o.json",), ""),
     ("read_public_feedback", ("output=o.json",), "give"),
-    ("make_prelude_contexts", ("documents=prompts.jsonl", "output_dir=run"), "prompts.jsonl"),
-    ("make_prelude_contexts", ("documents=prompts.jsonl", "output_dir=run", "task=letter"), "task: expected one of"),
     ("run_experiment", ("pipeline=factworld/demo", "seeds=[]"), "seeds"),
     ("doctor", (*SMOKE, "doctor.timeout=0"), "timeout"),
 ]

@@ -26,7 +26,8 @@ from finegrained_rlhf.core.errors import ConfigError  # noqa: E402
 from finegrained_rlhf.core.files import read_json  # noqa: E402
 from finegrained_rlhf.launch.checks.experiments import owner  # noqa: E402
 from finegrained_rlhf.launch.checks.schema import keys_of_job  # noqa: E402
-from finegrained_rlhf.launch.commands import conf_directories, conf_file, names  # noqa: E402
+from finegrained_rlhf.launch.commands import names  # noqa: E402
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file  # noqa: E402
 from finegrained_rlhf.launch.steps import build, collector, expanded, resolved  # noqa: E402
 from finegrained_rlhf.runtime.directory.run_directory import RunDirectory  # noqa: E402
 from finegrained_rlhf.runtime.job import RESERVED_KEYS  # noqa: E402
@@ -87,9 +88,7 @@ NEEDED = {
     "fuse_runs": ["inputs=[one,other]"],
     "edits_to_feedback": ["data=given"],
     "run_experiment": ["output_dir=given"],
-    "run_prelude": ["text_generator@llm=local", "user.llm.remote.url=http://127.0.0.1:9/"],
-    "run_pahf": ["text_generator@llm=local", "phases=[one,two,three,four]"],
-    "run_coreset": ["text_generator@llm=local"],
+    "run_pahf": ["phases=[one,two,three,four]"],
     "make_disambig_docs": ["llm.remote.url=http://127.0.0.1:9/"],
 }
 OWN = {

@@ -15,8 +15,10 @@ from refusals import quick_hydra  # noqa: F401
 from script_runs import PRELOADED_PYTHON, ROOT, fork_server, run_process
 from transformers.utils import logging
 
-from finegrained_rlhf.launch.app import run_command, user_errors
-from finegrained_rlhf.launch.commands import NAMES, conf_directory, conf_file, names, overview
+from finegrained_rlhf.launch.app import run_command
+from finegrained_rlhf.launch.commands import NAMES, names, overview
+from finegrained_rlhf.launch.configurations import conf_directory, conf_file
+from finegrained_rlhf.launch.mistakes import user_errors
 
 
 def test_each_command_has_a_configuration_and_each_script_is_a_command() -> None:

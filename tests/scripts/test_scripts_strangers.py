@@ -20,9 +20,6 @@ NOTHING: tuple[str, ...] = ()
 """Of a command that reads no file of anybody: it makes a world of its own, or runs the other commands."""
 OUT = "output={out}"
 DIR = "output_dir={out}"
-LLM = ("text_generator@llm=endpoint", "llm.remote.url=http://127.0.0.1:9/", "llm.model=x")
-USER = tuple(f"user.{word}" for word in LLM[1:])
-"""A language model that is never asked: what strangers made is read first."""
 READS: dict[str, tuple[str, ...]] = {
     "train_sft": (DIR, "data={prompts}", "validation_data=null", "policy.path={model}"),
     "train_classifier": (DIR, "data={texts}", "validation_data=null", "model={model}"),
@@ -82,19 +79,12 @@ READS: dict[str, tuple[str, ...]] = {
     "evaluate_response_types": ("path={model}", "data={inscit}", OUT),
     "evaluate_rewrites": ("data.path={questions}", "index={index}", OUT),
     "evaluate_scai": ("data={data}", "predictions={data}"),
-    "run_prelude": (
-        "contexts={data}",
-        "preferences={data}",
-        DIR,
-        "plots=false",
-        *LLM,
-        *(f"user.{word}" for word in LLM[1:]),
-    ),
-    "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR, "plots=false", *LLM),
+    "run_prelude": ("contexts={data}", "preferences={data}", DIR, "plots=false"),
+    "run_pahf": ("phases=[{data},{data},{data},{data}]", DIR, "plots=false"),
     "measure_regret": NOTHING,
     "show_user_memory": ("memory={memory}", "user=ann", OUT),
     "catch_up": ("memory={memory}", "user=ann"),
-    "run_coreset": ("conversations={data}", DIR, *LLM),
+    "run_coreset": ("conversations={data}", DIR),
     "measure_drift": ("run={run}", "data={feedback}"),
     "reweigh": ("run={run}",),
     "report": ("run={run}", OUT),

@@ -13,7 +13,7 @@ from finegrained_rlhf.core.hub.names import ModelPath
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
-from finegrained_rlhf.runtime.processes import ProcessConfig
+from finegrained_rlhf.runtime.process_config import ProcessConfig
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.launch.command_line import CommandLine
-from finegrained_rlhf.launch.commands import conf_directories, conf_file, typed
+from finegrained_rlhf.launch.configurations import conf_directories, conf_file, typed
 
 _ALSO = {"sweep": ("sweep", "train_ppo"), "doctor": ("train_ppo",)}
 """Commands that take the experiments of another one."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import is_ours
-from finegrained_rlhf.launch.commands import conf_directories
+from finegrained_rlhf.launch.configurations import conf_directories
 
 TRUST = "trust"
 """The key that admits classes by name; it counts on the command line alone."""

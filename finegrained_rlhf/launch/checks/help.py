@@ -24,7 +24,7 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.fields import is_ours, named_class, settings_of
 from finegrained_rlhf.launch.checks.experiments import options
 from finegrained_rlhf.launch.command_line import CommandLine, quoted
-from finegrained_rlhf.launch.commands import conf_directory, conf_file
+from finegrained_rlhf.launch.configurations import conf_directory, conf_file
 
 _WIDTH = 110
 _COLUMN = 46

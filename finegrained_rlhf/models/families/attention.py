@@ -1,7 +1,4 @@
-"""Which attention function a model runs: one that computes its scores as they are defined, and on CUDA FlexAttention.
-
-Knows transformers' registry of attention functions and torch's FlexAttention. Knows no family.
-"""
+"""Which attention function a model runs: one that computes scores as they are defined, on CUDA FlexAttention."""
 
 from __future__ import annotations
 

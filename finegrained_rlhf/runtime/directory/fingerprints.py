@@ -1,7 +1,4 @@
-"""Digests of the files that a configuration names: the same content has the same digest, wherever and whenever it lies.
-
-Knows files and the layout of runs. Knows no configuration key's meaning.
-"""
+"""Digests of the files that a configuration names: the same content has the same digest, wherever it lies."""
 
 from __future__ import annotations
 
@@ -113,20 +110,20 @@ def inputs_of(config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `{"path": …, "sha256": …}` by dotted key, with `commit` for what comes from the Hub.
     """
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     values = dict(leaves({name: part for name, part in config.items() if name not in _NOT_READ}))
     for key, value in values.items():
         if not isinstance(value, str) or key.rpartition(".")[2] in _GROWING:
             continue
         try:
             if _is_input(key, value):
-                found[key] = {"path": value, "sha256": fingerprint(value)}
+                inputs[key] = {"path": value, "sha256": fingerprint(value)}
             elif _named(key) and (on_hub := _on_hub(values, key, value)) is not None:
                 place = snapshot(on_hub[1], on_hub[0])
-                found[key] = {"path": value, "commit": commit_of_snapshot(place), "sha256": fingerprint(place)}
+                inputs[key] = {"path": value, "commit": commit_of_snapshot(place), "sha256": fingerprint(place)}
         except (OSError, FineGrainedError):  # what reads it says why it cannot be read
             continue
-    return found
+    return inputs
 
 
 def _named(key: str) -> bool:

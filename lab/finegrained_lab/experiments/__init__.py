@@ -1,4 +1,4 @@
-"""Result tables, claims of the papers and figures. May import worlds and every package of the library."""
+"""Result tables, claims of the papers and figures; may import every room of the laboratory and the library."""
 
 from finegrained_rlhf.core.exports import lazy_exports
 

@@ -1,1 +1,1 @@
-"""Generated data with an oracle that knows every error. Systems never import a world."""
+"""Generated data with an oracle that knows every error; systems never import a world."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mills_toy import job, make_mills
 
+from finegrained_lab.experiments.conqrr.canard_corpus import WriteCanardCorpus
 from finegrained_lab.experiments.conqrr.results import RewriteTable
 from finegrained_lab.experiments.conqrr.samples import SampleRewrites
 from finegrained_rlhf.conqrr.evaluation.measure import score_queries
@@ -17,6 +18,7 @@ from finegrained_rlhf.conqrr.queries import write_rewrites
 from finegrained_rlhf.conqrr.readers.reading import RewriteData
 from finegrained_rlhf.conqrr.records import RewriteExample
 from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.retrieval.corpus import Corpus
 from finegrained_rlhf.retrieval.protocol import Hit
 from finegrained_rlhf.retrieval.runs import read_trec_run
 
@@ -138,3 +140,14 @@ def test_groups_of_the_table(folder: Path) -> None:
     (folder / "scores.json").write_text(json.dumps(scores))
     RewriteTable(str(folder / "t.json"), "c", {"All": str(folder / "scores.json")}, "T", "A", chosen="x").run()
     assert "### Words of a query" not in (folder / "t.md").read_text()
+
+
+def test_the_published_canard_file_as_a_corpus(shared_data: Path, tmp_path: Path) -> None:
+    """Every gold passage is in the corpus that the experiment writes."""
+    path = shared_data / "canard" / "dev.json"
+    WriteCanardCorpus(str(path), str(tmp_path / "corpus.jsonl")).run()
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    examples = RewriteData(str(path), "canard").read().examples
+    gold = {passage for item in examples for passage in item.gold}
+    assert corpus.find(gold).keys() == gold and corpus.scan(progress=False).passages == len(gold)
+    assert next(iter(corpus)).contents == "Frank Zappa, Disbandment Zappa and the Mothers of Invention"

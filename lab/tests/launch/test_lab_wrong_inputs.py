@@ -24,6 +24,17 @@ CASES = [
     ("make_rewrite_world", ("output_dir=run", "seed=-1"), "seed"),
     ("simulate_annotators", ("tasks=folder", "output_dir=e", "noise=9"), "noise must be between 0 and"),
     ("simulate_annotators", ("tasks=folder", "output_dir=e"), "file folder/manifest.json"),
+    ("run_prelude", ("contexts=folder/inside", "preferences=folder/inside", "output_dir=run"), ""),
+    ("run_prelude", ("contexts=gone.jsonl", "preferences=null.json", "output_dir=run"), "gone.jsonl: no such file"),
+    ("run_pahf", ("output_dir=run", "phases=[a,b]"), "phases"),
+    ("run_pahf", ("output_dir=run", "phases=prompts.jsonl"), "phases: expected a list of"),
+    ("run_coreset", ("conversations=folder/inside", "output_dir=run"), ""),
+    ("make_disambig_docs", ("data=folder/inside", "output=o.jsonl"), ""),
+    ("make_prelude_contexts", ("documents=folder/inside", "output_dir=run"), "folder/inside"),
+    ("make_prelude_contexts", ("documents=folder/inside", "output_dir=run", "task=letter"), "task: expected one of"),
+    ("prepare_models", ("output_dir=m", "wheels=nowhere"), "wheels: nowhere: no such file or directory"),
+    ("prepare_models", ("output_dir=m", "models=[bert]"), "models: expected a list of (one of smollm2, minilm), got"),
+    ("prepare_models", ("output_dir=m", "models=[]"), "models: expected one or more of smollm2, minilm, each once"),
     *((command, ("no_such_key=1",), "no_such_key") for command in COMMANDS),
 ]
 

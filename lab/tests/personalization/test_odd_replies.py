@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from odd_replies import FORMS, NoGenerator, OddGenerator
 
+from finegrained_lab.protocols import RunCoreset, RunPahf, RunPrelude, ScriptedUser
 from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
@@ -15,7 +16,6 @@ from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import read_json, read_jsonl
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import MeteredGenerator
-from finegrained_rlhf.personalization import RunCoreset, RunPahf, RunPrelude, ScriptedUser
 
 
 @pytest.fixture(scope="module")

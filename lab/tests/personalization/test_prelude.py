@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from finegrained_lab.protocols import RunPrelude
+from finegrained_lab.protocols.prelude.curves import cost_curves, draw_cost_curves
+from finegrained_lab.protocols.prelude.measures import Round, agent_figures, closest_source, word_overlap
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.protocol import Generation
-from finegrained_rlhf.personalization import RunPrelude
-from finegrained_rlhf.personalization.prelude.curves import cost_curves, draw_cost_curves
-from finegrained_rlhf.personalization.prelude.measures import Round, agent_figures, closest_source, word_overlap
 
 ROUND = Round("a", 0, "c", "news", "short", "news", "d", "e", 2, 0.5, ("news", "travel"), 1, 10, 4)
 

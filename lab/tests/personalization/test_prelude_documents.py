@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finegrained_lab.protocols import BertScore, MakePreludeContexts, ModelEditor, RunPrelude
+from finegrained_lab.protocols.prelude.inputs.documents import TASTES_OF_TASKS, read_prelude_experiment
+from finegrained_lab.protocols.prelude.measures import closest_source
+from finegrained_lab.protocols.prelude.tokens import cost_tokeniser
 from finegrained_lab.worlds.style import StyleReader, StyleWriter
 from finegrained_rlhf.core.errors import ConfigError, DataError, FineGrainedError, ModelError
 from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
 from finegrained_rlhf.core.generation.outcomes import FailureBudgetError, RefusedReplyError
 from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import BertScore, MakePreludeContexts, ModelEditor, RunPrelude
-from finegrained_rlhf.personalization.prelude.inputs.documents import TASTES_OF_TASKS, read_prelude_experiment
-from finegrained_rlhf.personalization.prelude.measures import closest_source
-from finegrained_rlhf.personalization.prelude.tokens import cost_tokeniser
 from finegrained_rlhf.personalization.prompts.templates import UnreadableReplyError, fenced_data
 
 EMAIL = list(TASTES_OF_TASKS["email"])

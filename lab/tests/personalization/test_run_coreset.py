@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
-from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
-from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
-from finegrained_rlhf.personalization import MakeDisambigDocs, RunCoreset
-from finegrained_rlhf.personalization.coreset.agents import CORESETS
-from finegrained_rlhf.personalization.coreset.ambigdocs import read_ambigdocs, with_another_question
-from finegrained_rlhf.personalization.coreset.conversations import read_conversations
-from finegrained_rlhf.personalization.coreset.measures import (
+from finegrained_lab.protocols import MakeDisambigDocs, RunCoreset
+from finegrained_lab.protocols.coreset.ambigdocs import read_ambigdocs, with_another_question
+from finegrained_lab.protocols.coreset.conversations import read_conversations
+from finegrained_lab.protocols.coreset.measures import (
     AnsweredTurn,
     conversation_figures,
     set_precision_recall,
     without_model,
 )
+from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
+from finegrained_rlhf.core.errors import ConfigError, DataError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_json, write_jsonl
+from finegrained_rlhf.core.generation.wrappers import ScriptedGenerator
+from finegrained_rlhf.personalization.learners.coreset_agents import CORESETS
 from finegrained_rlhf.personalization.prompts.templates import fenced_data
 
 

@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 
-from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
-from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
-from finegrained_rlhf.personalization import RunPahf, ScriptedUser, UserMemory
-from finegrained_rlhf.personalization.learners.pahf import Pahf
-from finegrained_rlhf.personalization.pahf.curves import phase_curves
-from finegrained_rlhf.personalization.pahf.measures import (
+from finegrained_lab.protocols import RunPahf, ScriptedUser
+from finegrained_lab.protocols.pahf.curves import phase_curves
+from finegrained_lab.protocols.pahf.measures import (
     SceneRound,
     mean_and_error,
     phase_figures,
     setting_figures,
     without_agent,
 )
-from finegrained_rlhf.personalization.pahf.run import final_figures
-from finegrained_rlhf.personalization.pahf.scenes import Scene
+from finegrained_lab.protocols.pahf.run import final_figures
+from finegrained_lab.protocols.pahf.scenes import Scene
+from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
+from finegrained_rlhf.core.errors import ConfigError
+from finegrained_rlhf.core.files import read_json, read_jsonl, write_jsonl
+from finegrained_rlhf.personalization import UserMemory
+from finegrained_rlhf.personalization.learners.pahf import Pahf
 
 ROUND = SceneRound("both", 1, 1, "s", "ada", "tea", True, False, False, "", "", 2, 30, 4)
 

@@ -2,4 +2,6 @@
 
 from finegrained_rlhf.core.exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {"FeedbackLoopTable": "loop", "SelectionTable": "selection"})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"FeedbackLoopTable": "loop", "JoinFeedback": "join", "SelectionTable": "selection"}
+)

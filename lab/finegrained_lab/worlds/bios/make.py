@@ -1,7 +1,4 @@
-"""Making a BiosWorld's file: people of one name, and conversations of each scenario with a scripted user.
-
-Knows file names and how people are drawn. Knows no agent; who says what is the scripted user's (`personalization`).
-"""
+"""Making a BiosWorld's file: people of one name, and conversations of each scenario with a scripted user."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation
+from finegrained_lab.protocols.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
 from finegrained_lab.worlds.bios.lexicon import (
     FACTS,
     FIRST_NAMES,
@@ -21,8 +20,6 @@ from finegrained_lab.worlds.bios.lexicon import (
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_jsonl
 from finegrained_rlhf.factworld.base import World
-from finegrained_rlhf.personalization.coreset.conversations import AmbiguousConversation
-from finegrained_rlhf.personalization.coreset.scenarios import MOST_PARTIAL, TURNS, draw_conversation_turns
 from finegrained_rlhf.personalization.selection.remarks import SourceDocument
 
 CONVERSATIONS = "conversations"
@@ -41,7 +38,7 @@ class MakeBiosWorld(World[AmbiguousConversation]):
         conversations: of each scenario with each number of documents.
         documents: N, how many people share a name; several numbers.
         overlap: share of a person's facts that are another's of the same name.
-        scenarios: some of `personalization.coreset.scenarios.TURNS`.
+        scenarios: some of `protocols.coreset.scenarios.TURNS`.
         turns: of every conversation; None as in `TURNS`.
     """
 
@@ -118,10 +115,10 @@ class MakeBiosWorld(World[AmbiguousConversation]):
     def vocabulary(self) -> list[str]:
         """Sentences with every word of the world."""
         first, last = " ".join(FIRST_NAMES), " ".join(LAST_NAMES)
-        said = [fact.question.format(name=first) for fact in FACTS.values()]
+        texts = [fact.question.format(name=first) for fact in FACTS.values()]
         for attribute, fact in FACTS.items():
-            said += [user_says(last, attribute, value) for value in fact.values]
-        return [*said, biography(first, {attribute: fact.values[0] for attribute, fact in FACTS.items()})]
+            texts += [user_says(last, attribute, value) for value in fact.values]
+        return [*texts, biography(first, {attribute: fact.values[0] for attribute, fact in FACTS.items()})]
 
 
 People = Callable[[int, random.Random], list[dict[str, str]]]

@@ -10,10 +10,10 @@ import pytest
 from finegrained_lab.experiments.personalization import CoresetTable
 from finegrained_lab.experiments.personalization.coreset import BIOS_SETTINGS
 from finegrained_lab.experiments.personalization.coreset_figures import windowed_curve
+from finegrained_lab.protocols import RunCoreset
 from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.personalization import RunCoreset
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from finegrained_lab.experiments.personalization import PahfTable
+from finegrained_lab.protocols import RunPahf, ScriptedUser
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.personalization import RunPahf, ScriptedUser
 
 SETTINGS = {"users": 1, "scenes": 9, "drift": 0.7, "noise": 0.05, "overreach": 0.5, "terse": 0.1}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from finegrained_lab.experiments.personalization import PreludeTable
+from finegrained_lab.protocols import RunPrelude
 from finegrained_lab.worlds.style import MakeStyleWorld, StyleReader, StyleWriter
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.personalization import RunPrelude
 
 SETTINGS = {"contexts": 20, "foreign": 0.3, "slips": 0.02, "misreads": 0.05, "notices": 0.8}
 

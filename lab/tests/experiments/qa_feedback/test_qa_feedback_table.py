@@ -14,11 +14,11 @@ from finegrained_lab.experiments.qa_feedback.baselines import BASELINES, baselin
 from finegrained_lab.experiments.qa_feedback.folds import fold_models
 from finegrained_lab.experiments.qa_feedback.reward_models import RewardModelsTable
 from finegrained_lab.experiments.qa_feedback.scores import difference, measure
+from finegrained_lab.experiments.qa_feedback.split import SplitFeedback
 from finegrained_rlhf.core.errors import DataError
 from finegrained_rlhf.feedback.reading import write_feedback
 from finegrained_rlhf.feedback.records import FeedbackRecord
 from finegrained_rlhf.text.segmentation import SpacySegmenter
-from reward_models.data.folds import SplitFeedback
 from reward_models.kinds import COMPLETENESS, FACTUALITY, PREFERENCE, RELEVANCE
 from reward_models.trust.items import JudgedRecord, write_judged_records
 

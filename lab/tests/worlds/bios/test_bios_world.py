@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from finegrained_lab.protocols.coreset.conversations import AmbiguousConversation, read_conversations
+from finegrained_lab.protocols.coreset.scenarios import CHANGE_AT, CHANGES_AT, STRAY_AT, TURNS
 from finegrained_lab.worlds.bios import BioScript, MakeBiosWorld
 from finegrained_lab.worlds.bios.lexicon import FACTS, asked_for, biography, facts_of, stated_in, user_says
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.coreset.conversations import AmbiguousConversation, read_conversations
-from finegrained_rlhf.personalization.coreset.scenarios import CHANGE_AT, CHANGES_AT, STRAY_AT, TURNS
 from finegrained_rlhf.personalization.prompts.templates import filled
 
 PEOPLE = [

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from finegrained_lab.experiments.dialki.lexical import lexical_passage, lexical_span
 from finegrained_lab.worlds.dialogue import lexicon
 from finegrained_lab.worlds.dialogue.dialogues import DialogueWorldConfig, WorldDialogue
 from finegrained_lab.worlds.dialogue.make import MakeDialogueWorld, to_row
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.dialki.evaluation.lexical import lexical_passage, lexical_span
 from finegrained_rlhf.dialki.readers.jsonl import parse_dialogue
 from finegrained_rlhf.dialki.readers.reading import DialogueData
 from finegrained_rlhf.dialogue.records import Knowledge

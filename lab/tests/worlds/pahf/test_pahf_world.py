@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from finegrained_lab.protocols.pahf.scenes import read_scenes
 from finegrained_lab.worlds.pahf import ChoiceScript, MakePahfWorld
 from finegrained_lab.worlds.pahf.lexicon import (
     KINDS,
@@ -22,7 +23,6 @@ from finegrained_lab.worlds.pahf.lexicon import (
 )
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_jsonl
-from finegrained_rlhf.personalization.pahf.scenes import read_scenes
 from finegrained_rlhf.personalization.prompts.templates import filled
 
 
