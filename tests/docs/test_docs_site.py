@@ -64,6 +64,23 @@ def test_the_floors_of_the_page_are_those_that_import_linter_checks() -> None:
     assert in_order == sorted(in_order, reverse=True) and {*in_order} == {*range(in_order[0] + 1)}
 
 
+@pytest.mark.needs("finegrained_lab")
+def test_what_has_been_proven_is_what_the_results_files_say() -> None:
+    proven = load("proven")
+    assert proven.PAGE.read_text(encoding="utf-8") == proven.proven_page(), "run: python docs/site/proven.py"
+    assert proven.README.read_text(encoding="utf-8") == proven.readme_with_lines(), "run: python docs/site/proven.py"
+    shown = {table.page for table in proven.tables()}
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs/results").glob("*/*.md")}
+    assert shown == pages  # no committed table is left out
+
+
+@pytest.mark.needs("finegrained_lab")
+def test_figures_of_a_gpu_are_known_by_their_machine_record() -> None:
+    proven = load("proven")
+    assert list(proven._gpus({"machine": {"gpu": None}, "rows": [{"gpus": 64}], "x": {"gpus": []}})) == []
+    assert list(proven._gpus([{"machine": {"gpu": "NVIDIA H200"}}, {"gpus": ["A", "B"]}])) == ["NVIDIA H200", "A", "B"]
+
+
 def test_packages_and_the_picture_name_the_floors_of_the_page() -> None:
     picture = (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
     assert "(images/architecture.svg)" in ARCHITECTURE
