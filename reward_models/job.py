@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.text.segmentation import DEFAULT_SEGMENTER
@@ -44,7 +44,7 @@ class TrainRewardModel(TrainingRun["Assembled"]):
     export: ClassVar[str] = "model"
 
     data: str
-    model: ModelPath
+    model: ModelName
     reward_model: RewardModelConfig
     taxonomy: Taxonomy = QA_FEEDBACK
     validation_data: str | None = None

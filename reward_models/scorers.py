@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, ModelError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Prompt, SegmentScores
 from finegrained_rlhf.models.weights.files import check_tokenizer, read_model_files
 from finegrained_rlhf.text.segmentation import Segmenter, Span, shared_segmenter
@@ -96,7 +96,7 @@ class _Scorer(ABC):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         default: RewardModelRecord | None,
         batch_size: int,
         max_length: int | None,
@@ -190,7 +190,7 @@ class SegmentScorer(_Scorer):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         granularity: Granularity | None = None,
         segmenter: str | Segmenter | None = None,
         positive: float = 1.0,
@@ -286,7 +286,7 @@ class SequenceScorer(_Scorer):
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         scale: float = 1.0,
         bias: float = 0.0,
         mean: float | None = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath, ModelPath
+from finegrained_rlhf.core.markers import DataName, ModelName
 from finegrained_rlhf.core.records import Decoding
 from finegrained_rlhf.inference.config import DecodingConfig, sampling
 from finegrained_rlhf.inference.generator import Answering
@@ -70,8 +70,8 @@ class Generate(AnswersPrompts):
         mixer: changes the policy's logits (`rollout.mixers`); None leaves them.
     """
 
-    checkpoint: ModelPath
-    input: DataPath
+    checkpoint: ModelName
+    input: DataName
     output: str
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     best_of: int = 1
@@ -117,8 +117,8 @@ class SampleOutputs(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
-    data: DataPath
+    checkpoint: ModelName
+    data: DataName
     output: str
     samples: int = 4
     temperature: float = 0.7
@@ -177,11 +177,11 @@ class Evaluate(AnswersPrompts):
 
     every_process: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     output: str
-    checkpoint: ModelPath | None = None
+    checkpoint: ModelName | None = None
     outputs: str | None = None
-    tokenizer: ModelPath | None = None
+    tokenizer: ModelName | None = None
     reward: RewardConfig | None = None
     oracle: ResponseMonitor | None = None
     best_of: int = 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.weights.files import check_adapter, check_backbone, check_language_model
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PolicyConfig:
             `bfloat16` in half the memory; with `processes.precision=bf16` they compute the same numbers.
     """
 
-    path: ModelPath
+    path: ModelName
     lora: LoraConfig | None = None
     adapter: str | None = None
     gradient_checkpointing: bool = False
@@ -112,7 +112,7 @@ class ValueConfig:
     """
 
     kind: Literal["separate", "shared", "none"] = "separate"
-    path: ModelPath | None = None
+    path: ModelName | None = None
     revision: str | None = None
 
     input_checks: ClassVar[Mapping[str, Any]] = {"path": check_backbone}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.files import atomic_directory
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.seeding import seed_everything
 from reward_models.kinds import KINDS, kind_named
 from reward_models.record import RewardModelRecord
@@ -24,7 +24,7 @@ class MakeTinyRewardModels:
         seed: of the heads.
     """
 
-    encoder: ModelPath
+    encoder: ModelName
     output_dir: str
     kinds: Sequence[str] = tuple(KINDS)
     seed: int = 0

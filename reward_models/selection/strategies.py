@@ -16,7 +16,7 @@ import numpy as np
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.outputs import OutputRecord, read_outputs
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _ByModels:
         device: `cpu`, `cuda`, …; None takes a GPU where there is one.
     """
 
-    models: Sequence[ModelPath]
+    models: Sequence[ModelName]
     batch_size: int = 32
     device: str | None = None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.labels.suggestions import Suggestion
 from finegrained_rlhf.feedback.taxonomy import Taxonomy
 
@@ -34,7 +34,7 @@ class SuggestByModels:
         device: `cpu`, `cuda`, …; None takes a GPU where there is one.
     """
 
-    models: Sequence[ModelPath]
+    models: Sequence[ModelName]
     types: Mapping[str, str] = field(default_factory=dict)
     threshold: float = 0.5
     batch_size: int = 32

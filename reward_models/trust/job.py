@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.taxonomy import QA_FEEDBACK, Taxonomy
 from finegrained_rlhf.runtime.processes import ProcessConfig
 from reward_models.kinds import kind_named, kinds_of
@@ -37,7 +37,7 @@ class EvaluateRewardModel:
 
     every_process: ClassVar[bool] = True
 
-    path: ModelPath
+    path: ModelName
     data: str
     output: str
     items: str | None = None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from finegrained_rlhf.conqrr.rewriting.config import WrittenRewrite
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.feedback.prompt_files import PromptInput
 from finegrained_rlhf.models.config import PolicyConfig
 from finegrained_rlhf.runtime.console import progress_bar
@@ -48,7 +48,7 @@ class PolicyWriter:
         processes: precision and CPU threads; one process.
     """
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     max_prompt_tokens: int = 2048
     batch_size: int = 16
     prompt: PromptConfig = field(default_factory=PromptConfig)

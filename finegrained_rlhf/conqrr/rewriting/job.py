@@ -9,7 +9,7 @@ from finegrained_rlhf.conqrr.readers.reading import FORMATS, Format, RewriteData
 from finegrained_rlhf.conqrr.rewriting.best_of import BestOfRank
 from finegrained_rlhf.conqrr.rewriting.config import RewritingConfig
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.retrieval.protocol import RetrieverConfig
 from finegrained_rlhf.retrieval.recorded import RecordedConfig
 from finegrained_rlhf.runtime.console import STANDARD_OUTPUT
@@ -39,7 +39,7 @@ class Rewrite:
         processes: precision and CPU threads.
     """
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     input: str | RewriteData | None = None
     format: Format = "jsonl"
     turns: Sequence[str] = ()

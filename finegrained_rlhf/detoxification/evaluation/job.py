@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath, ModelPath
+from finegrained_rlhf.core.markers import DataName, ModelName
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
@@ -55,12 +55,12 @@ class EvaluateDetox:
 
     every_process: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     output: str
-    checkpoint: ModelPath | None = None
+    checkpoint: ModelName | None = None
     outputs: str | None = None
     scorers: Mapping[str, TextScorer] = field(default_factory=dict)
-    judge_model: ModelPath | None = None
+    judge_model: ModelName | None = None
     oracle: ResponseMonitor | None = None
     protocol: Protocol = "thesis"
     samples: int | None = None

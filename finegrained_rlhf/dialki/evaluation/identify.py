@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task, shared_task_row
 from finegrained_rlhf.dialki.finding.coverage import Coverage, Searched
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -105,7 +105,7 @@ class IdentifyKnowledge:
         processes: precision and CPU threads.
     """
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     input: str | None = None
     output: str = STANDARD_OUTPUT
     turns: Sequence[str] = ()
@@ -115,7 +115,7 @@ class IdentifyKnowledge:
     part: Dstc11Part = "all"
     segmenter: str = DEFAULT_SEGMENTER
     shared_task: str | None = None
-    ensemble: Sequence[ModelPath] = ()
+    ensemble: Sequence[ModelName] = ()
     batch_size: int = 16
     processes: ProcessConfig = field(default_factory=ProcessConfig)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.evaluation.errors import check_errors_file
 from finegrained_rlhf.dialki.evaluation.shared_task import require_shared_task
 from finegrained_rlhf.dialki.finding.scores import CONTEXT_EDGES, length_edges
@@ -51,7 +51,7 @@ class EvaluateDialki:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     data: str
     output_dir: str
     format: Format = "jsonl"
@@ -66,7 +66,7 @@ class EvaluateDialki:
     document_edges: tuple[int, int] | None = None
     plots: bool = True
     shared_task: str | None = None
-    ensemble: Sequence[ModelPath] = ()
+    ensemble: Sequence[ModelName] = ()
     errors: str | None = None
     error_sample: int = 50
     error_seed: int = 0

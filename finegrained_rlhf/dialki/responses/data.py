@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.finding.scores import score_answer, summary
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -62,7 +62,7 @@ class MakeResponseData:
     data: str
     output_dir: str
     knowledge: KnowledgeInput = "span"
-    dialki: ModelPath | None = None
+    dialki: ModelName | None = None
     max_turns: int | None = None
     validation_data: str | None = None
     format: Format = "jsonl"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
 from finegrained_rlhf.dialki.readers.reading import Format
 from finegrained_rlhf.dialki.responses.inputs import KnowledgeInput, ResponseInput
@@ -51,9 +51,9 @@ class GenerateResponses:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     knowledge: KnowledgeInput = "span"
-    dialki: ModelPath | None = None
+    dialki: ModelName | None = None
     input: str | None = None
     output: str = STANDARD_OUTPUT
     turns: Sequence[str] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.inputs.history_labels import HistoryLabels, check_history_labels
 from finegrained_rlhf.dialki.model.config import DialkiConfig, LossConfig
 from finegrained_rlhf.dialki.readers.dstc11 import Dstc11Part
@@ -52,7 +52,7 @@ class TrainDialki(TrainingRun["tuple[KnowledgeTrainer, dict[str, Any]]"]):
     export: ClassVar[str] = "model"
 
     data: str
-    model: ModelPath
+    model: ModelName
     optimizer: OptimizerConfig
     format: Format = "jsonl"
     documents: str | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from finegrained_rlhf.core.errors import ConfigError, DataError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.core.records import Prompt
 from finegrained_rlhf.feedback.conversations import USER, Message
 from finegrained_rlhf.feedback.prompt_files import PromptInput, read_prompt_file
@@ -176,7 +176,7 @@ def _encode_talk(
 
 
 def read_prompts(
-    path: DataPath | Path,
+    path: DataName | Path,
     tokenizer: Any,
     max_tokens: int,
     too_long: TooLong = "truncate",
@@ -195,7 +195,7 @@ def read_prompts(
 
 
 def prompts_for(
-    policy: Policy, source: DataPath | Sequence[PromptInput], max_tokens: int, too_long: TooLong, prompt: PromptConfig
+    policy: Policy, source: DataName | Sequence[PromptInput], max_tokens: int, too_long: TooLong, prompt: PromptConfig
 ) -> list[Prompt]:
     """Prompts as this policy reads them; what it was trained with counts where the settings leave it open.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from finegrained_rlhf.core.checks import as_object, get_field, require
 from finegrained_rlhf.core.errors import ConfigError, DataError
 from finegrained_rlhf.core.files import read_json, write_json
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.dialki.finding.coverage import Coverage
 from finegrained_rlhf.dialki.model.search import SelectBy
 from finegrained_rlhf.dialki.readers.jsonl import read_dialogue_jsonl
@@ -59,7 +59,7 @@ class IdentifyEvidence:
 
     every_process: ClassVar[bool] = True
 
-    checkpoint: ModelPath
+    checkpoint: ModelName
     data: str
     input: str
     output: str

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
 from finegrained_rlhf.core.files import write_json, write_jsonl
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.inscit.data.reading import INSCIT_DATA, read_inscit
 from finegrained_rlhf.inscit.data.records import RESPONSE_TYPES, turns_of
 from finegrained_rlhf.inscit.evaluation.scoring import type_scores
@@ -32,7 +32,7 @@ class EvaluateResponseTypes:
             label, as `finegrained make-reader-inputs types=FILE` reads it; None writes none.
     """
 
-    path: ModelPath
+    path: ModelName
     data: str
     batch_size: int = 32
     format: PrintFormat = "table"

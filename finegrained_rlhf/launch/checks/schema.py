@@ -104,13 +104,6 @@ def _class(target: Any) -> Any:
         return None
 
 
-def setting_of(config: Mapping[str, Any], name: str) -> Setting | None:
-    """What the class of a mapping takes by a name; None where it is no class of the project, or takes no such name."""
-    target = config.get(TARGET)
-    kind = _class(target) if isinstance(target, str) and is_ours(target) else None
-    return None if kind is None else settings_of(kind).get(name)
-
-
 def problem_of_seed(key: str, value: Any) -> str | None:
     """What is wrong with a seed, or with a list of seeds; null is none."""
     for seed in value if isinstance(value, list) else [value]:

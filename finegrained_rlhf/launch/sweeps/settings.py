@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.report.sweeps.results import SweepTable
 
 
@@ -23,7 +23,7 @@ class PointEvaluation:
         limit: use at most so many prompts; None uses all.
     """
 
-    data: DataPath | None = None
+    data: DataName | None = None
     oracle: str = "none"
     rewards: bool = True
     max_new_tokens: int = 200

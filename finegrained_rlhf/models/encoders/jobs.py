@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MakeLongformer:
             so that every text that the source can read is covered. The paper's Longformer-base has 512.
     """
 
-    model: ModelPath
+    model: ModelName
     output_dir: str
     max_length: int = 2048
     window: int | None = None
@@ -57,7 +57,7 @@ class ConvertDPR:
     """
 
     checkpoint: str
-    model: ModelPath
+    model: ModelName
     output_dir: str
 
     def run(self) -> Path:

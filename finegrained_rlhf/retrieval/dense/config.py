@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.retrieval.dense.texts import TextEncoder
 
 
@@ -33,9 +33,9 @@ class EncoderConfig:
         processes: that encode a corpus, one a GPU or sharing the CPU's threads; queries are encoded by one.
     """
 
-    path: ModelPath | None = None
-    query: ModelPath | None = None
-    passage: ModelPath | None = None
+    path: ModelName | None = None
+    query: ModelName | None = None
+    passage: ModelName | None = None
     pooling: Literal["mean", "cls"] | None = None
     similarity: Literal["cosine", "dot"] | None = None
     query_prefix: str | None = None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.encoders.reading import Activation, TooLong
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ClassifierScorer:
 
     def __init__(
         self,
-        path: ModelPath,
+        path: ModelName,
         label: str,
         activation: Activation | None = None,
         batch_size: int = 64,

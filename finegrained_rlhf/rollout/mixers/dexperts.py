@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.core.records import Sample
 from finegrained_rlhf.rollout.mixers.protocol import guide, ready
 
@@ -31,8 +31,8 @@ class DExperts:
         nucleus: p of the cut; 1.0 cuts nothing.
     """
 
-    anti_expert: ModelPath
-    expert: ModelPath | None = None
+    anti_expert: ModelName
+    expert: ModelName | None = None
     alpha: float = 2.0
     nucleus: float = 0.9
     _models: Any = field(default=None, init=False, repr=False, compare=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.models.loading import model_directory
 from finegrained_rlhf.rollout.mixers.class_codes import ClassCodes
 from finegrained_rlhf.rollout.mixers.protocol import Mixing, guide, ready
@@ -40,7 +40,7 @@ class GeDi:
             by the class bias as in the code's settings for detoxification.
     """
 
-    model: ModelPath
+    model: ModelName
     wanted: str
     unwanted: str
     omega: float = 30.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.classifier.config import ClassifierBatchConfig, ClassifierSelection
@@ -44,7 +44,7 @@ class TrainClassifier(TrainingRun["ClassifierTrainer"]):
     export: ClassVar[str] = "model"
 
     data: str
-    model: ModelPath
+    model: ModelName
     optimizer: OptimizerConfig
     validation_data: str | None = None
     classes: Sequence[str] | None = None

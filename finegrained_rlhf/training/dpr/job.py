@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import ModelPath
+from finegrained_rlhf.core.markers import ModelName
 from finegrained_rlhf.runtime.optimizer import OptimizerConfig
 from finegrained_rlhf.runtime.training_run import TrainingRun
 from finegrained_rlhf.training.dpr.config import DprBatchConfig, DprSampling, DprSelection
@@ -49,8 +49,8 @@ class TrainDPR(TrainingRun["DprTrainer"]):
     export: ClassVar[str] = "model"
 
     data: str
-    query_model: ModelPath
-    passage_model: ModelPath
+    query_model: ModelName
+    passage_model: ModelName
     optimizer: OptimizerConfig
     validation_data: str | None = None
     epochs: float = 40

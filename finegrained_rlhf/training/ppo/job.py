@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig, ValueConfig
 from finegrained_rlhf.rewards.config import RewardConfig
@@ -59,7 +59,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
 
     shards_weights: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     policy: PolicyConfig
     value: ValueConfig
     reward: RewardConfig
@@ -68,7 +68,7 @@ class TrainPPO(TrainingRun["PPOTrainer"]):
     optimizer: OptimizerConfig
     total_steps: int = field()
     algorithm: AdvantageEstimator = GAE()
-    validation_data: DataPath | None = None
+    validation_data: DataName | None = None
     validation_prompts: int | None = None
     validation_decoding: Literal["greedy", "sampling"] = "greedy"
     max_prompt_tokens: int = 1024

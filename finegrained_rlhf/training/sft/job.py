@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from finegrained_rlhf.core.errors import ConfigError
-from finegrained_rlhf.core.hub.names import DataPath
+from finegrained_rlhf.core.markers import DataName
 from finegrained_rlhf.inference.inputs.prompts import TooLong
 from finegrained_rlhf.inference.monitor import ResponseMonitor
 from finegrained_rlhf.models.config import PolicyConfig
@@ -52,7 +52,7 @@ class TrainSFT(TrainingRun["SFTTrainer"]):
 
     shards_weights: ClassVar[bool] = True
 
-    data: DataPath
+    data: DataName
     policy: PolicyConfig
     optimizer: OptimizerConfig
     whole_texts: bool = False
@@ -60,7 +60,7 @@ class TrainSFT(TrainingRun["SFTTrainer"]):
     batch_size: int = 4
     micro_batch_size: int = 4
     dropout: float | None = None
-    validation_data: DataPath | None = None
+    validation_data: DataName | None = None
     validation_prompts: int | None = None
     validation_batch_size: int = 16
     max_prompt_tokens: int = 1024
